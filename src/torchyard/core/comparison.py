@@ -1,0 +1,156 @@
+"""The answer: baseline against candidate on one workload. No I/O, no arithmetic beyond formats.
+
+`speedup` is baseline time over candidate time: above 1 the candidate is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from torchyard.core.workload import Workload
+
+__all__ = [
+    "Accuracy",
+    "AccuracyStatus",
+    "Comparison",
+    "Estimate",
+    "Failure",
+    "Interval",
+    "Verdict",
+    "VariantMetrics",
+]
+
+
+class Verdict(StrEnum):
+    """What the comparison says. `wrong` and `failed` are answers too."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+    WRONG = "wrong"
+    FAILED = "failed"
+
+
+class AccuracyStatus(StrEnum):
+    """How the candidate's results relate to the reference."""
+
+    PASS = "pass"  # noqa: S105
+    FAIL = "fail"
+    RANDOM = "random"
+    """The workload draws random numbers that backends draw differently: not comparable."""
+    UNCHECKED = "unchecked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How the candidate's results were checked and what came out."""
+
+    status: AccuracyStatus
+    method: str = ""
+    """`allclose`, `float64 reference` or `cosine`, with the tolerance used."""
+    max_error: float | None = None
+    """Largest absolute difference from the baseline's results."""
+    candidate_rmse: float | None = None
+    baseline_rmse: float | None = None
+    """Root mean square distance from the float64 reference."""
+    nondeterminism: float | None = None
+    """Largest difference between two runs of the baseline on the same inputs and seed."""
+    compared: int = 0
+    """How many tensors were compared: outputs, and in training loss, gradients, parameters."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Low and high end at a level of confidence."""
+
+    low: float
+    high: float
+    confidence: float = 0.95
+
+    def covers(self, value: float) -> bool:
+        """Whether the value lies inside."""
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What the statistics say of one comparison's pairs; filled by `stats`."""
+
+    verdict: Verdict
+    speedup: float
+    interval: Interval | None
+    """Of the speedup. None while there are too few launches for one."""
+    p_value: float | None
+    """Two-sided, paired, over launches, valid under the stopping rule that was used."""
+    p_adjusted: float | None = None
+    """The same after Benjamini-Hochberg over the run's comparisons."""
+    launches: int
+    pairs: int
+    pairs_dropped: int
+    launch_sd: float | None
+    """Standard deviation between launches of the log speedup."""
+    pair_sd: float | None
+    """Robust standard deviation of the log speedup between pairs inside a launch."""
+    minimum_detectable: float | None
+    """Smallest slowdown that this design finds in 80 % of cases (a fraction)."""
+    time_needed_s: float | None
+    """Measuring time that would reach the precision asked for; None when it is unknown."""
+    mean_speedup: float | None = None
+    """The same estimate from block means instead of medians: shows costs that come rarely."""
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantMetrics:
+    """What is known of one side besides the comparison. None means unavailable."""
+
+    time_ns: float | None = None
+    """Median over clean blocks."""
+    compile_cold_s: float | None = None
+    compile_warm_s: float | None = None
+    peak_memory_bytes: int | None = None
+    memory_method: str = ""
+    graph_breaks: tuple[tuple[str, int], ...] = ()
+    graphs: int | None = None
+    flops: float | None = None
+    """Floating-point operations of one iteration."""
+    torch_version: str = ""
+    unavailable: tuple[tuple[str, str], ...] = ()
+    """What could not be measured, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why there is no number: what happened, to which variant, in which phase."""
+
+    kind: str
+    """One word per cause: raised, crashed, killed, out-of-memory, timeout, protocol, no-torch."""
+    phase: str
+    variant: str
+    message: str
+    hint: str = ""
+    log: str = ""
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One row of the table."""
+
+    workload: Workload
+    baseline: str
+    candidate: str
+    verdict: Verdict
+    estimate: Estimate | None = None
+    accuracy: Accuracy | None = None
+    baseline_metrics: VariantMetrics = field(default_factory=VariantMetrics)
+    candidate_metrics: VariantMetrics = field(default_factory=VariantMetrics)
+    failure: Failure | None = None
+    shared_process: bool = False
+    elapsed_s: float = 0.0
+    timed_share: float | None = None
+    """Share of the measuring time that was spent inside timed blocks."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,167 @@
+"""Dataclasses to plain JSON values and back, with errors that name the place and the mend.
+
+One converter serves study files, run folders and messages. Strict reading refuses unknown keys and
+offers the nearest name; lenient reading skips them, so that a file of a newer minor version stays
+readable. No I/O.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from torchyard.errors import UsageError
+
+__all__ = ["decode", "encode", "nearest_hint"]
+
+T = TypeVar("T")
+
+
+def encode(value: object) -> Any:
+    """Plain JSON values of a dataclass tree."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> T:
+    """The value as `kind`; raises UsageError that names `where` and what would be right."""
+    result: T = _convert(kind, value, where, strict)
+    return result
+
+
+def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
+    """`did you mean X?`, or the list of valid names."""
+    close = difflib.get_close_matches(name, valid, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"valid {what}s: {', '.join(sorted(valid)) or 'none'}"
+
+
+def _convert(kind: Any, value: object, where: str, strict: bool) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _convert_union(kind, value, where, strict)
+    if origin is Literal:
+        return _convert_choice(get_args(kind), value, where)
+    if origin is tuple:
+        return _convert_tuple(get_args(kind), value, where, strict)
+    if origin is dict:
+        key_kind, item_kind = get_args(kind)
+        mapping = _expect(value, Mapping, "a table", where)
+        return {
+            _convert(key_kind, k, where, strict): _convert(item_kind, v, f"{where}.{k}", strict)
+            for k, v in mapping.items()
+        }
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(_convert_choice(tuple(item.value for item in kind), value, where))
+    if dataclasses.is_dataclass(kind):
+        return _convert_dataclass(kind, value, where, strict)
+    return _convert_scalar(kind, value, where)
+
+
+def _convert_union(kind: Any, value: object, where: str, strict: bool) -> Any:
+    choices = get_args(kind)
+    if value is None and type(None) in choices:
+        return None
+    rest = [choice for choice in choices if choice is not type(None)]
+    if len(rest) == 1:
+        return _convert(rest[0], value, where, strict)
+    if type(value) in rest:
+        return value
+    raise _wrong(value, " or ".join(_say(choice) for choice in rest), where)
+
+
+def _convert_choice(choices: tuple[Any, ...], value: object, where: str) -> Any:
+    if value in choices:
+        return value
+    raise UsageError(
+        f"{where}: {value!r} is not a valid value",
+        hint=nearest_hint(str(value), [str(choice) for choice in choices], what="value"),
+    )
+
+
+def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bool) -> Any:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(value, "a list", where)
+    if len(items) == 2 and items[1] is Ellipsis:  # noqa: PLR2004
+        return tuple(
+            _convert(items[0], item, f"{where}[{index}]", strict)
+            for index, item in enumerate(value)
+        )
+    if len(items) != len(value):
+        raise _wrong(value, f"a list of {len(items)}", where)
+    return tuple(
+        _convert(item_kind, item, f"{where}[{index}]", strict)
+        for index, (item_kind, item) in enumerate(zip(items, value, strict=True))
+    )
+
+
+def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> Any:
+    mapping = _expect(value, Mapping, "a table", where)
+    hints = _hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    known: dict[str, Any] = {}
+    for raw, item in mapping.items():
+        name = str(raw).replace("-", "_")
+        if name in fields:
+            known[name] = _convert(hints[name], item, f"{where}.{raw}" if where else raw, strict)
+        elif strict:
+            shown = [field.replace("_", "-") for field in fields]
+            raise UsageError(
+                f"{where + ': ' if where else ''}unknown key {raw!r}",
+                hint=nearest_hint(str(raw), shown, what="key"),
+            )
+    for name, field in fields.items():
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and name not in known:
+            raise UsageError(
+                f"{where + ': ' if where else ''}the key {name.replace('_', '-')!r} is missing",
+                hint=f"add {name.replace('_', '-')} = ... there",
+            )
+    return kind(**known)
+
+
+def _convert_scalar(kind: Any, value: object, where: str) -> Any:
+    if kind is Any or kind is object:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (int, float) and isinstance(value, bool):
+        raise _wrong(value, _say(kind), where)
+    if isinstance(value, kind):
+        return value
+    raise _wrong(value, _say(kind), where)
+
+
+def _expect(value: object, kind: type[Any], said: str, where: str) -> Any:
+    if isinstance(value, kind):
+        return value
+    raise _wrong(value, said, where)
+
+
+def _wrong(value: object, wanted: str, where: str) -> UsageError:
+    return UsageError(f"{where or 'the file'}: {value!r} is not {wanted}", hint=f"give {wanted}")
+
+
+def _say(kind: Any) -> str:
+    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    return names.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,97 @@
+"""Durations, sizes and percentages: read from text, written for people.
+
+Everything inside Torchyard is nanoseconds, bytes and plain fractions; this is the one place
+that turns them into text or back. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from torchyard.errors import UsageError
+
+__all__ = [
+    "format_bytes",
+    "format_duration",
+    "format_percent",
+    "parse_bytes",
+    "parse_duration_s",
+    "parse_fraction",
+]
+
+_DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SIZE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*$")
+
+
+def _split(text: str, what: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.match(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+    return float(match.group(1)), match.group(2)
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds from `90`, `60s`, `1.5m`, `250ms` or `2h`."""
+    number, unit = _split(text, "duration", "60s, 1.5m or 2h")
+    if unit == "":
+        return number
+    if unit not in _DURATION_UNITS_S:
+        raise UsageError(
+            f"{text!r} has an unknown unit of time {unit!r}",
+            hint="use one of " + ", ".join(_DURATION_UNITS_S),
+        )
+    return number * _DURATION_UNITS_S[unit]
+
+
+def parse_fraction(text: str) -> float:
+    """A fraction from `1%` or `0.01`."""
+    number, unit = _split(text, "percentage", "1% or 0.5%")
+    if unit == "%":
+        return number / 100.0
+    if unit == "" and number < 1.0:
+        return number
+    raise UsageError(f"{text!r} is not a percentage", hint="write it like 1% or 0.01")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from `8GiB`, `512MiB` or a plain number."""
+    number, unit = _split(text, "size", "8GiB or 512MiB")
+    if unit not in _SIZE_UNITS:
+        raise UsageError(
+            f"{text!r} has an unknown unit of size {unit!r}",
+            hint="use one of " + ", ".join(name for name in _SIZE_UNITS if name),
+        )
+    return int(number * _SIZE_UNITS[unit])
+
+
+def format_duration(duration_ns: float) -> str:
+    """Three significant digits with the unit that fits: `12.3 ms`."""
+    if not math.isfinite(duration_ns):
+        return "unknown"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(duration_ns) >= size:
+            return f"{_three_digits(duration_ns / size)} {unit}"
+    return f"{_three_digits(duration_ns)} ns"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Three significant digits with a binary unit: `1.25 GiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if abs(size_bytes) >= _SIZE_UNITS[unit]:
+            return f"{_three_digits(size_bytes / _SIZE_UNITS[unit])} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_percent(fraction: float, *, signed: bool = False) -> str:
+    """`1.2%`, or `+1.2%` when the sign matters."""
+    number = fraction * 100.0
+    digits = 2 if abs(number) < 1 else 1 if abs(number) < 100 else 0  # noqa: PLR2004
+    return f"{number:+.{digits}f}%" if signed else f"{number:.{digits}f}%"
+
+
+def _three_digits(number: float) -> str:
+    magnitude = abs(number)
+    decimals = 2 if magnitude < 10 else 1 if magnitude < 100 else 0  # noqa: PLR2004
+    return f"{number:.{decimals}f}"

@@ -1,0 +1,60 @@
+"""A variant: one way to run a workload. Target + backend + precision + environment.
+
+"eager against inductor", "build A against build B", "glibc against tcmalloc" and "float32
+against bfloat16" are all variant against variant. No I/O, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+__all__ = ["DEFAULT_ENVIRONMENT", "PRECISIONS", "Environment", "Precision", "Target", "Variant"]
+
+Precision = Literal["float32", "float16", "bfloat16", "amp"]
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """An interpreter with a torch in it, and the variables that belong to it."""
+
+    name: str
+    python: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What a process is started with besides its target: variables, preloads, threads."""
+
+    name: str
+    variables: tuple[tuple[str, str], ...] = ()
+    preload: tuple[str, ...] = ()
+    threads: int | None = None
+
+    def touches_allocator(self) -> bool:
+        """Whether the environment may change where memory comes from."""
+        marks = ("MALLOC", "TCMALLOC", "MIMALLOC", "THP_MEM", "GLIBC_TUNABLES", "LD_PRELOAD")
+        return bool(self.preload) or any(
+            name.startswith(marks) or "ALLOC_CONF" in name for name, _ in self.variables
+        )
+
+
+DEFAULT_ENVIRONMENT: Final = Environment(name="default")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to run a workload."""
+
+    name: str
+    target: Target
+    backend: str = "eager"
+    precision: Precision = "float32"
+    environment: Environment = field(default=DEFAULT_ENVIRONMENT)
+
+    @property
+    def process_key(self) -> tuple[str, str]:
+        """Variants with one key can share a process, the model object and the inputs."""
+        return (self.target.name, self.environment.name)

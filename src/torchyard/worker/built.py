@@ -1,0 +1,86 @@
+"""What a suite hands over: a model with its inputs, its loss and its optimiser.
+
+Runs inside the target. A suite is a module with
+
+    def names() -> List[str]
+    def build(name, mode, batch_size, parameters, device) -> Built
+
+`build` runs after `torch.manual_seed`, makes everything on `device` in float32 with random weights,
+never touches the network, and raises `CannotBuild` with a reason and a hint when it cannot.
+"""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+
+class CannotBuild(Exception):
+    """The workload cannot be made here: unknown name, missing package, unsupported mode."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Built:
+    """A workload ready to run.
+
+    module      an ``nn.Module``; its ``forward(*args, **kwargs)`` is one inference iteration
+    args        positional inputs, any nesting of tuples, lists and dicts of tensors
+    kwargs      named inputs
+    loss        from the module's output to a scalar, for training; None: training is not offered
+    loss_said   the convention in words: "sum", "mean", "cross-entropy", "the model's own"
+    optimizer   from a list of parameters to an optimiser, for training with the step
+    flops       floating-point operations of one inference iteration where they are known exactly
+    mutates     the iteration changes the module's own parameters (an optimiser step as a workload)
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Dict[str, Any]] = None,
+        loss: Optional[Callable[[Any], Any]] = None,
+        loss_said: str = "",
+        optimizer: Optional[Callable[[Sequence[Any]], Any]] = None,
+        flops: Optional[float] = None,
+        mutates: bool = False,
+    ) -> None:
+        self.module = module
+        self.args = args
+        self.kwargs = kwargs or {}
+        self.loss = loss
+        self.loss_said = loss_said
+        self.optimizer = optimizer
+        self.flops = flops
+        self.mutates = mutates
+
+
+def flatten(value: Any) -> List[Any]:
+    """The tensors in any nesting of outputs or inputs, in a stable order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for key in value for tensor in flatten(value[key])]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in flatten(item)]
+    if hasattr(value, "to_tuple"):
+        return flatten(value.to_tuple())
+    if hasattr(value, "__dict__") and not callable(value):
+        return flatten(vars(value))
+    return []
+
+
+def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nesting with every tensor changed."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((key, map_tensors(item, change)) for key, item in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value

@@ -1,0 +1,78 @@
+"""Messages between the yard and a worker: JSON lines over two inherited pipes.
+
+Standard library only, Python 3.8 syntax: the worker half runs inside any target. The yard imports
+this module too, so that the protocol is written down once.
+
+The yard asks, the worker answers; one question at a time. A question is ``{"ask": VERB, ...}``. An
+answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "traceback"}}``. Between a question and
+its answer the worker may send any number of ``{"note": TEXT}`` lines (progress of long work).
+
+Verbs, in the order of a launch:
+
+hello      -> protocol, python, torch, config, devices, threads, pid, layout
+build      {workload, variants, seed, reference}  -> parameters, bytes_seated, flops, notes
+check      {variant, against}                     -> the accuracy record
+warm       {variant, limit_s}                     -> first_call_s, iteration_ns, iterations, stable
+block      {variant, inner, samples, prime, settle, flush_l2}
+                                                  -> samples_ns, started_ns, wall_ns, cpu_ns, ...
+reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
+measure    {variant}                              -> peak memory, graph breaks, counters
+list       {suite}                                -> names
+quit       -> nothing
+"""
+
+import json
+import os
+from typing import Any, Dict, Optional
+
+PROTOCOL = 1
+
+Message = Dict[str, Any]
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One side of the pair of pipes. Forked children of the owner cannot speak on it."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._reader = os.fdopen(read_fd, "rb", buffering=65536)
+        self._write_fd = write_fd
+        self._owner = os.getpid()
+
+    def send(self, message: Message) -> None:
+        """Write one line; a forked child that gets here ends instead of answering twice."""
+        if os.getpid() != self._owner:
+            os._exit(86)
+        data = json.dumps(message, allow_nan=True).encode("utf-8") + b"\n"
+        view = memoryview(data)
+        while view:
+            try:
+                written = os.write(self._write_fd, view)
+            except BrokenPipeError as error:
+                raise ChannelClosed("the other side closed the pipe") from error
+            view = view[written:]
+
+    def receive(self) -> Message:
+        """Block until one line is there. A blocked reader uses no CPU."""
+        if os.getpid() != self._owner:
+            os._exit(86)
+        line = self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise ChannelClosed("the other side closed the pipe")
+        message = json.loads(line.decode("utf-8"))
+        if not isinstance(message, dict):
+            raise ChannelClosed("the other side does not speak this protocol")
+        return message
+
+
+def answer(result: Optional[Message]) -> Message:
+    """A good answer."""
+    return {"ok": result or {}}
+
+
+def complaint(kind: str, message: str, traceback: str = "") -> Message:
+    """A bad answer."""
+    return {"error": {"kind": kind, "message": message, "traceback": traceback}}
