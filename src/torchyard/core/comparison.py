@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from torchyard.core.workload import Workload
 
@@ -17,9 +18,12 @@ __all__ = [
     "Estimate",
     "Failure",
     "Interval",
+    "Scope",
     "Verdict",
     "VariantMetrics",
 ]
+
+Scope = Literal["launches", "processes"]
 
 
 class Verdict(StrEnum):
@@ -87,6 +91,8 @@ class Estimate:
     """Two-sided, paired, over launches, valid under the stopping rule that was used."""
     p_adjusted: float | None = None
     """The same after Benjamini-Hochberg over the run's comparisons."""
+    scope: Scope = "launches"
+    """What the interval speaks for: processes started anew, or only the ones that ran."""
     launches: int
     pairs: int
     pairs_dropped: int

@@ -25,7 +25,9 @@ KERNELS: List[Entry] = [
     Entry("embedding", BOTH, "embedding look-up; rows=30522, width=256, length=128"),
     Entry("layer-norm", BOTH, "layer normalisation; width=1024"),
     Entry("replication-pad3d", BOTH, "replication padding of a volume; size=32, pad=2"),
-    Entry("optimizer-step", ("inference",), "one AdamW step over the parameters of a small network"),
+    Entry(
+        "optimizer-step", ("inference",), "one AdamW step over the parameters of a small network"
+    ),
     Entry("layered-mlp", BOTH, "a chain of small layers; layers=100, width=256 (exact slowdowns)"),
 ]
 
