@@ -19,8 +19,8 @@ __all__ = [
     "Failure",
     "Interval",
     "Scope",
-    "Verdict",
     "VariantMetrics",
+    "Verdict",
 ]
 
 Scope = Literal["launches", "processes"]
