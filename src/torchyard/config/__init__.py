@@ -1,0 +1,1 @@
+"""From study files and options to one `Study`. Never starts anything and knows no torch."""

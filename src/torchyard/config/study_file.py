@@ -1,0 +1,274 @@
+"""The study file: its keys, and the strict reader that turns it into a `Request`.
+
+The dataclasses here are the whole definition: `docs/reference/study-file.md` is written from them.
+Unknown keys and wrong values are errors that name the file, the key and the mend. Paths in a study
+file are relative to the file. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchyard.config.checks import CHECKS, Check
+from torchyard.config.interpreters import find_python
+from torchyard.config.names import check_name
+from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
+from torchyard.config.workload_spec import check_suite, choose_workload
+from torchyard.core.records import decode
+from torchyard.core.study import Reseat
+from torchyard.core.variant import Environment, Precision, Target
+from torchyard.core.workload import Mode
+from torchyard.errors import UsageError
+
+__all__ = [
+    "BudgetTable",
+    "EnvironmentTable",
+    "SettingsTable",
+    "StudyFile",
+    "TargetTable",
+    "WorkloadTable",
+    "read_study_file",
+]
+
+T = TypeVar("T")
+Quantity = str | int | float
+"""A number with its unit as text, or a plain number in the unit that the key names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetTable:
+    """An interpreter with a torch in it."""
+
+    python: str
+    """Path of a python, folder of a virtual environment, or a command on PATH."""
+    variables: dict[str, str | int | float] = field(default_factory=dict)
+    """Environment variables that belong to this interpreter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentTable:
+    """What a process is started with besides its target."""
+
+    variables: dict[str, str | int | float] = field(default_factory=dict)
+    """Environment variables, such as `MALLOC_CONF`."""
+    preload: tuple[str, ...] = ()
+    """Shared libraries to load first; a bare name such as `libtcmalloc.so.4` is left to the loader."""
+    threads: int | None = None
+    """Threads of torch; without it, `settings.threads`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadTable:
+    """One workload, or a whole suite when it has no name."""
+
+    suite: str = ""
+    """`kernels`, `models`, `huggingface`, `timm` or `file`; may be left out when the name tells."""
+    name: str = ""
+    """Name in the suite, or the path of a Python file (`mine.py`, `mine.py:thing`)."""
+    mode: tuple[Mode, ...] = ()
+    """`"inference"` (when left out), `"training"`, or a list of both."""
+    batch_size: int | None = None
+    """Without it, the workload's own."""
+    device: str | None = None
+    """`cpu` (when left out), `cuda`, `cuda:1`, ..."""
+    optimizer_step: bool | None = None
+    """Whether a training iteration includes the optimiser's step."""
+    parameters: dict[str, int | float | str | bool] = field(default_factory=dict)
+    """What the workload understands, such as `size = 500`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetTable:
+    """When a comparison may stop."""
+
+    time: Quantity | None = None
+    """Measuring time of one comparison, such as `"60s"` or `"5m"`; a plain number is seconds."""
+    precision_goal: Quantity | None = None
+    """Half-width of the interval that is wanted, such as `"1%"`; 0 uses the whole time."""
+    margin: Quantity | None = None
+    """Differences proven smaller than this are called the same, such as `"1%"`."""
+    alpha: float | None = None
+    """Chance of a wrong verdict that is accepted; 0.05 gives intervals of 95 %."""
+    min_launches: int | None = None
+    """Launches before the first verdict."""
+    max_launches: int | None = None
+    """Launches at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsTable:
+    """How blocks are taken and what a worker may use."""
+
+    block: Quantity | None = None
+    """Length of a block, such as `"100ms"`; a plain number is seconds."""
+    threads: int | None = None
+    """Threads of torch in every worker; without it, torch's own choice."""
+    seed: int | None = None
+    """Seed of inputs, weights and the order of pairs."""
+    reseat: Reseat | None = None
+    """How data is moved to fresh memory between blocks."""
+    paired_layout: bool | None = None
+    """Start both sides of a launch with one memory layout, drawn anew for each launch."""
+    flush_l2: bool | None = None
+    """Empty the GPU's L2 cache before each iteration."""
+    check_accuracy: bool | None = None
+    """Compare results against the baseline and a float64 reference."""
+    memory_limit: Quantity | None = None
+    """Memory of one worker, such as `"8GiB"`; a plain number is bytes."""
+    start_limit: Quantity | None = None
+    """For the import of torch and the handshake."""
+    step_limit: Quantity | None = None
+    """For building, checking, compiling and warming up."""
+    block_limit: Quantity | None = None
+    """For one block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """A study: what to compare on which workloads, how exactly, in how much time."""
+
+    name: str = ""
+    """What the run is called; without it, the file's own name."""
+    baseline: str = ""
+    """The variant that others are compared with: parts joined by `+`."""
+    candidates: tuple[str, ...] = ()
+    """The variants to compare with the baseline."""
+    precision: Precision | None = None
+    """Precision of every variant that names none."""
+    targets: dict[str, TargetTable] = field(default_factory=dict)
+    """Interpreters by name."""
+    environments: dict[str, EnvironmentTable] = field(default_factory=dict)
+    """Environments by name."""
+    workloads: tuple[WorkloadTable, ...] = ()
+    """What to run."""
+    budget: BudgetTable = field(default_factory=BudgetTable)
+    settings: SettingsTable = field(default_factory=SettingsTable)
+
+
+def read_study_file(path: Path) -> Request:
+    """The request of a study file; raises UsageError that starts with the file's name."""
+    raw = _load(path)
+    for table in raw["workloads"] if isinstance(raw.get("workloads"), list) else ():
+        # One mode may be written without brackets.
+        if isinstance(table, dict) and isinstance(table.get("mode"), str):
+            table["mode"] = [table["mode"]]
+    said = _in_file(path, lambda: decode(StudyFile, raw, where=""))
+    return _in_file(path, lambda: _request(said, path))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no study file {str(path)!r}", hint="check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"{path}: is not valid TOML", why=str(error), hint="mend that line"
+        ) from error
+
+
+def _in_file(path: Path, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except UsageError as error:
+        what = error.what.removeprefix(f"{path}: ")
+        raise UsageError(f"{path}: {what}", why=error.why, hint=error.hint) from error
+
+
+def _request(said: StudyFile, path: Path) -> Request:
+    folder = path.resolve().parent
+    return Request(
+        name=said.name or path.stem,
+        targets={name: _target(name, table, folder) for name, table in said.targets.items()},
+        environments={
+            name: _environment(name, table, folder) for name, table in said.environments.items()
+        },
+        baseline=SpecText(text=said.baseline, where=f"{path}: baseline", folder=folder)
+        if said.baseline
+        else None,
+        candidates=tuple(
+            SpecText(text=text, where=f"{path}: candidates[{index}]", folder=folder)
+            for index, text in enumerate(said.candidates)
+        ),
+        precision=said.precision,
+        workloads=tuple(
+            _workload(table, f"workloads[{index}]", folder, path)
+            for index, table in enumerate(said.workloads)
+        ),
+        budget=_checked(said.budget, "budget"),
+        settings=_checked(said.settings, "settings"),
+    )
+
+
+def _target(name: str, table: TargetTable, folder: Path) -> Target:
+    where = f"targets.{name}"
+    check_name(name, where=where)
+    return Target(
+        name=name,
+        python=find_python(table.python, folder=folder, where=f"{where}.python"),
+        variables=tuple((key, str(value)) for key, value in table.variables.items()),
+    )
+
+
+def _environment(name: str, table: EnvironmentTable, folder: Path) -> Environment:
+    where = f"environments.{name}"
+    check_name(name, where=where)
+    threads = table.threads
+    if threads is not None:
+        threads = CHECKS["threads"].read(threads, where=f"{where}.threads")
+    return Environment(
+        name=name,
+        variables=tuple((key, str(value)) for key, value in table.variables.items()),
+        preload=tuple(
+            library if "/" not in library else str(folder / Path(library).expanduser())
+            for library in table.preload
+        ),
+        threads=threads,
+    )
+
+
+def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> WorkloadChoice:
+    if not table.suite and not table.name:
+        raise UsageError(f"{where}: names neither a suite nor a workload", hint="add name = ...")
+    if table.suite:
+        check_suite(table.suite, where=f"{where}.suite")
+    parameters: tuple[tuple[str, Scalar], ...] = tuple(table.parameters.items())
+    suite, name = table.suite, ""
+    if table.name:
+        text = f"{suite}/{table.name}" if suite else table.name
+        spec = SpecText(text=text, where=f"{where}.name", folder=folder)
+        chosen = choose_workload(spec)
+        suite, name, parameters = chosen.suite, chosen.name, chosen.parameters + parameters
+    batch_size = table.batch_size
+    if batch_size is not None:
+        batch_size = CHECKS["batch_size"].read(batch_size, where=f"{where}.batch-size")
+    return WorkloadChoice(
+        where=f"{path}: {where}",
+        suite=suite,
+        name=name,
+        modes=table.mode,
+        device=table.device,
+        batch_size=batch_size,
+        optimizer_step=table.optimizer_step,
+        parameters=parameters,
+    )
+
+
+def _checked(table: BudgetTable | SettingsTable, where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in vars(table).items():
+        if value is None:
+            continue
+        check: Check | None = CHECKS.get(key)
+        if check is None:
+            found[key] = value
+        else:
+            place = f"{where}.{key.replace('_', '-')}"
+            found[check.field_name] = check.read(value, where=place)
+    return found

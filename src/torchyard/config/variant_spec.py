@@ -1,0 +1,176 @@
+"""Variants from text: parts joined by `+`, each a backend, precision, target or environment.
+
+`inductor+bfloat16+nightly+tcmalloc` is one of each; what is left out is filled from the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.config.names import BACKENDS, HERE, Kind, kinds_of
+from torchyard.config.request import SpecText
+from torchyard.core.records import nearest_hint
+from torchyard.core.variant import (
+    DEFAULT_ENVIRONMENT,
+    PRECISIONS,
+    Environment,
+    Precision,
+    Target,
+    Variant,
+)
+from torchyard.errors import UsageError
+
+__all__ = ["Parts", "parse_variant", "with_short_names"]
+
+_SHORT_PRECISIONS: Final = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "autocast": "amp",
+}
+_FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DYNAMO_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What variants can be made of in one study."""
+
+    targets: Mapping[str, Target]
+    environments: Mapping[str, Environment]
+    here: Target
+    """The interpreter that Torchyard runs in."""
+    default_precision: Precision = "float32"
+
+    @property
+    def default_target(self) -> Target:
+        """The first target that was named, else the interpreter that Torchyard runs in."""
+        return next(iter(self.targets.values()), self.here)
+
+    def words(self) -> list[str]:
+        """Every word that a part may be."""
+        named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, HERE]
+        return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME"]
+
+
+def parse_variant(spec: SpecText, parts: Parts) -> Variant:
+    """The variant that the text means; its name is the text until short names are given."""
+    found: dict[Kind, str] = {}
+    for word in spec.text.split("+"):
+        kind, value = _recognise(word.strip(), spec, parts)
+        if kind in found:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} has two parts of one kind",
+                why=f"{found[kind]!r} and {value!r} are both "
+                f"{'an' if kind == 'environment' else 'a'} {kind}",
+                hint=f"keep one {kind}; two variants are two candidates",
+            )
+        found[kind] = value
+    return Variant(
+        name=spec.text,
+        target=_target(found.get("target"), parts),
+        backend=found.get("backend", "eager"),
+        precision=_precision(found.get("precision"), parts),
+        environment=parts.environments.get(found.get("environment", ""), DEFAULT_ENVIRONMENT),
+    )
+
+
+def with_short_names(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """The variants, each named by what sets it apart; a repeated one is called `...-again`.
+
+    A precision other than float32 is always said: leaving it out would make a bfloat16 table
+    look like a float32 one.
+    """
+    aspects = [_aspects(variant) for variant in variants]
+    differing = [index for index in range(4) if len({aspect[index] for aspect in aspects}) > 1]
+    keep_backend = not differing
+    named: list[Variant] = []
+    taken: set[str] = set()
+    for variant, (target, backend, precision, environment) in zip(variants, aspects, strict=True):
+        words = [
+            target if 0 in differing else "",
+            Path(backend).name if 1 in differing or keep_backend else "",
+            precision if 2 in differing or precision != "float32" else "",  # noqa: PLR2004
+            environment if 3 in differing else "",  # noqa: PLR2004
+        ]
+        name = "+".join(word for word in words if word)
+        if name in taken:
+            repeated = any(aspect == _aspects(variant) for aspect in aspects[: len(named)])
+            name = f"{name}-again" if repeated else variant.name
+        if name in taken:
+            raise UsageError(
+                f"the variant {variant.name!r} is given more than once",
+                hint="remove the repetition",
+            )
+        taken.add(name)
+        named.append(replace(variant, name=name))
+    return tuple(named)
+
+
+def _aspects(variant: Variant) -> tuple[str, str, str, str]:
+    return (
+        variant.target.name,
+        variant.backend,
+        variant.precision,
+        variant.environment.name,
+    )
+
+
+def _target(name: str | None, parts: Parts) -> Target:
+    if name is None:
+        return parts.default_target
+    return parts.targets.get(name, parts.here)
+
+
+def _precision(name: str | None, parts: Parts) -> Precision:
+    return next((word for word in PRECISIONS if word == name), parts.default_precision)
+
+
+def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
+    if not word:
+        raise UsageError(
+            f"{spec.where}: {spec.text!r} has an empty part",
+            hint="join parts with one +, such as inductor+bfloat16",
+        )
+    if ".py:" in word or word.endswith(".py"):
+        return "backend", _user_backend(word, spec)
+    kinds = kinds_of(word, targets=parts.targets, environments=parts.environments)
+    if kinds and word != "dynamo":
+        return kinds[0], word
+    head, _, rest = word.partition(":")
+    if head == "dynamo" and _DYNAMO_NAME.fullmatch(rest):
+        return "backend", word
+    if head == "dynamo":
+        raise UsageError(
+            f"{spec.where}: {word!r} names no backend",
+            hint="write dynamo:NAME, such as dynamo:aot_eager_decomp_partition",
+        )
+    raise UsageError(
+        f"{spec.where}: {word!r} is no backend, precision, target or environment",
+        why=f"it is a part of {spec.text!r}" if word != spec.text else "",
+        hint=f"did you mean {_SHORT_PRECISIONS[word.lower()]!r}?"
+        if word.lower() in _SHORT_PRECISIONS
+        else nearest_hint(word, parts.words(), what="part"),
+    )
+
+
+def _user_backend(word: str, spec: SpecText) -> str:
+    path_text, colon, function = word.rpartition(":")
+    if not colon or _FUNCTION.fullmatch(function) is None:
+        raise UsageError(
+            f"{spec.where}: {word!r} names no function of the file",
+            hint=f"write {word.rstrip(':')}:FUNCTION",
+        )
+    path = spec.folder / Path(path_text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"{spec.where}: there is no file {path_text!r}",
+            why=f"looked for {path}",
+            hint="a backend of yours is written FILE.py:FUNCTION",
+        )
+    return f"{path.resolve()}:{function}"

@@ -1,0 +1,207 @@
+"""Workloads from text and from the catalogue: `models/gpt`, `matmul:size=500`, `mine.py:thing`.
+
+Knows the catalogue's names and modes. What a parameter means is the suite's business, in the
+worker; whether a file of the user's holds a workload is, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchyard.config.request import Scalar, SpecText, WorkloadChoice
+from torchyard.core.records import nearest_hint
+from torchyard.core.workload import MODES, Mode, Workload
+from torchyard.errors import UsageError
+from torchyard.worker.catalog import OPEN_SUITES, SUITES, entry_of
+
+__all__ = ["check_suite", "choose_workload", "expand", "parse_parameter_value"]
+
+
+def choose_workload(spec: SpecText) -> WorkloadChoice:
+    """What `--only` or the `name` of a study file means."""
+    if ".py" in spec.text and (chosen := _file_choice(spec)) is not None:
+        return chosen
+    path, colon, parameters_text = spec.text.partition(":")
+    parameters = _parameters(parameters_text, spec) if colon else ()
+    suite, slash, name = path.partition("/")
+    if not slash:
+        suite, name = _suite_of(path, spec), path
+    check_suite(suite, where=spec.where)
+    if not name:
+        raise UsageError(f"{spec.where}: {spec.text!r} names no workload", hint=_known_hint(suite))
+    if suite in SUITES and name not in _names(suite):
+        raise UsageError(
+            f"{spec.where}: the suite {suite!r} has no workload {name!r}",
+            hint=nearest_hint(name, _names(suite), what="name"),
+        )
+    return WorkloadChoice(where=spec.where, suite=suite, name=name, parameters=parameters)
+
+
+def check_suite(suite: str, *, where: str) -> None:
+    """Raise UsageError for a suite that is not in the catalogue."""
+    known = [*SUITES, *OPEN_SUITES]
+    if suite not in known:
+        raise UsageError(
+            f"{where}: there is no suite {suite!r}", hint=nearest_hint(suite, known, what="suite")
+        )
+
+
+def expand(
+    choice: WorkloadChoice, *, modes: tuple[Mode, ...], device: str, optimizer_step: bool
+) -> list[Workload]:
+    """Every workload of a choice: all of a suite when it names none, one per mode.
+
+    A whole suite skips the modes that a workload does not offer; a named one must offer them.
+    """
+    check_suite(choice.suite, where=choice.where)
+    _check_parameters(choice)
+    if not choice.name and choice.suite in OPEN_SUITES:
+        raise UsageError(
+            f"{choice.where}: the suite {choice.suite!r} takes any name, so it cannot be run whole",
+            why=f"it holds {OPEN_SUITES[choice.suite]}",
+            hint=_known_hint(choice.suite),
+        )
+    offered: dict[str, tuple[str, ...]] = {
+        entry.name: entry.modes
+        for entry in SUITES.get(choice.suite, ())
+        if choice.name in ("", entry.name)
+    } or {choice.name: MODES}
+    found: list[Workload] = []
+    for name, offered_modes in offered.items():
+        for mode in modes:
+            if mode not in offered_modes:
+                if not choice.name:
+                    continue
+                raise UsageError(
+                    f"{choice.where}: {choice.suite}/{name} has no mode {mode!r}",
+                    hint="it has: " + ", ".join(offered_modes),
+                )
+            found.append(
+                Workload(
+                    suite=choice.suite,
+                    name=name,
+                    mode=mode,
+                    device=device,
+                    batch_size=choice.batch_size,
+                    optimizer_step=optimizer_step and mode == "training",
+                    parameters=choice.parameters,
+                )
+            )
+    return found
+
+
+def parse_parameter_value(text: str) -> Scalar:
+    """A whole number, a number, true or false, else the text itself."""
+    if text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _check_parameters(choice: WorkloadChoice) -> None:
+    """The catalogue knows the parameters of what is built in; the worker checks all others."""
+    entry = entry_of(choice.suite, choice.name)
+    seen: set[str] = set()
+    for key, _ in choice.parameters:
+        if key in seen:
+            raise UsageError(
+                f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
+            )
+        seen.add(key)
+        if choice.suite in SUITES and entry is None:
+            raise UsageError(
+                f"{choice.where}: parameters need the name of a workload", hint="add name = ..."
+            )
+        if entry is not None and key not in entry.parameters:
+            raise UsageError(
+                f"{choice.where}: {choice.suite}/{entry.name} has no parameter {key!r}",
+                hint=nearest_hint(key, list(entry.parameters), what="parameter"),
+            )
+
+
+def _parameters(text: str, spec: SpecText) -> tuple[tuple[str, Scalar], ...]:
+    found: dict[str, Scalar] = {}
+    for item in text.split(","):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if not equals or not key.isidentifier() or not value:
+            raise UsageError(
+                f"{spec.where}: {item!r} in {spec.text!r} is no parameter",
+                hint="write NAME:key=value,key=value, such as kernels/matmul:size=500",
+            )
+        if key in found:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} gives {key!r} twice", hint="keep one of them"
+            )
+        found[key] = parse_parameter_value(value.strip())
+    return tuple(found.items())
+
+
+def _file_choice(spec: SpecText) -> WorkloadChoice | None:
+    text = spec.text.removeprefix("file/") if spec.text.startswith("file/") else spec.text
+    head, dot_py, rest = text.partition(".py")
+    if not dot_py or (rest and not rest.startswith(":")):
+        return None
+    path_text = head + dot_py
+    thing = ""
+    parameters: tuple[tuple[str, Scalar], ...] = ()
+    for segment in rest.split(":")[1:]:
+        if "=" in segment:
+            parameters = _parameters(segment, spec)
+        elif segment.isidentifier() and not thing:
+            thing = segment
+        else:
+            raise UsageError(
+                f"{spec.where}: {segment!r} in {spec.text!r} is no name in a file",
+                hint="write FILE.py, FILE.py:THING or FILE.py:THING:key=value",
+            )
+    path = spec.folder / Path(path_text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"{spec.where}: there is no file {path_text!r}",
+            why=f"looked for {path}",
+            hint="give the path of a Python file",
+        )
+    name = f"{path.resolve()}:{thing}" if thing else str(path.resolve())
+    return WorkloadChoice(where=spec.where, suite="file", name=name, parameters=parameters)
+
+
+def _suite_of(name: str, spec: SpecText) -> str:
+    holders = [suite for suite in SUITES if name in _names(suite)]
+    if len(holders) == 1:
+        return holders[0]
+    if holders:
+        raise UsageError(
+            f"{spec.where}: {name!r} is in more than one suite",
+            hint="say which: " + " or ".join(f"{suite}/{name}" for suite in holders),
+        )
+    known = [f"{suite}/{entry}" for suite in SUITES for entry in _names(suite)]
+    if name in SUITES:
+        raise UsageError(
+            f"{spec.where}: {name!r} is a suite, not a workload",
+            hint=f"say --suite {name}, or one of it: {name}/{_names(name)[0]}",
+        )
+    short = [entry for suite in SUITES for entry in _names(suite)]
+    raise UsageError(
+        f"{spec.where}: there is no workload {name!r}",
+        hint=nearest_hint(name, [*short, *known], what="workload")
+        if nearest_hint(name, short).startswith("did")
+        else "`torchyard workloads` lists them; other suites are named in full, such as timm/NAME",
+    )
+
+
+def _names(suite: str) -> list[str]:
+    return [entry.name for entry in SUITES[suite]]
+
+
+def _known_hint(suite: str) -> str:
+    examples = {
+        "huggingface": "name a model class: huggingface/BertForMaskedLM",
+        "timm": "name a model: timm/resnet18",
+        "file": "give the path of a Python file: mine.py or mine.py:thing",
+    }
+    return examples.get(suite) or f"name one of it: {suite}/{_names(suite)[0]}"
