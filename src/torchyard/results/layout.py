@@ -1,0 +1,36 @@
+"""The names inside a run folder, its format version and its states.
+
+Writer and reader agree here and nowhere else. Knows nothing of what the records mean. No I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+__all__ = [
+    "COMPARISONS_FILE",
+    "END_STATES",
+    "FORMAT_VERSION",
+    "LAUNCHES_FILE",
+    "LOGS_FOLDER",
+    "RECORD_FILES",
+    "RUN_FILE",
+    "SAMPLES_FILE",
+    "STATES",
+    "State",
+]
+
+State = Literal["running", "finished", "interrupted", "failed"]
+
+FORMAT_VERSION: Final = 1
+"""Raised when an older Torchyard could no longer read the folder; added keys do not raise it."""
+
+STATES: Final[tuple[State, ...]] = get_args(State)
+END_STATES: Final[tuple[State, ...]] = ("finished", "interrupted", "failed")
+
+RUN_FILE: Final = "run.json"
+LAUNCHES_FILE: Final = "launches.jsonl"
+SAMPLES_FILE: Final = "samples.jsonl"
+COMPARISONS_FILE: Final = "comparisons.jsonl"
+RECORD_FILES: Final = (LAUNCHES_FILE, SAMPLES_FILE, COMPARISONS_FILE)
+LOGS_FOLDER: Final = "logs"

@@ -1,0 +1,65 @@
+"""Which process writes a run, and whether it is still there.
+
+A killed process cannot say that it ended, so the reader has to look. It looks only where it can
+know: on the same host, in the same process namespace. Knows nothing of the rest of a run.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["is_gone", "this_process"]
+
+
+def this_process() -> dict[str, object]:
+    """What identifies this process for good; a number alone is used again."""
+    return {
+        "pid": os.getpid(),
+        "started_ticks": _started_ticks(os.getpid()),
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "namespace": _namespace(),
+    }
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether that process has certainly ended; False when this place cannot know."""
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or owner.get("host") != socket.gethostname():
+        return False
+    if owner.get("boot") != _boot():
+        return True
+    if owner.get("namespace") != _namespace():
+        return False
+    ticks = _started_ticks(pid)
+    return ticks is None or ticks != owner.get("started_ticks")
+
+
+def _started_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name in brackets may hold spaces and brackets itself: fields count from the last one.
+    fields = stat.rpartition(")")[2].split()
+    dead = fields[0] in ("Z", "X")
+    return None if dead else int(fields[19])
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,106 @@
+"""Where runs live, how a new one is named, and how an earlier one is removed.
+
+Looks at names and at `run.json`, never at what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchyard.errors import UsageError
+from torchyard.results.durable import write_failed
+from torchyard.results.layout import RUN_FILE
+from torchyard.results.owner import is_gone
+
+__all__ = ["latest_run", "new_run_folder", "replace_run", "runs_home"]
+
+
+def runs_home() -> Path:
+    """The folder that runs go to when none is named."""
+    home = os.environ.get("TORCHYARD_HOME")
+    if home:
+        return Path(home).expanduser() / "runs"
+    data = os.environ.get("XDG_DATA_HOME")
+    # The XDG specification says to ignore a path that is not absolute.
+    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    return base / "torchyard" / "runs"
+
+
+def new_run_folder(home: Path) -> Path:
+    """A new empty folder whose name sorts by time: `20250102T030405.678Z-4f2a`."""
+    while True:
+        time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+        folder = home / f"{time}Z-{secrets.token_hex(2)}"
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            if not home.is_dir():
+                raise UsageError(
+                    f"{home} is not a folder", hint="set TORCHYARD_HOME to a folder for runs"
+                ) from None
+            continue
+        except OSError as error:
+            raise write_failed(folder, error, kept="what is there") from error
+        return folder
+
+
+def latest_run(home: Path) -> Path | None:
+    """The newest run by name; None when there is none."""
+    try:
+        folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
+    except OSError:
+        return None
+    return next((folder for folder in folders if _our_facts(folder) is not None), None)
+
+
+def replace_run(folder: Path) -> None:
+    """Remove an earlier run so that a new one can take its place; never any other folder."""
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise _not_ours(folder, "it is not a folder")
+    if not any(folder.iterdir()):
+        return
+    facts = _our_facts(folder)
+    if facts is None:
+        raise _not_ours(folder, f"it holds no {RUN_FILE} of Torchyard")
+    folder = folder.resolve()
+    for place in (Path.cwd(), Path.home()):
+        if place.resolve().is_relative_to(folder):
+            raise _not_ours(folder, f"{place} is inside it")
+    if facts.get("state") == "running" and not is_gone(facts.get("owner") or {}):
+        raise UsageError(
+            f"{folder} holds a run that is still going",
+            why=f"process {(facts.get('owner') or {}).get('pid')} writes to it",
+            hint="wait for it, stop it, or name another folder",
+        )
+    # Renamed first: a kill half-way leaves no folder that looks like a run and is none.
+    doomed = folder.with_name(f".{folder.name}.removed-{secrets.token_hex(4)}")
+    try:
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise write_failed(folder, error, kept="what is left of it") from error
+
+
+def _our_facts(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        facts = json.loads((folder / RUN_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    marks = ("format", "id", "state", "torchyard", "study")
+    return facts if isinstance(facts, dict) and all(mark in facts for mark in marks) else None
+
+
+def _not_ours(folder: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{folder} is not removed", why=why, hint="remove it yourself, or name another folder"
+    )

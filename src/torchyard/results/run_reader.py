@@ -1,0 +1,148 @@
+"""Reading a run folder, whole or cut short, of this version or an older one.
+
+Knows nothing of how anything was measured and changes nothing in the folder. Unknown keys are
+skipped, so that a folder of a newer Torchyard with the same format version stays readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison
+from torchyard.core.records import decode
+from torchyard.core.study import Study
+from torchyard.core.workload import Workload
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.layout import (
+    COMPARISONS_FILE,
+    FORMAT_VERSION,
+    LAUNCHES_FILE,
+    RECORD_FILES,
+    RUN_FILE,
+    SAMPLES_FILE,
+    STATES,
+)
+from torchyard.results.owner import is_gone
+from torchyard.results.record_lines import ends_torn, read_records
+from torchyard.results.run_home import latest_run, new_run_folder, replace_run, runs_home
+
+__all__ = ["Run", "latest_run", "new_run_folder", "read_run", "replace_run", "runs_home"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run as it lies in its folder."""
+
+    folder: Path
+    id: str
+    state: str
+    """As recorded, except that a running run whose process is gone is interrupted."""
+    info: Mapping[str, Any]
+    """Everything in `run.json`, as plain values."""
+    study: Study
+    comparisons: tuple[Comparison, ...]
+    torn_lines: int = 0
+    """Last lines that a kill cut off; they are left out everywhere."""
+
+    def blocks(self, workload: Workload | None = None) -> Iterator[tuple[str, Block]]:
+        """Workload label and block, in the order they were written."""
+        path = self.folder / SAMPLES_FILE
+        for number, record in read_records(path):
+            label = str(record.get("workload"))
+            if workload is None or label == workload.label:
+                yield label, _decode(Block, record.get("block"), path, number)
+
+    def launches(self) -> list[dict[str, Any]]:
+        """What was kept of each launch."""
+        return [record for _, record in read_records(self.folder / LAUNCHES_FILE)]
+
+
+def read_run(folder: Path) -> Run:
+    """The run in that folder; samples and launches are read when they are asked for."""
+    folder = folder.absolute()
+    info = _read_info(folder)
+    state = info.get("state")
+    if state not in STATES:
+        raise ResultsDamaged(
+            f"{folder / RUN_FILE}: the state {state!r} is not known",
+            hint=f"it is one of {', '.join(STATES)}",
+        )
+    if state == "running" and is_gone(info.get("owner") or {}):
+        state = "interrupted"
+    return Run(
+        folder=folder,
+        id=str(info.get("id", folder.name)),
+        state=state,
+        info=info,
+        study=_decode(Study, info.get("study"), folder / RUN_FILE, None),
+        comparisons=_read_comparisons(folder / COMPARISONS_FILE),
+        torn_lines=sum(ends_torn(folder / name) for name in RECORD_FILES),
+    )
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / RUN_FILE
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ResultsDamaged(
+            f"{folder} is not a run folder",
+            why=f"{path} is missing",
+            hint="name the folder that a run printed as its results",
+        ) from error
+    except OSError as error:
+        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise ResultsDamaged(
+            f"{path}, line {line}: not JSON",
+            why=str(error),
+            hint="put the file back from a copy",
+        ) from error
+    version = info.get("format") if isinstance(info, dict) else None
+    if not isinstance(info, dict) or not isinstance(version, int) or version < 1:
+        raise ResultsDamaged(
+            f"{path}, line 1: not the facts of a run", hint="put the file back from a copy"
+        )
+    if version > FORMAT_VERSION:
+        raise ResultsDamaged(
+            f"{path} was written by a newer Torchyard ({info.get('torchyard', 'unknown')})",
+            why=f"its format is {version}; this Torchyard reads up to {FORMAT_VERSION}",
+            hint="update Torchyard to read it",
+        )
+    return info
+
+
+def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
+    """The last word on each comparison, in the order they were first made.
+
+    A comparison is written when it is made and again when a later one changes it (adjusted
+    p-values need all of them), because the file only grows.
+    """
+    found: dict[tuple[str, str, str], Comparison] = {}
+    for number, record in read_records(path):
+        comparison = _decode(Comparison, record, path, number)
+        key = (comparison.workload.label, comparison.baseline, comparison.candidate)
+        found[key] = comparison
+    return tuple(found.values())
+
+
+def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
+    place = f"{path}, line {number}" if number is not None else str(path)
+    try:
+        return decode(kind, value, where="", strict=False)
+    except UsageError as error:
+        raise ResultsDamaged(
+            f"{place}: not a {kind.__name__.lower()}",
+            why=error.what,
+            hint="put the file back from a copy",
+        ) from error
