@@ -1,0 +1,98 @@
+"""One row per comparison for spreadsheets and data frames: flat columns, plain units.
+
+Text that a spreadsheet would run as a formula is quoted with an apostrophe. An empty cell means
+that there is no such number.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from io import StringIO
+from typing import Final
+
+from torchyard.core.comparison import Comparison, VariantMetrics
+from torchyard.reports.plain_text import one_line
+from torchyard.reports.summary import SuiteMean
+from torchyard.reports.wording import notes_of
+from torchyard.results.run_reader import Run
+
+__all__ = ["to_csv"]
+
+Cell = str | int | float | bool | None
+
+_FORMULA_STARTS: Final = ("=", "+", "-", "@")
+
+
+def to_csv(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+    """The comparisons as comma-separated rows; means are for the reader to compute."""
+    del means
+    page = StringIO()
+    rows = [_row(run, comparison) for comparison in run.comparisons]
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(rows[0] if rows else ())
+    writer.writerows([_safe(cell) for cell in row.values()] for row in rows)
+    return page.getvalue()
+
+
+def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
+    workload, estimate = comparison.workload, comparison.estimate
+    accuracy, failure = comparison.accuracy, comparison.failure
+    interval = estimate.interval if estimate else None
+    return {
+        "run": run.id,
+        "suite": workload.suite,
+        "workload": workload.name,
+        "mode": workload.mode,
+        "device": workload.device,
+        "batch_size": workload.batch_size,
+        "optimizer_step": workload.optimizer_step,
+        "parameters": " ".join(f"{key}={value}" for key, value in workload.parameters),
+        "baseline": comparison.baseline,
+        "candidate": comparison.candidate,
+        "verdict": comparison.verdict.value,
+        "speedup": estimate.speedup if estimate and estimate.launches else None,
+        "speedup_low": interval.low if interval else None,
+        "speedup_high": interval.high if interval else None,
+        "confidence": interval.confidence if interval else None,
+        "p_value": estimate.p_value if estimate else None,
+        "p_adjusted": estimate.p_adjusted if estimate else None,
+        "scope": estimate.scope if estimate else None,
+        "launches": estimate.launches if estimate else None,
+        "pairs": estimate.pairs if estimate else None,
+        "pairs_dropped": estimate.pairs_dropped if estimate else None,
+        "minimum_detectable": estimate.minimum_detectable if estimate else None,
+        "time_needed_s": estimate.time_needed_s if estimate else None,
+        **_side("baseline", comparison.baseline_metrics),
+        **_side("candidate", comparison.candidate_metrics),
+        "accuracy": accuracy.status.value if accuracy else None,
+        "max_error": accuracy.max_error if accuracy else None,
+        "elapsed_s": comparison.elapsed_s,
+        "failure": failure.kind if failure else None,
+        "failure_phase": failure.phase if failure else None,
+        "log": failure.log if failure else None,
+        "notes": "; ".join(notes_of(comparison, precision_goal=run.study.budget.precision_goal)),
+    }
+
+
+def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
+    return {
+        f"{side}_time_ns": metrics.time_ns,
+        f"{side}_compile_cold_s": metrics.compile_cold_s,
+        f"{side}_compile_warm_s": metrics.compile_warm_s,
+        f"{side}_peak_memory_bytes": metrics.peak_memory_bytes,
+        f"{side}_graph_breaks": sum(count for _, count in metrics.graph_breaks),
+        f"{side}_torch": metrics.torch_version,
+    }
+
+
+def _safe(cell: Cell) -> Cell:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None
+    if isinstance(cell, str):
+        text = one_line(cell)
+        return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    return cell

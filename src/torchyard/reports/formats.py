@@ -1,0 +1,32 @@
+"""Every report format, in one list. Each reads a run and gives its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from torchyard.reports.csv_report import to_csv
+from torchyard.reports.html_report import to_html
+from torchyard.reports.json_report import to_json
+from torchyard.reports.markdown_report import to_markdown
+from torchyard.reports.summary import SuiteMean
+from torchyard.reports.terminal import to_text
+from torchyard.results.run_reader import Run
+
+__all__ = ["FORMATS", "Render"]
+
+
+class Render(Protocol):
+    """What a report format does; means come from `stats`, by candidate."""
+
+    def __call__(self, run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+        """The whole report."""
+
+
+FORMATS: Final[Mapping[str, Render]] = {
+    "terminal": to_text,
+    "markdown": to_markdown,
+    "csv": to_csv,
+    "json": to_json,
+    "html": to_html,
+}

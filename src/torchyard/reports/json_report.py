@@ -1,0 +1,64 @@
+"""The run as one JSON document for other programs. Says what was found, not how it looks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torchyard.core.records import encode
+from torchyard.reports.summary import SuiteMean, verdict_counts
+from torchyard.results.run_reader import Run
+
+__all__ = ["SCHEMA", "SCHEMA_VERSION", "to_json"]
+
+SCHEMA: Final = "torchyard.run-report"
+SCHEMA_VERSION: Final = 1
+"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+
+
+def to_json(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+    """Valid JSON: numbers that are none become null."""
+    document = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "run": {
+            "id": run.id,
+            "state": run.state,
+            "torchyard": run.info.get("torchyard"),
+            "command": run.info.get("command"),
+            "started": run.info.get("started"),
+            "finished": run.info.get("finished"),
+            "torn_lines": run.torn_lines,
+        },
+        "summary": {
+            "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},
+            "geometric_means": {
+                candidate: {
+                    "speedup": mean.speedup,
+                    "interval": encode(mean.interval),
+                    "comparisons": mean.comparisons,
+                }
+                for candidate, mean in (means or {}).items()
+            },
+        },
+        "comparisons": [
+            {"label": comparison.workload.label, **encode(comparison)}
+            for comparison in run.comparisons
+        ],
+        "study": encode(run.study),
+        "machine": run.info.get("machine"),
+        "targets": run.info.get("targets"),
+    }
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

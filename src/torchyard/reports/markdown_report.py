@@ -1,0 +1,79 @@
+"""The table and its summary in Markdown, for pull requests and notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from torchyard.reports.plain_text import one_line
+from torchyard.reports.summary import SuiteMean, counts_text, left_out, mean_text
+from torchyard.reports.wording import (
+    notes_of,
+    p_text,
+    pairs_text,
+    speedup_text,
+    time_text,
+    title_of,
+    verdict_text,
+)
+from torchyard.results.run_reader import Run
+
+__all__ = ["to_markdown"]
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!$&])")
+_HEADINGS: Final = (
+    "workload",
+    "baseline",
+    "time",
+    "candidate",
+    "time",
+    "speedup",
+    "p",
+    "verdict",
+    "launches/pairs",
+)
+_RIGHT: Final = (2, 4, 5, 6, 8)
+
+
+def to_markdown(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+    """A table that reads well as text too."""
+    lines = [f"## {_escape(run.study.name)}", "", f"Run {_escape(run.id)}, {run.state}.", ""]
+    lines.append("| " + " | ".join(_HEADINGS) + " |")
+    rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))
+    lines.append("| " + " | ".join(rule) + " |")
+    for comparison in run.comparisons:
+        cells = (
+            comparison.workload.label,
+            comparison.baseline,
+            time_text(comparison.baseline_metrics),
+            comparison.candidate,
+            time_text(comparison.candidate_metrics),
+            speedup_text(comparison.estimate),
+            p_text(comparison.estimate),
+            verdict_text(comparison.verdict),
+            pairs_text(comparison.estimate),
+        )
+        lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
+    lines += ["", _escape(counts_text(run.comparisons))]
+    lines += [f"- {_escape(mean_text(name, mean))}" for name, mean in (means or {}).items()]
+    sections = {
+        "Not in the mean": [(item, reason) for item, reason in left_out(run.comparisons)],
+        "Notes": [
+            (item, "; ".join(notes))
+            for item in run.comparisons
+            if item.failure is None
+            and (notes := notes_of(item, precision_goal=run.study.budget.precision_goal))
+        ],
+    }
+    for heading, items in sections.items():
+        if items:
+            lines += ["", f"**{heading}**", ""]
+            lines += [f"- {_escape(title_of(item))}: {_escape(text)}" for item, text in items]
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    """Text that stays text: no markup, no HTML, no mention of a person."""
+    escaped = _SPECIAL.sub(r"\\\1", one_line(text))
+    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("@", "&#64;")

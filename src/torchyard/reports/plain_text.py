@@ -1,0 +1,48 @@
+"""Text from outside made safe to show: names, notes and logs of models, compilers and drivers.
+
+A log may hold terminal escapes, text that reorders its surroundings and bytes that are no text.
+This takes those out; escaping for a format (HTML, Markdown, CSV) is that format's own work.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["one_line", "plain_lines"]
+
+_ESCAPES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links and other strings, up to their end
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]",
+    re.DOTALL,
+)
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"  # bidi, invisible
+)
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_SPACES: Final = re.compile(r"\s+")
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without anything that acts instead of being read."""
+    return _SPACES.sub(" ", _without_controls(text)).strip()
+
+
+def plain_lines(text: str, *, last: int = 200) -> str:
+    """The last lines of a text; a progress bar that rewrote its line shows its last state."""
+    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
+    shown = [_without_controls(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+    while shown and not shown[-1].strip():
+        shown.pop()
+    left_out = max(0, len(shown) - last)
+    head = [f"[{left_out} earlier lines left out]"] if left_out else []
+    return "\n".join(head + shown[left_out:])
+
+
+def _without_controls(text: str) -> str:
+    text = _ESCAPES.sub("", text)
+    text = text.replace("\u2028", "\n").replace("\u2029", "\n")
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))

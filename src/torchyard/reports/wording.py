@@ -1,0 +1,179 @@
+"""How results are said: one wording for every format. No escaping, no layout."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from torchyard.core.comparison import (
+    Accuracy,
+    AccuracyStatus,
+    Comparison,
+    Estimate,
+    Failure,
+    VariantMetrics,
+    Verdict,
+)
+from torchyard.core.units import format_duration, format_percent
+from torchyard.reports.plain_text import one_line
+
+__all__ = [
+    "ABSENT",
+    "MARKS",
+    "about_duration",
+    "accuracy_text",
+    "failure_text",
+    "interval_text",
+    "notes_of",
+    "number_text",
+    "p_text",
+    "pairs_text",
+    "speedup_text",
+    "time_text",
+    "title_of",
+    "verdict_text",
+]
+
+ABSENT: Final = "–"
+
+MARKS: Final[dict[Verdict, str]] = {
+    Verdict.FASTER: "▲",
+    Verdict.SLOWER: "▼",
+    Verdict.SAME: "=",
+    Verdict.UNDECIDED: "?",
+    Verdict.WRONG: "✗",
+    Verdict.FAILED: "✗",
+}
+_ONE_LAUNCH: Final = "one launch speaks for its own processes only"
+_SMALLEST_P: Final = 0.001
+_SECONDS_KEPT: Final = 90
+
+
+def title_of(comparison: Comparison) -> str:
+    """Workload and candidate, as lists name a comparison."""
+    return f"{one_line(comparison.workload.label)} · {one_line(comparison.candidate)}"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """The verdict with its mark, so that colour is never needed to read it."""
+    return f"{MARKS[verdict]} {verdict.value}"
+
+
+def number_text(number: float | None) -> str:
+    """A speedup with three decimals; large ones with fewer."""
+    if number is None or not math.isfinite(number):
+        return "unknown"
+    return f"{number:.3f}" if abs(number) < 100 else f"{number:.1f}"  # noqa: PLR2004
+
+
+def interval_text(estimate: Estimate) -> str:
+    """`[1.341, 1.363]`, or why there is none."""
+    if estimate.interval is None:
+        return "no interval"
+    return f"[{number_text(estimate.interval.low)}, {number_text(estimate.interval.high)}]"
+
+
+def speedup_text(estimate: Estimate | None) -> str:
+    """`1.352x [1.341, 1.363]`."""
+    if estimate is None or not estimate.launches:
+        return ABSENT
+    return f"{number_text(estimate.speedup)}x {interval_text(estimate)}"
+
+
+def time_text(metrics: VariantMetrics) -> str:
+    """The median time of one iteration."""
+    return ABSENT if metrics.time_ns is None else format_duration(metrics.time_ns)
+
+
+def p_text(estimate: Estimate | None) -> str:
+    """The p-value, adjusted for the number of comparisons where that was done."""
+    if estimate is None:
+        return ABSENT
+    p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
+    if p_value is None or not math.isfinite(p_value):
+        return ABSENT
+    return f"<{_SMALLEST_P}" if p_value < _SMALLEST_P else f"{p_value:.3f}"
+
+
+def pairs_text(estimate: Estimate | None) -> str:
+    """Launches and pairs that the estimate rests on: `12/240`."""
+    return ABSENT if estimate is None else f"{estimate.launches}/{estimate.pairs}"
+
+
+def about_duration(duration_s: float) -> str:
+    """A rough length of time: `45 s`, `3 m`, `2.5 h`."""
+    if not math.isfinite(duration_s):
+        return "unknown"
+    if duration_s < _SECONDS_KEPT:
+        return f"{math.ceil(duration_s)} s"
+    minutes = math.ceil(duration_s / 60)
+    return f"{minutes} m" if minutes < _SECONDS_KEPT else f"{duration_s / 3600:.1f} h"
+
+
+def accuracy_text(accuracy: Accuracy | None) -> str:
+    """What the check of the results said."""
+    if accuracy is None or accuracy.status is AccuracyStatus.UNCHECKED:
+        detail = one_line(accuracy.detail) if accuracy is not None else ""
+        return f"not checked: {detail}" if detail else "not checked"
+    if accuracy.status is AccuracyStatus.RANDOM:
+        return "not comparable: the workload draws random numbers that backends draw differently"
+    said = "pass" if accuracy.status is AccuracyStatus.PASS else "fail"
+    parts = [f"{accuracy.compared} tensors"] if accuracy.compared else []
+    if accuracy.method:
+        parts.append(f"by {one_line(accuracy.method)}")
+    if accuracy.max_error is not None:
+        parts.append(f"largest difference {accuracy.max_error:.3g}")
+    text = f"{said} ({', '.join(parts)})" if parts else said
+    return f"{text}: {one_line(accuracy.detail)}" if accuracy.detail else text
+
+
+def failure_text(failure: Failure) -> str:
+    """What happened, to whom and when, and where the log is."""
+    text = (
+        f"{one_line(failure.kind)} in {one_line(failure.phase)} of {one_line(failure.variant)}: "
+        f"{one_line(failure.message)}"
+    )
+    if failure.hint:
+        text += f" ({one_line(failure.hint)})"
+    return f"{text}; log: {one_line(failure.log)}" if failure.log else text
+
+
+def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> list[str]:
+    """Everything a reader of the row must know, the gravest first."""
+    notes: list[str] = []
+    if comparison.failure is not None:
+        notes.append(failure_text(comparison.failure))
+    if comparison.verdict is Verdict.WRONG:
+        notes.append(f"results are wrong, so its speed does not count: {_accuracy(comparison)}")
+    elif comparison.accuracy is not None and comparison.accuracy.status is not AccuracyStatus.PASS:
+        notes.append(f"results {_accuracy(comparison)}")
+    if comparison.estimate is not None:
+        notes.extend(_estimate_notes(comparison.verdict, comparison.estimate, precision_goal))
+    breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
+    if breaks:
+        notes.append(f"{breaks} graph break{'s' if breaks != 1 else ''}")
+    notes.extend(one_line(note) for note in comparison.notes)
+    return list(dict.fromkeys(notes))
+
+
+def _accuracy(comparison: Comparison) -> str:
+    return accuracy_text(comparison.accuracy)
+
+
+def _estimate_notes(
+    verdict: Verdict, estimate: Estimate, precision_goal: float | None
+) -> list[str]:
+    notes = [one_line(reason) for reason in estimate.reasons]
+    if verdict is Verdict.UNDECIDED:
+        if estimate.time_needed_s is not None:
+            goal = f" for ±{format_percent(precision_goal)}" if precision_goal else " to decide"
+            notes.append(f"needs about {about_duration(estimate.time_needed_s)}{goal}")
+        if estimate.minimum_detectable is not None:
+            smallest = format_percent(estimate.minimum_detectable)
+            notes.append(f"smallest difference this finds: {smallest}")
+    if estimate.scope == "processes":
+        notes.append(_ONE_LAUNCH)
+    if estimate.pairs_dropped:
+        taken = estimate.pairs + estimate.pairs_dropped
+        notes.append(f"{estimate.pairs_dropped} of {taken} pairs dropped by the guards")
+    return notes
