@@ -1,0 +1,67 @@
+"""The workload suites: loaded only when asked for, because each may need a package of its own.
+
+A suite is a sibling module with the interface that `torchyard.worker.built` describes. This module
+knows their names and nothing of what is in them.
+"""
+
+import importlib
+from typing import Any, Dict, List, Optional
+
+from torchyard.worker.built import Built, CannotBuild
+from torchyard.worker.suites.choices import nearest
+
+MODULES: Dict[str, str] = {
+    "kernels": "kernels",
+    "models": "models",
+    "huggingface": "huggingface",
+    "timm": "timm_suite",
+    "file": "user_file",
+}
+MODES = ("inference", "training")
+
+
+def load(suite: str) -> Any:
+    """The module of a suite; torch is imported here at the latest."""
+    if suite not in MODULES:
+        raise CannotBuild(
+            "there is no suite {!r}{}".format(suite, nearest(suite, MODULES)),
+            hint="suites: " + ", ".join(MODULES),
+        )
+    return importlib.import_module("torchyard.worker.suites." + MODULES[suite])
+
+
+def names(suite: str) -> List[str]:
+    """The workloads of a suite that can be listed; suites that take any name list what they know."""
+    found = load(suite).names()
+    return list(found)
+
+
+def build(
+    suite: str,
+    name: str,
+    mode: str = "inference",
+    batch_size: Optional[int] = None,
+    parameters: Optional[Dict[str, Any]] = None,
+    device: Any = "cpu",
+) -> Built:
+    """Make one workload, with everything of it on `device` and the module in the mode's state."""
+    module = load(suite)
+    if mode not in MODES:
+        raise CannotBuild(
+            "there is no mode {!r}{}".format(mode, nearest(mode, MODES)),
+            hint="modes: " + ", ".join(MODES),
+        )
+    if batch_size is not None and (
+        isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+    ):
+        raise CannotBuild(
+            "the batch size of {}/{} is {!r}".format(suite, name, batch_size),
+            hint="give a whole number from 1 up, or none for the default",
+        )
+    built: Built = module.build(name, mode, batch_size, dict(parameters or {}), device)
+    if mode == "training" and built.loss is None:
+        raise CannotBuild(
+            "{}/{} offers no training".format(suite, name), hint="use the mode inference"
+        )
+    built.module.train(mode == "training")
+    return built

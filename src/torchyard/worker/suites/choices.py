@@ -1,0 +1,96 @@
+"""What a user chose for a workload, checked: its entry, batch size and parameters.
+
+Standard library only. Knows the catalogue's form, and no suite.
+"""
+
+import difflib
+from typing import Any, Dict, Iterable, List, Optional
+
+from torchyard.worker import catalog
+from torchyard.worker.built import CannotBuild
+
+# Parameters that may be smaller than 1. All others are sizes and counts.
+MINIMUM = {"extra_layers": 0, "pad": 0, "causal": 0}
+MAXIMUM = {"causal": 1}
+
+
+class Choices:
+    """The checked wishes for one built-in workload. `batch_size` None: no batch dimension."""
+
+    def __init__(self, label: str, batch_size: Optional[int], parameters: Dict[str, int]) -> None:
+        self.label = label
+        self.batch_size = batch_size
+        self.parameters = parameters
+
+    def __getitem__(self, key: str) -> int:
+        """The value of a parameter."""
+        return self.parameters[key]
+
+    @property
+    def rows(self) -> int:
+        """The batch size of a workload that always has one."""
+        return self.batch_size or 1
+
+
+def choose(
+    suite: str, name: str, mode: str, batch_size: Optional[int], given: Dict[str, Any]
+) -> Choices:
+    """Join what was given with the catalogue's defaults, or say what is wrong with it."""
+    entry = catalog.entry_of(suite, name)
+    if entry is None:
+        known = [each.name for each in catalog.SUITES[suite]]
+        raise CannotBuild(
+            "the suite {} has no workload {!r}{}".format(suite, name, nearest(name, known)),
+            hint="workloads: " + ", ".join(known),
+        )
+    label = "{}/{}".format(suite, name)
+    if mode not in entry.modes:
+        raise CannotBuild(
+            "{} offers no {}".format(label, mode), hint="use the mode " + " or ".join(entry.modes)
+        )
+    parameters = dict(entry.parameters)
+    for key, value in given.items():
+        if key not in parameters:
+            raise unknown_parameter(label, key, entry.parameters)
+        parameters[key] = _whole_number(label, key, value)
+    return Choices(label, entry.batch_size if batch_size is None else batch_size, parameters)
+
+
+def _whole_number(label: str, key: str, value: Any) -> int:
+    low, high = MINIMUM.get(key, 1), MAXIMUM.get(key)
+    wanted = "from {} to {}".format(low, high) if high is not None else "from {} up".format(low)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        raise CannotBuild(
+            "the parameter {} of {} is {!r}".format(key, label, value),
+            hint="give {} a whole number {}".format(key, wanted),
+        )
+    return int(value)
+
+
+def unknown_parameter(label: str, key: str, known: Iterable[str]) -> CannotBuild:
+    """The complaint about a parameter that the workload does not have."""
+    names = list(known)
+    listing = "its parameters: " + ", ".join(names) if names else "it takes no parameters"
+    return CannotBuild(
+        "{} has no parameter {!r}{}".format(label, key, nearest(key, names)), hint=listing
+    )
+
+
+def require(good: bool, label: str, message: str, hint: str) -> None:
+    """Refuse a combination of parameters that each are good alone."""
+    if not good:
+        raise CannotBuild("{}: {}".format(label, message), hint=hint)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or nothing when no known word is near."""
+    near = near_words(word, known)
+    return "; did you mean {}?".format(" or ".join(near)) if near else ""
+
+
+def near_words(word: str, known: Iterable[str]) -> List[str]:
+    """Up to three known words that look like the given one; case does not matter."""
+    originals = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(str(word).lower(), list(originals), n=3, cutoff=0.6)
+    return [originals[each] for each in found]

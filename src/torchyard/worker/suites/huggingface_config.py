@@ -1,0 +1,165 @@
+"""Configurations of transformers models: defaults, a user's changes, and nothing random.
+
+Everything is given to the constructor of the configuration class rather than set afterwards,
+because configurations derive some values from others (the kinds of layers from their number).
+Knows configurations, and nothing of inputs.
+"""
+
+from typing import Any, Dict, Tuple
+
+from torchyard.worker.built import CannotBuild
+from torchyard.worker.suites.choices import unknown_parameter
+
+LENGTH = "length"
+DEFAULT_LENGTH = 128
+# What the benchmark harness of PyTorch itself uses, so that numbers can be held side by side.
+FAMILY_LENGTHS: Tuple[Tuple[Tuple[str, ...], int], ...] = (
+    (("Blenderbot", "MobileBert"), 128),
+    (("TrOCR",), 256),
+    (("Albert", "Deberta", "LayoutLM", "Electra", "XLNet", "MegatronBert"), 512),
+    (("Bert", "Roberta", "Camembert", "FNet", "ConvBert"), 512),
+    (("GPT2", "Bart", "T5", "MT5", "PLBart", "MBart", "Longformer"), 1024),
+    (("OPT",), 2048),
+    (("Reformer",), 4096),
+    (("Wav2Vec2", "Hubert", "WavLM", "UniSpeech", "SEW"), 10000),
+)
+# These count positions from behind the padding token, so the table of positions holds fewer.
+OFFSET_POSITIONS = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "MPNet", "Data2VecText")
+# Masking at random during training, which no two backends can do alike.
+RANDOM_MASKS = {"apply_spec_augment": False, "mask_time_prob": 0.0, "mask_feature_prob": 0.0}
+
+
+def make_config(label: str, model_class: Any, parameters: Dict[str, Any]) -> Tuple[Any, int]:
+    """The configuration with the user's changes in it, and the length of sequences."""
+    config_class = model_class.config_class
+    wishes = dict(parameters)
+    length = wishes.pop(LENGTH, None)
+    try:
+        default = config_class()
+    except Exception as error:
+        raise CannotBuild(
+            "{}: {} has no default configuration: {}".format(label, config_class.__name__, error),
+            hint="choose a model class whose configuration can be made without arguments",
+        ) from error
+    settings = _steady_settings(default)
+    for key, value in wishes.items():
+        _put(label, settings, default, key, value)
+    name = model_class.__name__
+    if name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead")) and (
+        getattr(default, "is_decoder", None) is False and not _is_pair(default)
+    ):
+        settings.setdefault("is_decoder", True)
+    config = _construct(label, config_class, settings)
+    if _needs_pad_token(name, config):
+        settings.setdefault("pad_token_id", 0)
+        config = _construct(label, config_class, settings)
+    return config, _length(label, name, config, length)
+
+
+def _construct(label: str, config_class: Any, settings: Dict[str, Any]) -> Any:
+    try:
+        return config_class(**settings)
+    except Exception as error:
+        raise CannotBuild(
+            "{}: {} refuses these values: {}".format(label, config_class.__name__, error),
+            hint="change the parameters, or leave them out",
+        ) from error
+
+
+def _steady_settings(config: Any) -> Dict[str, Any]:
+    """Everything that makes two runs of the model alike, sub-configurations included."""
+    settings: Dict[str, Any] = {}
+    for key, value in config.to_dict().items():
+        part = getattr(config, key, None)
+        if hasattr(part, "to_dict"):
+            inner = _steady_settings(part)
+            if inner:
+                # Configurations of free choice need to be told again which kind they are.
+                settings[key] = dict(inner, model_type=part.model_type)
+        elif "drop" in key and isinstance(value, float):
+            settings[key] = 0.0
+        elif key in RANDOM_MASKS:
+            settings[key] = RANDOM_MASKS[key]
+    if hasattr(config, "use_cache"):
+        settings["use_cache"] = False
+    return settings
+
+
+def _put(label: str, settings: Dict[str, Any], default: Any, key: str, value: Any) -> None:
+    """Set one value; `part.key` goes into a sub-configuration."""
+    head, dot, rest = key.partition(".")
+    part = getattr(default, head, None)
+    if dot and hasattr(part, "to_dict"):
+        inner = settings.setdefault(head, {"model_type": getattr(part, "model_type", "")})
+        _put(label, inner, part, rest, value)
+        return
+    translated = getattr(default, "attribute_map", {}).get(key, key)
+    known = [LENGTH, "num_labels"] + sorted(
+        name for name in default.to_dict() if not hasattr(getattr(default, name, None), "to_dict")
+    )
+    if translated not in known:
+        raise unknown_parameter(label, key, known + sorted(getattr(default, "attribute_map", {})))
+    before = getattr(default, translated, None)
+    if not _same_kind(before, value):
+        raise CannotBuild(
+            "the parameter {} of {} is {!r}".format(key, label, value),
+            hint="its default is {!r}; give {} of that kind".format(
+                before, "a whole number" if isinstance(before, int) else "a value"
+            ),
+        )
+    settings[translated] = value
+
+
+def _same_kind(before: Any, value: Any) -> bool:
+    if isinstance(before, bool):
+        return isinstance(value, bool)
+    if isinstance(before, int):
+        return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(before, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(before, str):
+        return isinstance(value, str)
+    return True
+
+
+def _is_pair(config: Any) -> bool:
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def _needs_pad_token(name: str, config: Any) -> bool:
+    """Classifiers look for the last token before the padding; an embedding must hold the token."""
+    pad = getattr(config, "pad_token_id", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    if pad is None:
+        return name.endswith("ForSequenceClassification")
+    return isinstance(pad, int) and isinstance(vocabulary, int) and pad >= vocabulary
+
+
+def _length(label: str, name: str, config: Any, wished: Any) -> int:
+    """The wished length, or the family's, never more than the model has positions for."""
+    if wished is not None and (
+        isinstance(wished, bool) or not isinstance(wished, int) or wished < 1
+    ):
+        raise CannotBuild(
+            "the parameter {} of {} is {!r}".format(LENGTH, label, wished),
+            hint="give a whole number from 1 up",
+        )
+    text = getattr(config, "text_config", None) or config
+    most = getattr(text, "max_position_embeddings", None)
+    if isinstance(most, int) and name.startswith(OFFSET_POSITIONS):
+        most -= (getattr(text, "pad_token_id", None) or 0) + 1
+    audio = getattr(config, "conv_stride", None) is not None
+    bounded = isinstance(most, int) and most > 0 and not audio
+    if wished is not None:
+        if bounded and wished > most:
+            raise CannotBuild(
+                "{} has no positions for a length of {}".format(label, wished),
+                hint="give length at most {}, or raise max_position_embeddings".format(most),
+            )
+        return int(wished)
+    family = DEFAULT_LENGTH
+    for prefixes, value in FAMILY_LENGTHS:
+        if name.startswith(prefixes):
+            family = value
+            break
+    return min(family, most) if bounded else family
