@@ -1,0 +1,252 @@
+"""The answer for one comparison: pairs in, estimate out.
+
+Joins the launch level, the looks and the verdict. Pure: no I/O, no clock, no random numbers that
+differ between two calls. Knows nothing of blocks, workers or how pairs were found to be clean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.core.study import Budget
+from torchyard.errors import UsageError
+from torchyard.stats.launches import (
+    SD_FLOOR,
+    launch_effects,
+    launch_sd,
+    pair_sd,
+    standard_error,
+    t_statistic,
+)
+from torchyard.stats.planning import launches_needed, minimum_detectable
+from torchyard.stats.processes import median_interval, sign_test_p
+from torchyard.stats.sequential import Look, boundaries, p_value
+from torchyard.stats.verdicts import verdict_of
+
+__all__ = ["ONE_LAUNCH", "decided", "estimate"]
+
+ONE_LAUNCH: Final = "one launch speaks for its own processes only"
+_WIDEST: Final = 20.0
+"""A log interval wider than this (a factor of 10^8 each way) is no interval worth writing down."""
+
+Pairs = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Centre:
+    """Log speedup with its interval, before it gets a verdict."""
+
+    log: float
+    half_widths: tuple[float, float] | None
+    """Down to the low end, up to the high end."""
+    p_value: float | None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        if self.half_widths is None or max(self.half_widths) > _WIDEST:
+            return None
+        return self.log - self.half_widths[0], self.log + self.half_widths[1]
+
+
+def estimate(
+    launches: Pairs,
+    *,
+    looks: Sequence[Look],
+    budget: Budget,
+    seconds_per_launch: float | None = None,
+    pairs_dropped: int = 0,
+    mean_launches: Pairs | None = None,
+) -> Estimate:
+    """What the clean pairs of each launch say; log(baseline time / candidate time) per pair.
+
+    `launches` holds every launch in order, also those left without a clean pair (empty).
+    `looks` are the planned looks so far, the present one last; empty means a single final look.
+    The last fraction is 1 when time or launches ran out, and stays what it was when the
+    comparison stopped because it was decided. With no launch at all `speedup` is 1 and means
+    nothing: `launches` is 0, the interval is None and a reason says so.
+    """
+    _check_budget(budget)
+    effects = launch_effects(launches)
+    plan = _usable_looks(launches, looks, budget)
+    centre = _centre(launches, effects, plan, budget)
+    spread = launch_sd(effects)
+    reasons = _remarks(launches, effects)
+    verdict, doubts = _judge(centre, effects.size, budget)
+    mean_speedup = None
+    if mean_launches is not None:
+        mean_effects = launch_effects(mean_launches)
+        if mean_effects.size:
+            mean_speedup = math.exp(float(np.mean(mean_effects)))
+        if mean_effects.size == effects.size:
+            mean_centre = _centre(mean_launches, mean_effects, plan, budget)
+            doubts += _rare_costs(centre, mean_centre)
+    return Estimate(
+        verdict=verdict,
+        speedup=math.exp(centre.log),
+        interval=_interval(centre, budget),
+        p_value=centre.p_value,
+        scope="processes" if effects.size == 1 else "launches",
+        launches=int(effects.size),
+        pairs=sum(len(pairs) for pairs in launches),
+        pairs_dropped=pairs_dropped,
+        launch_sd=spread,
+        pair_sd=pair_sd(launches),
+        minimum_detectable=None
+        if spread is None
+        else minimum_detectable(max(spread, SD_FLOOR), effects.size, alpha=budget.alpha),
+        time_needed_s=_time_needed_s(spread, seconds_per_launch, budget),
+        mean_speedup=mean_speedup,
+        reasons=tuple(reasons + doubts),
+    )
+
+
+def decided(estimate: Estimate, budget: Budget) -> bool:
+    """Whether measuring may stop here: a verdict, at the precision asked for."""
+    if budget.precision_goal <= 0.0 or estimate.interval is None:
+        return False
+    if estimate.verdict is Verdict.UNDECIDED or estimate.interval.low <= 0.0:
+        return False
+    width = math.log(estimate.interval.high / estimate.interval.low)
+    return width / 2.0 <= budget.precision_goal
+
+
+def _centre(
+    launches: Pairs, effects: NDArray[np.float64], plan: Sequence[Look], budget: Budget
+) -> _Centre:
+    if effects.size == 0:
+        return _Centre(log=0.0, half_widths=None, p_value=None)
+    centre = float(np.mean(effects))
+    if effects.size == 1:
+        pairs = next(pairs for pairs in launches if len(pairs))
+        ends = median_interval(pairs, budget.alpha)
+        asked_for = budget.max_launches == 1
+        return _Centre(
+            log=centre,
+            half_widths=None if ends is None else (centre - ends[0], ends[1] - centre),
+            p_value=sign_test_p(pairs) if asked_for else None,
+        )
+    statistics = [t_statistic(effects[: look.launches]) for look in plan]
+    width = boundaries(plan, budget.alpha)[-1] * standard_error(effects)
+    return _Centre(
+        log=centre,
+        half_widths=(width, width),
+        p_value=p_value(plan, statistics, budget.alpha),
+    )
+
+
+def _usable_looks(launches: Pairs, looks: Sequence[Look], budget: Budget) -> list[Look]:
+    """The looks at which stopping was possible, counted in launches that have a clean pair.
+
+    A look that cannot stop the measurement spends no alpha: those with fewer launches than a
+    verdict needs, and all interim looks when the whole time is to be used.
+    """
+    if not looks:
+        looks = (Look(launches=len(launches), fraction=1.0),)
+    if looks[-1].launches != len(launches):
+        raise ValueError(f"the last look is at {looks[-1].launches} of {len(launches)} launches")
+    usable = [
+        Look(
+            launches=sum(len(pairs) > 0 for pairs in launches[: look.launches]),
+            fraction=min(1.0, look.fraction),
+        )
+        for look in looks
+    ]
+    wanted = _launches_wanted(budget)
+    could_stop = [look for look in usable[:-1] if look.launches >= wanted]
+    return [*(could_stop if budget.precision_goal > 0.0 else ()), usable[-1]]
+
+
+def _time_needed_s(
+    spread: float | None, seconds_per_launch: float | None, budget: Budget
+) -> float | None:
+    if spread is None or seconds_per_launch is None:
+        return None
+    needed = launches_needed(
+        max(spread, SD_FLOOR),
+        budget.precision_goal,
+        alpha=budget.alpha,
+        at_least=_launches_wanted(budget),
+    )
+    return None if needed is None else needed * seconds_per_launch
+
+
+def _launches_wanted(budget: Budget) -> int:
+    return max(2, min(budget.min_launches, budget.max_launches))
+
+
+def _judge(centre: _Centre, launches: int, budget: Budget) -> tuple[Verdict, list[str]]:
+    if launches == 0:
+        return Verdict.UNDECIDED, ["no launch has a clean pair"]
+    if launches == 1 and budget.max_launches > 1:
+        return Verdict.UNDECIDED, [ONE_LAUNCH]
+    remarks = [ONE_LAUNCH] if launches == 1 else []
+    wanted = _launches_wanted(budget)
+    if 1 < launches < wanted:
+        return Verdict.UNDECIDED, [f"{launches} launches, a verdict needs {wanted}"]
+    if centre.ends is None:
+        return Verdict.UNDECIDED, [*remarks, "too little data for an interval"]
+    low, high = centre.ends
+    verdict = verdict_of(low, high, budget.margin)
+    if verdict is Verdict.UNDECIDED:
+        remarks.append(
+            f"the interval {math.exp(low):.4f} to {math.exp(high):.4f} holds both no difference "
+            f"and differences beyond the margin of {budget.margin:.2%}"
+        )
+    return verdict, remarks
+
+
+def _remarks(launches: Pairs, effects: NDArray[np.float64]) -> list[str]:
+    remarks = []
+    empty = len(launches) - effects.size
+    if empty and effects.size:
+        remarks.append(f"{empty} of {len(launches)} launches had no clean pair and were left out")
+    spread = launch_sd(effects)
+    if spread is not None and spread < SD_FLOOR:
+        remarks.append(
+            "launches agree to the last digit: the clock is too coarse for their real spread"
+        )
+    return remarks
+
+
+def _rare_costs(centre: _Centre, mean_centre: _Centre) -> list[str]:
+    if centre.ends is None or mean_centre.ends is None:
+        return []
+    apart = mean_centre.ends[0] > centre.ends[1] or mean_centre.ends[1] < centre.ends[0]
+    if not apart:
+        return []
+    text = (
+        f"means and medians disagree: {math.exp(mean_centre.log):.4f} from block means against "
+        f"{math.exp(centre.log):.4f} from medians, so costs that come rarely differ"
+    )
+    return [text]
+
+
+def _interval(centre: _Centre, budget: Budget) -> Interval | None:
+    if centre.ends is None:
+        return None
+    low, high = centre.ends
+    return Interval(low=math.exp(low), high=math.exp(high), confidence=1.0 - budget.alpha)
+
+
+def _check_budget(budget: Budget) -> None:
+    wrong = {
+        "alpha": not 0.0 < budget.alpha < 1.0,
+        "margin": not 0.0 <= budget.margin < math.inf,
+        "precision-goal": not 0.0 <= budget.precision_goal < math.inf,
+        "min-launches": budget.min_launches < 1,
+        "max-launches": budget.max_launches < 1,
+    }
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            value = getattr(budget, key.replace("-", "_"))
+            raise UsageError(
+                f"budget: {key} = {value!r} makes no sense",
+                hint="alpha lies between 0 and 1, margins are not negative, launches are 1 or more",
+            )
