@@ -1,0 +1,376 @@
+"""A worker process as the yard sees it: started, asked one question at a time, ended with its tree.
+
+Whatever the worker does (dies, hangs, eats memory, prints gigabytes, forks, closes its pipes) comes
+out of `ask` as a WorkerTrouble with the log's last lines, and nothing of it is left behind. Knows
+nothing of measuring: verbs and fields belong to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.units import format_bytes
+from torchyard.process import live
+from torchyard.process.exit_watch import ExitWatch
+from torchyard.process.kernel_oom import oom_kill_counts
+from torchyard.process.launch import LaunchSpec, PreparedLaunch, prepare
+from torchyard.process.markers import new_launch_mark
+from torchyard.process.question_pipes import BadMessage
+from torchyard.process.start_target import StartedTarget, StartRefused, start_target
+from torchyard.process.tree import TreeMemory, kill_tree
+from torchyard.process.trouble import TROUBLE_KINDS, TroubleKind, WorkerTrouble, kind_of_ending
+
+__all__ = ["WorkerProcess", "WorkerTrouble"]
+
+_CLOSE_LIMIT_S: Final = 5.0
+_MEMORY_LOOK_S: Final = 0.25
+_STACKS_PAUSE_S: Final = 0.2
+_DYING_LIMIT_S: Final = 2.0
+"""A worker whose pipe ended is usually dying; how long its ending is waited for."""
+_ADDR_NO_RANDOMIZE: Final = 0x0040000
+
+
+class WorkerProcess:
+    """One worker. `ask` belongs to one thread at a time; `kill` may come from any thread."""
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        launch: PreparedLaunch,
+        started: StartedTarget,
+        *,
+        speaks_at_boot: bool,
+    ) -> None:
+        self.spec = spec
+        self.pid = started.process.pid
+        self.launch_mark = launch.mark
+        self.survivors: tuple[int, ...] = ()
+        """Processes of the tree that even SIGKILL did not end, known after `kill`."""
+        self._launch = launch
+        self._process = started.process
+        self._pipes = started.pipes
+        self._log = started.log
+        self._exit = ExitWatch(self.pid)
+        self._memory = TreeMemory(self.pid)
+        self._oom_kills = oom_kill_counts()
+        self._speaks_at_boot = speaks_at_boot
+        self._spoke = False
+        self._booted = False
+        self._unanswered: str | None = None
+        self._trouble: WorkerTrouble | None = None
+        self._asking = threading.Lock()
+        self._killing = threading.Lock()
+        self._stopped = False
+        self._gone = False
+        live.remember(self)
+
+    @classmethod
+    def start(cls, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None) -> WorkerProcess:
+        """Start a worker; returns once the target's interpreter runs, before it said anything.
+
+        `entry` is a script to run instead of the worker's own, called with the same arguments.
+        """
+        mark = new_launch_mark()
+        launch = prepare(spec, launch_mark=mark, entry=entry)
+        started = start_target(spec, launch, log_path=log_path)
+        worker = cls(spec, launch, started, speaks_at_boot=entry is None)
+        try:
+            worker._await_execution(started)
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.spec.name
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output is; complete once the worker is gone."""
+        return self._log.path
+
+    @property
+    def log_tail(self) -> str:
+        """The last lines of its output."""
+        return self._log.tail()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker itself still runs."""
+        return not self._gone and self._exit.ending() is None
+
+    @property
+    def randomizes_addresses(self) -> bool | None:
+        """Whether the kernel draws its addresses at random; None when it cannot be known.
+
+        A seccomp filter may refuse to turn it off, which is not an error: ask here.
+        """
+        try:
+            personality = int(Path(f"/proc/{self.pid}/personality").read_text(), 16)
+        except (OSError, ValueError):
+            return None
+        return not personality & _ADDR_NO_RANDOMIZE
+
+    def ask(
+        self,
+        verb: str,
+        *,
+        limit_s: float,
+        on_note: Callable[[str], None] | None = None,
+        **fields: object,
+    ) -> dict[str, Any]:
+        """Ask one question and wait for its answer; uses no CPU while it waits.
+
+        After a trouble of kind "raised" (or any other that the worker itself reported) the worker
+        can be asked again; after any other it is gone. A KeyboardInterrupt, or an exception of
+        `on_note`, leaves the question unanswered: the worker can then only be closed or killed.
+        """
+        deadline = time.monotonic() + limit_s
+        try:
+            with self._asking:
+                self._refuse_if_unusable(verb)
+                self._unanswered = verb
+                self._pipes.queue({**fields, "ask": verb})
+                message = self._await_answer(verb, deadline, limit_s, on_note)
+                self._unanswered = None
+        finally:
+            self._release_if_gone()
+        if "ok" in message:
+            return dict(message["ok"])
+        raise self._reported(message["error"])
+
+    def close(self) -> None:
+        """Ask the worker to quit, wait a little, then end what is left of its tree."""
+        try:
+            if self.is_alive and self._unanswered is None and not self._stopped:
+                with suppress(WorkerTrouble):
+                    self.ask("quit", limit_s=_CLOSE_LIMIT_S)
+                    self._exit.wait(_CLOSE_LIMIT_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the worker and everything it started, at once. Idempotent."""
+        self._stopped = True
+        with self._killing:
+            if self._gone:
+                return
+            self.survivors = kill_tree(self.pid, self.launch_mark)
+            if self._exit.ending() is not None:
+                self._process.wait()  # reaped last: until here the pid could not be reused
+            self._log.finish()
+            self._gone = True
+            live.forget(self)
+        self._release_if_gone()
+
+    def _release_if_gone(self) -> None:
+        """Close the pipes, unless a question in another thread still polls them; it will do it."""
+        if self._gone and self._asking.acquire(blocking=False):
+            try:
+                self._pipes.close()
+                self._exit.close()
+            finally:
+                self._asking.release()
+
+    def _await_execution(self, started: StartedTarget) -> None:
+        try:
+            if started.wait_until_executed(limit_s=self.spec.start_limit_s):
+                return
+        except StartRefused as refusal:
+            if refusal.step == "trampoline":
+                raise self._end("crashed", "ended before its interpreter was started") from refusal
+            what = self.spec.python if refusal.step == "exec" else self.spec.working_folder
+            raise self._end(
+                "no-python",
+                f"the interpreter {self.spec.python!r} cannot be started",
+                why=f"{what}: {os.strerror(refusal.error_number)}",
+                hint="give the path of a Python that has torch, such as .venv/bin/python",
+            ) from refusal
+        raise self._end("timeout", f"was not started within {self.spec.start_limit_s:g} s")
+
+    def _refuse_if_unusable(self, verb: str) -> None:
+        if self._trouble is not None:
+            raise self._trouble.again()
+        if self._stopped or self._unanswered is not None:
+            state = (
+                "was ended"
+                if self._stopped
+                else f"was interrupted before it answered {self._unanswered!r}"
+            )
+            raise WorkerTrouble(
+                f"{self.name}: cannot be asked {verb!r}: the worker {state}",
+                kind="interrupted",
+                hint="start a new worker",
+                log=str(self.log_path),
+            )
+        while (message := self._read(verb)) is not None:
+            if "error" in message and self._speaks_at_boot and not self._booted:
+                raise self._refused_to_boot(message["error"])
+            if "note" not in message:
+                raise self._end("protocol", "answered a question that nobody asked")
+
+    def _await_answer(
+        self, verb: str, deadline: float, limit_s: float, on_note: Callable[[str], None] | None
+    ) -> dict[str, Any]:
+        look_at = time.monotonic() + _MEMORY_LOOK_S
+        while True:
+            # First whether it ended and then what it said: so the last words are never missed.
+            ended = self._exit.ending() is not None
+            self._pipes.write()
+            while (message := self._read(verb)) is not None:
+                if "error" in message and self._speaks_at_boot and not self._booted:
+                    raise self._refused_to_boot(message["error"])
+                if "note" not in message:
+                    return message
+                if on_note is not None:
+                    on_note(message["note"])
+                if time.monotonic() > deadline:
+                    break
+            if ended:
+                raise self._died(verb)
+            if self._pipes.at_end or self._pipes.reader_gone:
+                if self._exit.wait(_DYING_LIMIT_S) is not None:
+                    continue
+                raise self._end("protocol", f"closed its pipe instead of answering {verb!r}")
+            now = time.monotonic()
+            if now >= deadline:
+                raise self._timed_out(verb, limit_s)
+            if self.spec.memory_limit_bytes is not None and now >= look_at:
+                self._check_memory(verb, self.spec.memory_limit_bytes)
+                look_at = now + _MEMORY_LOOK_S
+            self._sleep_until(
+                deadline if self.spec.memory_limit_bytes is None else min(deadline, look_at)
+            )
+
+    def _sleep_until(self, moment: float) -> None:
+        poll = select.poll()
+        poll.register(self._exit, select.POLLIN)
+        self._pipes.register(poll)
+        poll.poll(max(moment - time.monotonic(), 0.0) * 1000.0 + 1.0)
+
+    def _read(self, verb: str) -> dict[str, Any] | None:
+        """The next message other than the greeting of boot.py."""
+        while True:
+            try:
+                message = self._pipes.read()
+            except BadMessage as error:
+                raise self._end(
+                    "protocol",
+                    f"wrote garbage on its pipe instead of answering {verb!r}: {error}",
+                    hint="something in the worker writes to file descriptors it does not own",
+                ) from error
+            if message is not None and not self._spoke:
+                self._spoke = True
+                self._check_preload()
+            if message is None or "boot" not in message:
+                return message
+            self._booted = True
+
+    def _check_preload(self) -> None:
+        """The loader only warns of a library it cannot load (another architecture, no library)."""
+        if not self._launch.preload:
+            return
+        try:
+            maps = Path(f"/proc/{self.pid}/maps").read_text(errors="replace")
+        except OSError:
+            return
+        for library in self._launch.preload:
+            if Path(library).resolve().name not in maps:
+                raise self._end(
+                    "crashed",
+                    f"was started without the library {library}, which cannot be preloaded",
+                    hint="the first lines of the log say why: often another architecture",
+                )
+
+    def _check_memory(self, verb: str, limit_bytes: int) -> None:
+        used_bytes = self._memory.resident_bytes()
+        if used_bytes > limit_bytes:
+            raise self._end(
+                "out-of-memory",
+                f"used {format_bytes(used_bytes)} of the {format_bytes(limit_bytes)} it may use "
+                f"while it worked on {verb!r}",
+                hint="use a smaller batch size or a higher memory limit",
+            )
+
+    def _timed_out(self, verb: str, limit_s: float) -> WorkerTrouble:
+        if self._booted:  # boot.py prints all stacks on this signal
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGUSR2)
+            self._exit.wait(_STACKS_PAUSE_S)
+        return self._end(
+            "timeout",
+            f"did not answer {verb!r} within {limit_s:g} s",
+            hint="the last lines of the log show where it was; a higher limit may be all it needs",
+        )
+
+    def _died(self, verb: str) -> WorkerTrouble:
+        ending = self._exit.ending()
+        assert ending is not None  # noqa: S101  # the caller has seen it
+        if self._stopped:
+            return self._end("interrupted", f"was ended while it worked on {verb!r}")
+        if self._speaks_at_boot and not self._booted and ending.exit_code is not None:
+            return self._end(
+                "no-python",
+                f"{self.spec.python!r} does not work as a Python interpreter: it {ending.said}",
+                hint="give the path of a Python 3.8 or newer that has torch",
+            )
+        memory = oom_kill_counts() != self._oom_kills
+        kind = kind_of_ending(ending, kernel_killed_for_memory=memory)
+        if kind == "out-of-memory":
+            return self._end(
+                kind,
+                f"was ended by the kernel for lack of memory while it worked on {verb!r}",
+                hint="use a smaller batch size, or set a memory limit below what the machine has",
+            )
+        return self._end(kind, f"{ending.said} while it worked on {verb!r}", hint=ending.hint)
+
+    def _refused_to_boot(self, error: dict[str, Any]) -> WorkerTrouble:
+        return self._end(
+            "no-python",
+            f"{self.spec.python!r}: {error.get('message', '')}",
+            hint="give the path of a newer Python that has torch",
+        )
+
+    def _reported(self, error: dict[str, Any]) -> WorkerTrouble:
+        """An exception that the worker caught; the worker lives on."""
+        said = error.get("kind")
+        kind: TroubleKind = next((kind for kind in TROUBLE_KINDS if kind == said), "raised")
+        hint = str(error.get("hint", ""))
+        if kind == "no-torch" and not hint:
+            hint = (
+                f"install torch for {self.spec.python}, or name another interpreter; packages of "
+                "the user's home folder are left out"
+            )
+        return WorkerTrouble(
+            f"{self.name}: {error.get('message', '')}",
+            kind=kind,
+            traceback=str(error.get("traceback", "")),
+            log_tail=self.log_tail,
+            hint=hint,
+            log=str(self.log_path),
+        )
+
+    def _end(
+        self, kind: TroubleKind, message: str, *, why: str = "", hint: str = ""
+    ) -> WorkerTrouble:
+        """Kill the tree and make the error that tells why, now that the log is complete."""
+        self.kill()
+        self._trouble = WorkerTrouble(
+            f"{self.name}: {message}",
+            kind=kind,
+            why=why,
+            hint=hint,
+            log=str(self.log_path),
+            log_tail=self.log_tail,
+        )
+        return self._trouble
