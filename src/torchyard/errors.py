@@ -120,4 +120,5 @@ EXIT_CODES: dict[int, str] = {
     8: "results damaged or from a newer version",
     124: "time limit",
     130: "interrupted",
+    141: "the reader of the output went away",
 }

@@ -50,7 +50,7 @@ def find_python(text: str, *, folder: Path, where: str) -> str:
 def parse_target(text: str, *, folder: Path, where: str, default_name: str = "") -> Target:
     """A target from `NAME=PYTHON`, or from `PYTHON` alone where a default name is given."""
     name, equals, python = text.partition("=")
-    if not equals:
+    if not equals or (default_name and os.sep in name):
         if not default_name:
             raise UsageError(f"{where}: {text!r} has no name", hint="write NAME=PYTHON")
         name, python = default_name, text

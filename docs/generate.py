@@ -1,0 +1,238 @@
+# ruff: noqa: INP001  # a script beside the pages, not a package
+"""Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
+
+python docs/generate.py            write the pages
+python docs/generate.py --check    write nothing; end with 1 when a page is stale
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from torchyard import errors
+from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
+from torchyard.cli.explain import load_explanations
+from torchyard.cli.group import program
+from torchyard.config import study_file
+from torchyard.core.study import Budget, MeasureSettings
+
+REFERENCE = Path(__file__).parent / "reference"
+WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
+
+
+def commands_page() -> str:
+    """Every command with its options."""
+    lines = [WRITTEN_BY, "# Commands\n"]
+    lines += ["Data goes to stdout, talk to stderr. Every command has `--json` and `--debug`.\n"]
+    lines += ["| option of `torchyard` | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {about} |" for name, about in ROOT_OPTIONS]
+    context = click.Context(program, info_name="torchyard")
+    for name, (_, about) in COMMANDS.items():
+        command = program.get_command(context, name)
+        if command is None:
+            raise LookupError(name)
+        arguments = [
+            str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)
+        ]
+        lines += ["", f"## torchyard {name}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"]
+        lines += ["```", " ".join(["torchyard", name, "[OPTIONS]", *arguments]), "```\n"]
+        lines += [_help_text(command.help or "")]
+        lines += _options(command)
+    return "\n".join(lines) + "\n"
+
+
+def study_file_page() -> str:
+    """Every key of a study file."""
+    lines = [WRITTEN_BY, "# Study file\n"]
+    lines += [
+        (
+            "A study file is TOML. Options of `torchyard bench` override it. Paths in it are relative "
+            "to the file.\nAn unknown key or a wrong value is an error that names the file, the key "
+            "and the nearest valid name.\n"
+        ),
+        (
+            "A variant (`baseline`, `candidates`) is parts joined by `+`, each a backend, a precision, "
+            "a target or an\nenvironment: `inductor+bfloat16+nightly`. A part that is left out is "
+            "`eager`, the study's `precision`,\nthe first target (or the interpreter that Torchyard "
+            "runs in) and the environment without changes.\n"
+        ),
+        "```toml",
+        (Path(__file__).parent.parent / "examples" / "demo.toml").read_text().rstrip(),
+        "```",
+    ]
+    tables = (
+        ("Top level", study_file.StudyFile, None),
+        ("[targets.NAME]", study_file.TargetTable, None),
+        ("[environments.NAME]", study_file.EnvironmentTable, None),
+        ("[[workloads]]", study_file.WorkloadTable, None),
+        ("[budget]", study_file.BudgetTable, Budget()),
+        ("[settings]", study_file.SettingsTable, MeasureSettings()),
+    )
+    for title, kind, defaults in tables:
+        heading = title if title == "Top level" else f"`{title}`"
+        lines += ["", f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
+        lines += ["| key | value | when left out | meaning |", "|---|---|---|---|"]
+        hints, about = get_type_hints(kind), _field_docs(kind)
+        for field in dataclasses.fields(kind):
+            lines.append(
+                f"| `{field.name.replace('_', '-')}` | {_say(hints[field.name])} "
+                f"| {_default(field, defaults)} | {about.get(field.name, 'A table; see below.')} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def exit_codes_page() -> str:
+    """Every exit code and the errors that end with it."""
+    lines = [WRITTEN_BY, "# Exit codes\n", "| code | meaning | errors |", "|---|---|---|"]
+    texts = load_explanations()
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.TorchyardError)
+    ]
+    for code, meaning in errors.EXIT_CODES.items():
+        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == code)
+        lines.append(f"| {code} | {meaning} | {names} |")
+    for code in errors.EXIT_CODES:
+        lines += ["", f"**{code}**: {texts[str(code)]['text']}"]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "study-file.md": study_file_page,
+    "exit-codes.md": exit_codes_page,
+}
+
+
+def main() -> int:
+    """Write the pages, or say which are stale."""
+    check = sys.argv[1:] == ["--check"]
+    stale = []
+    for name, make in PAGES.items():
+        path, text = REFERENCE / name, make()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for name in stale:
+        sys.stdout.write(f"{name}: {'stale' if check else 'written'}\n")
+    return 1 if check and stale else 0
+
+
+def _is_argument(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Argument)
+
+
+def _help_text(text: str) -> str:
+    """Blocks that click keeps as they are become code; the rest is prose."""
+    blocks = re.split(r"\n\s*\n", inspect.cleandoc(text))
+    return "\n\n".join(
+        "```\n" + block.lstrip("\b\n").removeprefix("Examples:\n") + "\n```"
+        if block.startswith("\b")
+        else block
+        for block in blocks
+    )
+
+
+def _options(command: click.Command) -> list[str]:
+    sections: dict[str, list[click.Option]] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            sections.setdefault(getattr(parameter, "section", ""), []).append(parameter)
+    lines: list[str] = []
+    for heading, options in sections.items():
+        title = heading or ("Other" if len(sections) > 1 else "option")
+        lines += ["", f"| {title} | meaning |", "|---|---|"]
+        for option in options:
+            more = " May be repeated." if option.multiple else ""
+            lines.append(f"| {_signature(option)} | {_cell(option.help or '')}{more} |")
+    return lines
+
+
+def _signature(option: click.Option) -> str:
+    words = ", ".join(option.opts)
+    if option.secondary_opts:
+        words += " / " + ", ".join(option.secondary_opts)
+    if option.is_flag:
+        return f"`{words}`"
+    choices = getattr(option.type, "choices", None)
+    value = option.metavar or ("|".join(map(str, choices)) if choices else option.name)
+    return f"`{_cell(f'{words} {value}')}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _field_docs(kind: type[Any]) -> dict[str, str]:
+    """The string below each field, which Python itself does not keep."""
+    tree = ast.parse(inspect.getsource(kind))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    found: dict[str, str] = {}
+    for first, second in pairwise(body):
+        if (
+            isinstance(first, ast.AnnAssign)
+            and isinstance(first.target, ast.Name)
+            and isinstance(second, ast.Expr)
+            and isinstance(second.value, ast.Constant)
+        ):
+            found[first.target.id] = _cell(" ".join(str(second.value.value).split()))
+    return found
+
+
+def _say(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " ".join(f"`{choice}`" for choice in arguments)
+    if origin in (Union, types.UnionType):
+        rest = [argument for argument in arguments if argument is not type(None)]
+        if set(rest) == {str, int, float}:
+            return "text with a unit, or a number"
+        if set(rest) == {int, float, str, bool}:
+            return "any value"
+        return " or ".join(_say(argument) for argument in rest)
+    if origin is tuple:
+        return f"list of {_say(arguments[0])}"
+    if origin is dict:
+        return "table"
+    if dataclasses.is_dataclass(kind):
+        return "table"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _default(field: dataclasses.Field[Any], defaults: Budget | MeasureSettings | None) -> str:
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        return "**required**"
+    if defaults is None:
+        return ""
+    for suffix, unit in (("", ""), ("_s", "s"), ("_bytes", "B")):
+        value = getattr(defaults, field.name + suffix, None)
+        if value is not None:
+            if field.name in {"precision_goal", "margin"}:
+                return f"{value:.0%}"
+            return (
+                str(value).lower()
+                if isinstance(value, bool)
+                else f"{value:g}{unit}"
+                if (isinstance(value, (int, float)))
+                else str(value)
+            )
+    return "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

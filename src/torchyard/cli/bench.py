@@ -1,0 +1,108 @@
+"""`torchyard bench`: measure a study and show the verdicts."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchyard.cli.bench_options import bench_options, request_of_options
+from torchyard.cli.output import common_options, print_data, print_json, talk, write_file
+from torchyard.cli.sections import SectionedCommand
+
+__all__ = ["bench"]
+
+_HELP = """
+\b
+Examples:
+  torchyard bench --only models/gpt
+      eager against inductor on one model
+  torchyard bench --suite kernels --target old=~/old/venv --target new=~/new/venv
+      two builds of torch against each other
+  torchyard bench --only models/resnet --mode training --preload tcmalloc=libtcmalloc.so.4
+      the system's allocator against another
+  torchyard bench --only mine.py --baseline inductor --candidate inductor+bfloat16
+      two precisions on a workload of yours
+  torchyard bench study.toml --time 5m --html report.html
+      a study file; options override what it says
+
+Compare variants on workloads. The verdict is faster, slower, same or undecided, with an
+interval that holds for processes started anew. Results are kept in a run folder.
+"""
+
+
+@click.command(cls=SectionedCommand, help=_HELP)
+@click.argument(
+    "study",
+    required=False,
+    metavar="[STUDY.toml]",
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@bench_options
+@common_options
+def bench(study: Path | None, as_json: bool, **options: Any) -> int:
+    """Assemble the study and run it, or only show it."""
+    from torchyard.config.assemble import assemble
+    from torchyard.config.request import Request, merge
+    from torchyard.config.study_file import read_study_file
+
+    below = read_study_file(study) if study is not None else Request()
+    wanted = assemble(merge(below, request_of_options(options)), here=sys.executable)
+    if options["dry_run"]:
+        if as_json:
+            from torchyard.core.records import encode
+
+            print_json({"study": encode(wanted)})
+        else:
+            from torchyard.cli.plan_text import plan_text
+
+            print_data(plan_text(wanted))
+        return 0
+    from torchyard.cli.bench_session import BenchSession
+
+    session = BenchSession(
+        study=wanted,
+        folder=_folder(options["run_dir"], replace=options["replace"]),
+        quiet=options["quiet"],
+    )
+    code = session.run()
+    _write_reports(session.folder, html=options["html"], csv=options["csv"])
+    if as_json:
+        session.print_json()
+    else:
+        session.print_table()
+    if not options["quiet"]:
+        shown = shlex.quote(str(session.folder))
+        talk(f"run folder: {session.folder}")
+        if options["html"] is None:
+            talk(f"next: torchyard report {shown} --format html --output report.html")
+    return code
+
+
+def _folder(run_dir: Path | None, *, replace: bool) -> Path:
+    from torchyard.errors import UsageError
+    from torchyard.results.run_home import new_run_folder, replace_run, runs_home
+
+    if run_dir is None:
+        if replace:
+            raise UsageError(
+                "--replace has no effect",
+                why="a run in the runs' home gets a new folder each time",
+                hint="add --run-dir FOLDER",
+            )
+        return new_run_folder(runs_home())
+    if replace:
+        replace_run(run_dir)
+    return run_dir
+
+
+def _write_reports(folder: Path, *, html: Path | None, csv: Path | None) -> None:
+    from torchyard.cli.report import render
+
+    for name, path in (("html", html), ("csv", csv)):
+        if path is not None:
+            write_file(path, render(folder, name), option=f"--{name}")
+            talk(f"{name}: {path}")

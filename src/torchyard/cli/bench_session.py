@@ -1,0 +1,90 @@
+"""One run of `torchyard bench`: measures with progress, shows the table, knows the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchyard.cli.invoke import INTERRUPTED
+from torchyard.cli.output import print_data, talk, wants_color
+from torchyard.cli.progress import Heard, show_progress
+from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.study import Study
+from torchyard.errors import ResultsDamaged, Untrustworthy, WorkerFailed
+
+__all__ = ["BenchSession", "exit_code_of"]
+
+UNTRUSTWORTHY_NOTE = "untrustworthy"
+"""How a note starts that forbids believing the row."""
+
+
+@dataclass(kw_only=True)
+class BenchSession:
+    """A study on its way into a run folder."""
+
+    study: Study
+    folder: Path
+    quiet: bool
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Measure; the exit code. After Ctrl-C, what was measured so far is kept."""
+        from torchyard.workflow.bench_run import run_bench
+
+        heard = Heard()
+        try:
+            with show_progress(heard, quiet=self.quiet) as listener:
+                self.comparisons = run_bench(
+                    self.study, folder=self.folder, command=list(sys.argv), listener=listener
+                )
+        except KeyboardInterrupt:
+            self.comparisons = self._kept() or heard.comparisons
+            wanted = len(self.study.candidates) * len(self.study.workloads)
+            talk(f"interrupted: {len(self.comparisons)} of {wanted} comparisons were made")
+            return INTERRUPTED
+        code = exit_code_of(self.comparisons)
+        if code == WorkerFailed.exit_code:
+            talk("every comparison failed")
+        elif code == Untrustworthy.exit_code:
+            talk("some numbers must not be believed: see the notes, and `torchyard explain 6`")
+        return code
+
+    def print_json(self) -> None:
+        """The run as one JSON object."""
+        from torchyard.cli.report import render
+
+        print_data(render(self.folder, "json"))
+
+    def print_table(self) -> None:
+        """The verdicts as a table that fits the terminal, and the summary below it."""
+        from rich.console import Console
+
+        from torchyard.reports.terminal import comparison_table, summary_lines
+
+        console = Console(
+            file=sys.stdout, highlight=False, no_color=None if wants_color(sys.stdout) else True
+        )
+        budget = self.study.budget
+        console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
+        for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):
+            console.print(line, markup=False, soft_wrap=True)
+
+    def _kept(self) -> list[Comparison]:
+        from torchyard.results.run_reader import read_run
+
+        try:
+            return list(read_run(self.folder).comparisons)
+        except ResultsDamaged:
+            # Ctrl-C came before the folder was made.
+            return []
+
+
+def exit_code_of(comparisons: Sequence[Comparison]) -> int:
+    """5 when every comparison failed, 6 when one must not be believed, else 0."""
+    if comparisons and all(row.verdict is Verdict.FAILED for row in comparisons):
+        return WorkerFailed.exit_code
+    if any(note.startswith(UNTRUSTWORTHY_NOTE) for row in comparisons for note in row.notes):
+        return Untrustworthy.exit_code
+    return 0

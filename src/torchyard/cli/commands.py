@@ -1,0 +1,45 @@
+"""The table of commands and the page that `torchyard --help` shows.
+
+Plain data without imports: the page is printed from here before click is loaded, because click
+alone costs three times the start of Python. The group in `group.py` shows the same page.
+"""
+
+COMMANDS: "dict[str, tuple[str, str]]" = {
+    "bench": (
+        "torchyard.cli.bench:bench",
+        "compare variants on workloads: which is faster, by how much, how sure",
+    ),
+    "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
+    "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
+    "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),
+    "explain": (
+        "torchyard.cli.explain:explain",
+        "say what a word, verdict, note or exit code means",
+    ),
+    "completion": ("torchyard.cli.completion:completion", "print a completion script for a shell"),
+}
+"""Name -> (where the click command is, one line about it)."""
+
+ROOT_OPTIONS: "tuple[tuple[str, str], ...]" = (
+    ("--debug", "show tracebacks of errors"),
+    ("--version", "show the version"),
+    ("-h, --help", "show this page; every command has one, too"),
+)
+
+_EXAMPLES = """\
+Usage: torchyard COMMAND [OPTIONS]
+
+Examples:
+  torchyard bench --only models/gpt                 eager against inductor
+  torchyard bench --suite kernels --target old=~/a/venv --target new=~/b/venv
+  torchyard report latest --format html --output report.html
+
+Compare two ways to run PyTorch with statistics that hold on noisy machines.
+"""
+
+
+def root_help() -> str:
+    """The page of `torchyard --help`."""
+    commands = "\n".join(f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items())
+    options = "\n".join(f"  {name:<12} {about}" for name, about in ROOT_OPTIONS)
+    return f"{_EXAMPLES}\nCommands:\n{commands}\n\nOptions:\n{options}\n"

@@ -1,0 +1,80 @@
+"""`torchyard explain`: what a word, verdict, note or exit code means. Texts: explanations.toml."""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+import click
+
+from torchyard.cli.output import common_options, print_data, print_json
+from torchyard.errors import UsageError
+
+__all__ = ["explain", "load_explanations"]
+
+_HELP = """
+\b
+Examples:
+  torchyard explain                 everything there is, in one line each
+  torchyard explain undecided
+  torchyard explain 6               an exit code
+
+Say what a word of a table, a verdict, a note, a kind of failure or an exit code means,
+and what to do about it.
+"""
+
+
+def load_explanations() -> dict[str, dict[str, str]]:
+    """Word -> kind, short and text, in the file's order."""
+    raw: dict[str, Any] = tomllib.loads(
+        files("torchyard.cli").joinpath("explanations.toml").read_text(encoding="utf-8")
+    )
+    return {word: entry for table in raw.values() for word, entry in _entries(table)}
+
+
+@click.command(help=_HELP)
+@click.argument("word", required=False, metavar="[CODE|WORD]")
+@common_options
+def explain(word: str | None, as_json: bool) -> None:
+    """Explain one entry, or list them all."""
+    known = load_explanations()
+    if word is None:
+        if as_json:
+            print_json({"explanations": known})
+        else:
+            print_data(_listing(known))
+        return
+    wanted = word.strip().lower().replace("_", "-").replace(" ", "-")
+    if wanted not in known:
+        from torchyard.core.records import nearest_hint
+
+        near = nearest_hint(wanted, list(known))
+        hint = near if near.startswith("did") else "`torchyard explain` lists everything"
+        raise UsageError(f"there is no explanation of {word!r}", hint=hint)
+    entry = known[wanted]
+    if as_json:
+        print_json({"word": wanted, **entry})
+        return
+    body = textwrap.fill(" ".join(entry["text"].split()), 88)
+    print_data(f"{wanted} ({entry['kind']}): {entry['short']}\n\n{body}")
+
+
+def _entries(table: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    kind = str(table["kind"])
+    return [
+        (word, {"kind": kind, "short": entry["short"], "text": " ".join(entry["text"].split())})
+        for word, entry in table["entries"].items()
+    ]
+
+
+def _listing(known: dict[str, dict[str, str]]) -> str:
+    lines: list[str] = []
+    kind = ""
+    for word, entry in known.items():
+        if entry["kind"] != kind:
+            kind = entry["kind"]
+            lines += ["", f"{kind}:"] if lines else [f"{kind}:"]
+        lines.append(f"  {word:<18} {entry['short']}")
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""Runs one command and turns whatever it raises into short lines and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+
+import click
+from click.exceptions import Exit
+
+from torchyard.cli.group import program
+from torchyard.cli.output import print_error
+from torchyard.errors import TorchyardError, UsageError
+
+__all__ = ["INTERRUPTED", "READER_GONE", "invoke", "reader_gone"]
+
+INTERRUPTED = 130
+READER_GONE = 141
+"""What a shell says of a program that SIGPIPE ended."""
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run the command line; never raises, except SystemExit of a completion script."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug, as_json = "--debug" in own, "--json" in own
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        return reader_gone()
+    except (KeyboardInterrupt, click.Abort):
+        print_error(TorchyardError("interrupted"), as_json=as_json, exit_code=INTERRUPTED)
+        return INTERRUPTED
+    except (TorchyardError, click.ClickException) as error:
+        if debug:
+            _print_traceback()
+        ours = _ours(error)
+        print_error(ours, as_json=as_json, exit_code=ours.exit_code)
+        return ours.exit_code
+    except Exception as error:  # noqa: BLE001  # the last place that can still say something useful
+        if debug:
+            _print_traceback()
+        ours = TorchyardError(
+            f"Torchyard made a mistake: {type(error).__name__}: {error}",
+            why="this is not your fault",
+            hint="please report it with the output of the same command and --debug",
+        )
+        print_error(ours, as_json=as_json, exit_code=1)
+        return 1
+
+
+def reader_gone() -> int:
+    """The reader of our output went away, as `head` does: end quietly."""
+    # Python flushes stdout once more at the end, which would complain again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return READER_GONE
+
+
+def _run(arguments: list[str]) -> int:
+    from torchyard.cli.main import COMPLETE_VARIABLE
+
+    if COMPLETE_VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        wanted = os.environ[COMPLETE_VARIABLE]
+        return shell_complete(program, {}, "torchyard", COMPLETE_VARIABLE, wanted)
+    try:
+        with program.make_context("torchyard", list(arguments)) as context:
+            result = program.invoke(context)
+    except Exit as end:
+        sys.stdout.flush()
+        return end.exit_code
+    sys.stdout.flush()
+    return result if isinstance(result, int) else 0
+
+
+def _ours(error: TorchyardError | click.ClickException) -> TorchyardError:
+    """Click's complaints in our words."""
+    if isinstance(error, TorchyardError):
+        return error
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "torchyard"
+    hint = f"`{path} --help` shows what there is"
+    if isinstance(error, click.NoSuchOption):
+        return UsageError(f"there is no option {error.option_name!r}", hint=_near(error) or hint)
+    return UsageError(error.format_message().rstrip("."), hint=hint)
+
+
+def _near(error: click.NoSuchOption) -> str:
+    if error.ctx is None:
+        return ""
+    options = [
+        word
+        for parameter in error.ctx.command.get_params(error.ctx)
+        for word in (*parameter.opts, *parameter.secondary_opts)
+        if word.startswith("--")
+    ]
+    close = difflib.get_close_matches(error.option_name, options, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    sys.stderr.write(traceback.format_exc())

@@ -1,0 +1,41 @@
+"""The program's door. Answers what needs no command at once, hands the rest to `invoke`.
+
+Imports nothing at the top: `torchyard --help` must cost hardly more than starting Python.
+"""
+
+import os
+import sys
+
+from torchyard import __version__
+
+COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
+
+
+def main() -> None:
+    """Run the command line of this process and end with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: "list[str]") -> int:
+    """Run one command line; the exit code."""
+    if COMPLETE_VARIABLE not in os.environ:
+        if arguments in ([], ["--help"], ["-h"]):
+            from torchyard.cli.commands import root_help
+
+            return _say(root_help())
+        if arguments == ["--version"]:
+            return _say(f"torchyard {__version__}\n")
+    from torchyard.cli.invoke import invoke
+
+    return invoke(arguments)
+
+
+def _say(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from torchyard.cli.invoke import reader_gone
+
+        return reader_gone()
+    return 0

@@ -1,0 +1,105 @@
+"""What every command needs to print: data on stdout, talk on stderr, errors as short lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeVar
+
+import click
+
+from torchyard.errors import TorchyardError, UsageError
+
+__all__ = [
+    "SCHEMA",
+    "common_options",
+    "print_data",
+    "print_error",
+    "print_json",
+    "printable",
+    "talk",
+    "wants_color",
+    "write_file",
+]
+
+SCHEMA: Final = 1
+"""Version of every JSON object that commands print."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONTROL: Final = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def common_options(command: F) -> F:
+    """`--json` and `--debug`, which every command has."""
+    command = click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(
+        command
+    )
+
+
+def printable(text: str) -> str:
+    """The text without characters that would steer the terminal."""
+    return text.translate(_CONTROL)
+
+
+def print_data(text: str) -> None:
+    """Write to stdout what was asked for."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Write one JSON object to stdout, with the schema's version first."""
+    print_data(json.dumps({"schema": SCHEMA, **data}, indent=2, ensure_ascii=False))
+
+
+def talk(text: str) -> None:
+    """Write a line for people to stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None:
+    """What, why, hint and log on stderr; with `--json` the same as an object on stdout."""
+    if as_json:
+        record = {
+            "kind": type(error).__name__,
+            "exit_code": exit_code,
+            "what": error.what,
+            "why": error.why,
+            "hint": error.hint,
+            "log": error.log,
+        }
+        print_json({"error": record})
+        sys.stdout.flush()
+    mark = "\x1b[31merror:\x1b[0m" if wants_color(sys.stderr) else "error:"
+    sys.stderr.write(f"{mark} {_indented(error.what)}\n")
+    for word, text in (("why", error.why), ("hint", error.hint), ("log", error.log)):
+        if text:
+            sys.stderr.write(f"  {word + ':':<6}{_indented(text)}\n")
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that may be coloured."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def write_file(path: Path, text: str, *, option: str) -> None:
+    """Write a report to a file of the user's; missing folders are made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{option}: {str(path)!r} cannot be written",
+            why=error.strerror or str(error),
+            hint="give another path",
+        ) from error
+
+
+def _indented(text: str) -> str:
+    return printable(text.strip()).replace("\n", "\n        ")

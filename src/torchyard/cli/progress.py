@@ -1,0 +1,118 @@
+"""Live progress on stderr: a bar on a terminal, plain lines in a log, nothing when quiet.
+
+Listens to events and to nothing else. Also keeps the comparisons it hears of, so that what was
+measured can be shown after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from torchyard.cli.output import printable, talk
+from torchyard.core.comparison import Comparison
+from torchyard.core.events import Event, Listener
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["Heard", "show_progress"]
+
+_LINE_PAUSE_S = 10.0
+"""Between two lines of a log about launches and looks, which can come many times a second."""
+_ALWAYS = ("run", "workload", "comparison", "warning")
+
+
+class Heard:
+    """The comparisons that were reported so far; a later one replaces an earlier of the same."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], Comparison] = {}
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """In the order they were first made."""
+        return list(self._found.values())
+
+    def listen(self, event: Event) -> None:
+        """Keep the event's comparison, if it has one."""
+        if event.comparison is not None:
+            made = event.comparison
+            self._found[(made.workload.label, made.baseline, made.candidate)] = made
+
+
+@contextmanager
+def show_progress(heard: Heard, *, quiet: bool) -> Iterator[Listener]:
+    """A listener that shows events while the block runs."""
+    if quiet:
+        yield heard.listen
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _bar() as progress:
+            yield _on_bar(heard, progress)
+    else:
+        yield _on_lines(heard)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _on_bar(heard: Heard, progress: Progress) -> Listener:
+    task = progress.add_task("starting", total=1.0)
+
+    def listen(event: Event) -> None:
+        heard.listen(event)
+        text = printable(_say(event))
+        if event.kind in ("comparison", "warning"):
+            progress.console.print(text, markup=False, highlight=False)
+        progress.update(task, description=text, completed=event.fraction)
+
+    return listen
+
+
+def _on_lines(heard: Heard) -> Listener:
+    started = last = time.monotonic()
+    fraction = 0.0
+
+    def listen(event: Event) -> None:
+        nonlocal last, fraction
+        heard.listen(event)
+        fraction = event.fraction if event.fraction is not None else fraction
+        now = time.monotonic()
+        if event.kind in _ALWAYS or now - last >= _LINE_PAUSE_S:
+            last = now
+            minutes, seconds = divmod(int(now - started), 60)
+            talk(f"[{fraction:4.0%} {minutes:3d}:{seconds:02d}] {_say(event)}")
+
+    return listen
+
+
+def _say(event: Event) -> str:
+    mark = "warning: " if event.kind == "warning" else ""
+    if event.workload and event.workload not in event.text:
+        return f"{mark}{event.workload}: {event.text}"
+    return mark + event.text

@@ -1,0 +1,69 @@
+"""`torchyard report`: show a run again, in any format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from torchyard.cli.output import common_options, print_data, talk, write_file
+
+__all__ = ["render", "report"]
+
+# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")
+
+_HELP = """
+\b
+Examples:
+  torchyard report
+  torchyard report latest --format html --output report.html
+  torchyard report build/run --format json | jq .
+
+Show a run again. RUN is a run's folder, the id of a run in the runs' home, or `latest`.
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("run", default="latest", metavar="[RUN]")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    help="terminal when left out, or what the ending of --output says.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to a file instead of stdout.",
+)
+@common_options
+def report(run: str, format_name: str | None, output: Path | None, as_json: bool) -> None:
+    """Read the run and write it in the format."""
+    from torchyard.cli.run_choice import find_run
+    from torchyard.errors import UsageError
+
+    if as_json and format_name not in (None, "json"):
+        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+    name = "json" if as_json else format_name or _format_of(output)
+    text = render(find_run(run), name)
+    if output is None:
+        print_data(text)
+    else:
+        write_file(output, text, option="--output")
+        talk(f"{name}: {output}")
+
+
+def _format_of(output: Path | None) -> str:
+    endings = {".json": "json", ".csv": "csv", ".html": "html", ".md": "markdown"}
+    return endings.get(output.suffix, "terminal") if output is not None else "terminal"
+
+
+def render(folder: Path, format_name: str) -> str:
+    """The run in that folder as text."""
+    from torchyard.reports.formats import FORMATS as WRITERS
+    from torchyard.results.run_reader import read_run
+
+    return WRITERS[format_name](read_run(folder))
