@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard.core.block import Block, GuardReading
@@ -59,21 +58,6 @@ MACHINE: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mean:
-    """What `stats` would hand over."""
-
-    speedup: float
-    interval: Interval | None
-    comparisons: int
-
-
-MEANS = {
-    "inductor": Mean(speedup=1.112, interval=Interval(low=1.09, high=1.135), comparisons=4),
-    "tcmalloc": Mean(speedup=1.004, interval=None, comparisons=1),
-}
-
-
 def estimate(
     verdict: Verdict,
     speedup: float,
@@ -96,9 +80,9 @@ def estimate(
         launches=launches,
         pairs=pairs,
         pairs_dropped=pairs_dropped,
-        launch_sd=half_width,
+        launch_sd=half_width if launches > 1 else None,
         pair_sd=0.02,
-        minimum_detectable=half_width * 1.5,
+        minimum_detectable=half_width * 1.5 if launches > 1 else None,
         time_needed_s=time_needed_s,
         reasons=reasons,
     )
@@ -219,7 +203,7 @@ COMPARISONS = (
             launches=1,
             pairs=20,
             p_value=None,
-            reasons=("one launch only",),
+            reasons=("one launch speaks for its own processes only",),
         ),
         accuracy=Accuracy(status=AccuracyStatus.UNCHECKED),
         baseline_metrics=metrics(12.34e6),

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
 from io import StringIO
 from typing import Final
 
-from torchyard.core.comparison import Comparison, VariantMetrics
+from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
+from torchyard.core.workload import Workload
 from torchyard.reports.plain_text import one_line
-from torchyard.reports.summary import SuiteMean
 from torchyard.reports.wording import notes_of
 from torchyard.results.run_reader import Run
 
@@ -24,14 +23,18 @@ Cell = str | int | float | bool | None
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
 
+_EMPTY: Final = Comparison(
+    workload=Workload(suite="", name=""), baseline="", candidate="", verdict=Verdict.FAILED
+)
+"""Gives the headings, also to a run that has no comparisons."""
 
-def to_csv(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
-    """The comparisons as comma-separated rows; means are for the reader to compute."""
-    del means
+
+def to_csv(run: Run) -> str:
+    """The comparisons as comma-separated rows."""
     page = StringIO()
     rows = [_row(run, comparison) for comparison in run.comparisons]
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(rows[0] if rows else ())
+    writer.writerow(_row(run, _EMPTY))
     writer.writerows([_safe(cell) for cell in row.values()] for row in rows)
     return page.getvalue()
 
@@ -77,12 +80,14 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
 
 
 def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
+    breaks = sum(count for _, count in metrics.graph_breaks)
     return {
         f"{side}_time_ns": metrics.time_ns,
         f"{side}_compile_cold_s": metrics.compile_cold_s,
         f"{side}_compile_warm_s": metrics.compile_warm_s,
         f"{side}_peak_memory_bytes": metrics.peak_memory_bytes,
-        f"{side}_graph_breaks": sum(count for _, count in metrics.graph_breaks),
+        f"{side}_graphs": metrics.graphs,
+        f"{side}_graph_breaks": None if metrics.graphs is None else breaks,
         f"{side}_torch": metrics.torch_version,
     }
 

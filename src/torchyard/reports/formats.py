@@ -9,7 +9,6 @@ from torchyard.reports.csv_report import to_csv
 from torchyard.reports.html_report import to_html
 from torchyard.reports.json_report import to_json
 from torchyard.reports.markdown_report import to_markdown
-from torchyard.reports.summary import SuiteMean
 from torchyard.reports.terminal import to_text
 from torchyard.results.run_reader import Run
 
@@ -17,9 +16,9 @@ __all__ = ["FORMATS", "Render"]
 
 
 class Render(Protocol):
-    """What a report format does; means come from `stats`, by candidate."""
+    """What a report format does."""
 
-    def __call__(self, run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+    def __call__(self, run: Run) -> str:
         """The whole report."""
 
 

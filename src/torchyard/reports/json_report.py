@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from torchyard.core.records import encode
-from torchyard.reports.summary import SuiteMean, verdict_counts
+from torchyard.reports.suite_means import left_out, suite_means
+from torchyard.reports.summary import verdict_counts
 from torchyard.results.run_reader import Run
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION", "to_json"]
@@ -18,7 +18,7 @@ SCHEMA_VERSION: Final = 1
 """Raised when a key changes its meaning or goes away; added keys do not raise it."""
 
 
-def to_json(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+def to_json(run: Run) -> str:
     """Valid JSON: numbers that are none become null."""
     document = {
         "schema": SCHEMA,
@@ -34,14 +34,13 @@ def to_json(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
         },
         "summary": {
             "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},
-            "geometric_means": {
-                candidate: {
-                    "speedup": mean.speedup,
-                    "interval": encode(mean.interval),
-                    "comparisons": mean.comparisons,
-                }
-                for candidate, mean in (means or {}).items()
-            },
+            "geometric_means": encode(
+                suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
+            ),
+            "not_in_mean": [
+                {"label": one.workload.label, "candidate": one.candidate, "reason": reason}
+                for one, reason in left_out(run.comparisons)
+            ],
         },
         "comparisons": [
             {"label": comparison.workload.label, **encode(comparison)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from torchyard.reports.plain_text import one_line
-from torchyard.reports.summary import SuiteMean, counts_text, left_out, mean_text
+from torchyard.reports.suite_means import left_out, suite_means
+from torchyard.reports.summary import counts_text, mean_text
 from torchyard.reports.wording import (
     notes_of,
     p_text,
@@ -36,7 +36,7 @@ _HEADINGS: Final = (
 _RIGHT: Final = (2, 4, 5, 6, 8)
 
 
-def to_markdown(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+def to_markdown(run: Run) -> str:
     """A table that reads well as text too."""
     lines = [f"## {_escape(run.study.name)}", "", f"Run {_escape(run.id)}, {run.state}.", ""]
     lines.append("| " + " | ".join(_HEADINGS) + " |")
@@ -56,7 +56,8 @@ def to_markdown(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> st
         )
         lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
     lines += ["", _escape(counts_text(run.comparisons))]
-    lines += [f"- {_escape(mean_text(name, mean))}" for name, mean in (means or {}).items()]
+    means = suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
+    lines += [""] * bool(means) + [f"- {_escape(mean_text(mean))}" for mean in means]
     sections = {
         "Not in the mean": [(item, reason) for item, reason in left_out(run.comparisons)],
         "Notes": [

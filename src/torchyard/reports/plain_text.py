@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["one_line", "plain_lines"]
+__all__ = ["one_line", "plain_lines", "without_controls"]
 
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
@@ -28,13 +28,13 @@ _SPACES: Final = re.compile(r"\s+")
 
 def one_line(text: str) -> str:
     """The text on one line, without anything that acts instead of being read."""
-    return _SPACES.sub(" ", _without_controls(text)).strip()
+    return _SPACES.sub(" ", without_controls(text)).strip()
 
 
 def plain_lines(text: str, *, last: int = 200) -> str:
     """The last lines of a text; a progress bar that rewrote its line shows its last state."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
-    shown = [_without_controls(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+    shown = [without_controls(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
     while shown and not shown[-1].strip():
         shown.pop()
     left_out = max(0, len(shown) - last)
@@ -42,7 +42,8 @@ def plain_lines(text: str, *, last: int = 200) -> str:
     return "\n".join(head + shown[left_out:])
 
 
-def _without_controls(text: str) -> str:
+def without_controls(text: str) -> str:
+    """The text with its lines and tabs, and without what acts instead of being read."""
     text = _ESCAPES.sub("", text)
     text = text.replace("\u2028", "\n").replace("\u2029", "\n")
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))

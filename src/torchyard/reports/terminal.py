@@ -7,13 +7,13 @@ it loads it when a table is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.reports.plain_text import one_line
-from torchyard.reports.summary import SuiteMean, summary_lines
+from torchyard.reports.summary import summary_lines
 from torchyard.reports.wording import (
     notes_of,
     p_text,
@@ -55,7 +55,7 @@ def comparison_table(
     return ComparisonTable(comparisons, precision_goal)
 
 
-def to_text(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
+def to_text(run: Run) -> str:
     """The terminal's table and summary as plain text."""
     from rich.console import Console
 
@@ -65,7 +65,7 @@ def to_text(run: Run, *, means: Mapping[str, SuiteMean] | None = None) -> str:
     )
     console.print(f"{one_line(run.study.name)}  ({run.state}, {run.id})", markup=False)
     console.print(comparison_table(run.comparisons, precision_goal=run.study.budget.precision_goal))
-    for line in summary_lines(run.comparisons, means=means):
+    for line in summary_lines(run.comparisons, confidence=1 - run.study.budget.alpha):
         console.print(line, markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
@@ -87,6 +87,7 @@ class ComparisonTable:
         wide = options.max_width >= _ONE_LINE_WIDTH
         yield self._one_line_table() if wide else self._two_line_table()
         if any(self._notes):
+            yield ""
             yield self._note_list()
 
     def _numbers(self) -> list[str]:

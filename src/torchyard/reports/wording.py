@@ -117,7 +117,7 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
         return f"not checked: {detail}" if detail else "not checked"
     if accuracy.status is AccuracyStatus.RANDOM:
         return "not comparable: the workload draws random numbers that backends draw differently"
-    said = "pass" if accuracy.status is AccuracyStatus.PASS else "fail"
+    said = "pass" if accuracy.status is AccuracyStatus.PASS else "wrong"
     parts = [f"{accuracy.compared} tensors"] if accuracy.compared else []
     if accuracy.method:
         parts.append(f"by {one_line(accuracy.method)}")
@@ -130,7 +130,7 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
 def failure_text(failure: Failure) -> str:
     """What happened, to whom and when, and where the log is."""
     text = (
-        f"{one_line(failure.kind)} in {one_line(failure.phase)} of {one_line(failure.variant)}: "
+        f"{one_line(failure.kind)} ({one_line(failure.variant)}, {one_line(failure.phase)}): "
         f"{one_line(failure.message)}"
     )
     if failure.hint:
@@ -144,9 +144,9 @@ def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> 
     if comparison.failure is not None:
         notes.append(failure_text(comparison.failure))
     if comparison.verdict is Verdict.WRONG:
-        notes.append(f"results are wrong, so its speed does not count: {_accuracy(comparison)}")
+        notes.append(f"results {accuracy_text(comparison.accuracy)}; its speed does not count")
     elif comparison.accuracy is not None and comparison.accuracy.status is not AccuracyStatus.PASS:
-        notes.append(f"results {_accuracy(comparison)}")
+        notes.append(f"results {accuracy_text(comparison.accuracy)}")
     if comparison.estimate is not None:
         notes.extend(_estimate_notes(comparison.verdict, comparison.estimate, precision_goal))
     breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
@@ -154,10 +154,6 @@ def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> 
         notes.append(f"{breaks} graph break{'s' if breaks != 1 else ''}")
     notes.extend(one_line(note) for note in comparison.notes)
     return list(dict.fromkeys(notes))
-
-
-def _accuracy(comparison: Comparison) -> str:
-    return accuracy_text(comparison.accuracy)
 
 
 def _estimate_notes(

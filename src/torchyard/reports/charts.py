@@ -1,0 +1,85 @@
+"""Where things lie on the charts of the page; `templates/charts.html.j2` draws them.
+
+These two files are all there is of charts, so that another way of drawing can take their place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from torchyard.core.comparison import Comparison, Verdict
+
+__all__ = ["SpeedupAxis", "numbers_of", "speedup_axis"]
+
+_MARGIN: Final = 0.06
+_NARROWEST: Final = math.log(1.01)
+_WIDEST: Final = math.log(1e4)
+_TICKS_WANTED: Final = 4
+_ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_WIDE_TICKS: Final = (1.0, 2.0, 0.5, 4.0, 0.25, 10.0, 0.1, 100.0, 0.01, 1000.0, 0.001)
+_TICK_GAP: Final = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedupAxis:
+    """A logarithmic axis: twice as fast and half as fast lie equally far from 1."""
+
+    low: float
+    high: float
+    """Logarithms of the speedups at both ends."""
+
+    def place(self, speedup: float) -> float:
+        """From 0 at the left end to 100 at the right one; what lies beyond is put at the end."""
+        if not speedup > 0:
+            return 0.0
+        share = (math.log(speedup) - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Place and text of a few round numbers; 1 is among them when the axis holds it."""
+        low, high = math.exp(self.low), math.exp(self.high)
+        if high / low > 2:  # noqa: PLR2004 - evenly spaced numbers crowd on a wide log axis
+            ticks = self._spaced(_WIDE_TICKS)
+        else:
+            step = _round_step((high - low) / _TICKS_WANTED)
+            first, last = math.ceil(low / step), math.floor(high / step)
+            ticks = [number * step for number in range(first, last + 1)]
+        return [(self.place(tick), f"{tick:.4g}x") for tick in ticks]
+
+    def _spaced(self, candidates: Iterable[float]) -> list[float]:
+        chosen: list[float] = []
+        gap = _TICK_GAP * (self.high - self.low)
+        for tick in candidates:
+            inside = self.low <= math.log(tick) <= self.high
+            if inside and all(abs(math.log(tick / other)) >= gap for other in chosen):
+                chosen.append(tick)
+        return sorted(chosen)
+
+
+def numbers_of(comparison: Comparison) -> list[float]:
+    """What a chart shows of a comparison: nothing when its speed does not count."""
+    estimate = comparison.estimate
+    if estimate is None or not estimate.launches or comparison.verdict is Verdict.WRONG:
+        return []
+    ends = [estimate.interval.low, estimate.interval.high] if estimate.interval else []
+    return [estimate.speedup, *ends]
+
+
+def speedup_axis(numbers: Iterable[float]) -> SpeedupAxis:
+    """An axis that holds all of these speedups."""
+    logs = [math.log(number) for number in numbers if 0 < number < math.inf] or [0.0]
+    low = min(max(min(logs), -_WIDEST), _WIDEST)
+    high = max(min(max(logs), _WIDEST), -_WIDEST)
+    room = max(high - low, _NARROWEST)
+    spare = (room - (high - low)) / 2 + _MARGIN * room
+    return SpeedupAxis(low=low - spare, high=high + spare)
+
+
+def _round_step(step: float) -> float:
+    """The next round number that is no smaller: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
