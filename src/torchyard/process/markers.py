@@ -27,6 +27,7 @@ __all__ = [
     "kill_launch",
     "new_launch_mark",
     "processes_of_launch",
+    "start_ticks",
     "sweep_orphans",
     "yard_mark",
 ]
@@ -45,7 +46,7 @@ def new_launch_mark() -> str:
 
 def yard_mark() -> str:
     """The mark of this process as a yard."""
-    return f"{os.getpid()}:{_start_ticks(os.getpid())}:{_pid_namespace()}"
+    return f"{os.getpid()}:{start_ticks(os.getpid())}:{_pid_namespace()}"
 
 
 def processes_of_launch(mark: str) -> list[int]:
@@ -103,13 +104,13 @@ def _is_orphan(pid: int) -> bool:
     parts = marks.get(YARD_VARIABLE, "").split(":")
     if LAUNCH_VARIABLE not in marks or len(parts) != 3 or not parts[0].isdigit():  # noqa: PLR2004
         return False
-    yard_pid, start_ticks, namespace = parts
+    yard_pid, started, namespace = parts
     if namespace != _pid_namespace() or pid == os.getpid():
         return False
-    return str(_start_ticks(int(yard_pid))) != start_ticks
+    return str(start_ticks(int(yard_pid))) != started
 
 
-def _start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None when it is gone or a zombie."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()

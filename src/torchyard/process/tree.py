@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from torchyard.process.markers import kill_launch
+from torchyard.process.markers import kill_launch, start_ticks
 
 __all__ = ["TreeMemory", "kill_tree"]
 
@@ -35,16 +35,24 @@ def kill_tree(pid: int, launch_mark: str, *, limit_s: float = 10.0) -> tuple[int
     deadline = time.monotonic() + limit_s
     pause_s = _FIRST_PAUSE_S
     family = _descendants(pid)
+    started = {member: start_ticks(member) for member in (pid, *(child.pid for child in family))}
     while True:
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
         for member in family:
             with suppress(psutil.Error):
                 member.kill()
-        left = {member.pid for member in family if _is_alive(member)} | set(
-            kill_launch(launch_mark)
-        )
-        if not left:
+        marked = kill_launch(launch_mark)
+        for member_pid in marked:
+            started.setdefault(member_pid, start_ticks(member_pid))
+        # A process that is ending loses its environment before its other possessions, so that
+        # the mark alone would call it gone too early.
+        left = [
+            member
+            for member, ticks in started.items()
+            if ticks is not None and start_ticks(member) == ticks
+        ]
+        if not left and not marked:  # what was found may have forked before it was killed
             return ()
         if time.monotonic() > deadline:
             return tuple(sorted(left))
@@ -78,12 +86,6 @@ def _descendants(pid: int) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _resident_bytes(pid: int) -> int:

@@ -15,6 +15,7 @@ __all__ = ["TROUBLE_KINDS", "Ending", "TroubleKind", "WorkerTrouble", "kind_of_e
 
 TroubleKind = Literal[
     "raised",  # the worker answered with an exception and lives on
+    "cannot-build",  # the workload or backend cannot be made in this target, and why
     "crashed",  # it ended by itself: a signal of its own making, or an exit in the middle of work
     "killed",  # somebody else ended it
     "out-of-memory",

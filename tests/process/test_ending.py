@@ -1,0 +1,276 @@
+"""Nothing is left behind: trees, groups, yards that end in every way, and logs without bounds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stub_launch import STUB, StubStarter, spec_of
+
+from torchyard.process import markers
+from torchyard.process.exit_watch import ExitWatch
+from torchyard.process.group import WorkerGroup
+from torchyard.process.kernel_oom import oom_kill_counts
+from torchyard.process.live import kill_all
+from torchyard.process.markers import processes_of_launch, sweep_orphans
+from torchyard.process.output_log import HEAD_BYTES, TAIL_BYTES, OutputLog
+from torchyard.process.trouble import Ending, kind_of_ending
+from torchyard.process.worker_process import WorkerProcess, WorkerTrouble
+
+YARD = Path(__file__).with_name("yard_script.py")
+
+
+@pytest.fixture
+def start_stub(tmp_path: Path) -> Iterator[StubStarter]:
+    with StubStarter(tmp_path) as start:
+        yield start
+
+
+def wait_until_gone(mark: str, limit_s: float = 2.0) -> list[int]:
+    deadline = time.monotonic() + limit_s
+    while (left := processes_of_launch(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+@pytest.mark.parametrize("politely", [True, False])
+@pytest.mark.parametrize("new_session", [False, True])
+def test_the_whole_tree_goes(start_stub: StubStarter, politely: bool, new_session: bool) -> None:
+    worker = start_stub()
+    for _ in range(3):
+        worker.ask("fork_sleeper", limit_s=20, new_session=new_session)
+    assert len(processes_of_launch(worker.launch_mark)) == 4
+    begin = time.monotonic()
+    if politely:
+        worker.close()
+    else:
+        worker.kill()
+    assert time.monotonic() - begin < 3
+    assert processes_of_launch(worker.launch_mark) == []
+    worker.kill()
+    worker.close()
+    with pytest.raises(WorkerTrouble) as caught:
+        worker.ask("echo", limit_s=20)
+    assert caught.value.kind == "interrupted"
+
+
+def test_a_worker_that_ignores_quit_is_ended(
+    start_stub: StubStarter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchyard.process.worker_process._CLOSE_LIMIT_S", 0.3)
+    worker = start_stub()
+    worker.ask("echo", limit_s=20)
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.close()
+    assert processes_of_launch(worker.launch_mark) == []
+
+
+def test_a_group_ends_its_workers_on_an_exception(tmp_path: Path) -> None:
+    workers: list[WorkerProcess] = []
+
+    def start_and_fail() -> None:
+        with WorkerGroup() as group:
+            for number in range(2):
+                log_path = tmp_path / f"{number}.log"
+                workers.append(group.start(spec_of(), log_path=log_path, entry=STUB))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        start_and_fail()
+    assert len(workers) == 2
+    assert [processes_of_launch(worker.launch_mark) for worker in workers] == [[], []]
+
+
+def test_a_group_closes_its_workers_politely(tmp_path: Path) -> None:
+    with WorkerGroup() as group:
+        worker = group.start(spec_of(), log_path=tmp_path / "log", entry=STUB)
+        assert list(group.workers) == [worker]
+    assert not worker.is_alive
+    assert worker._exit.ending() == Ending(exit_code=0)
+    assert len(group.workers) == 0
+
+
+def test_all_live_workers_can_be_killed(start_stub: StubStarter) -> None:
+    workers = [start_stub(), start_stub()]
+    workers[0].close()
+    kill_all()
+    assert not workers[1].is_alive
+
+
+def start_yard(forks: str, ending: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, str(YARD), forks, ending]
+    yard = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert yard.stdout is not None
+    return yard, yard.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("forks", ["none", "hang", "child", "session"])
+def test_kill_9_of_the_yard(forks: str) -> None:
+    yard, mark = start_yard(forks, "stay")
+    with yard:
+        living = processes_of_launch(mark)
+        assert len(living) == (1 if forks in ("none", "hang") else 2)
+        assert not set(sweep_orphans()) & set(living)  # its yard lives
+        yard.kill()
+        # Not waited for yet: a yard that is a zombie is gone all the same.
+        if forks in ("none", "hang"):
+            assert wait_until_gone(mark) == []
+        else:
+            time.sleep(0.3)
+            left = processes_of_launch(mark)
+            assert len(left) == 1  # the worker went with the yard, its child did not
+            assert set(left) <= set(sweep_orphans())
+            assert wait_until_gone(mark) == []
+
+
+@pytest.mark.parametrize("ending", ["exit", "raise"])
+def test_a_yard_that_ends_by_itself(ending: str) -> None:
+    yard, mark = start_yard("session", ending)
+    with yard:
+        assert yard.wait(20) == (0 if ending == "exit" else 1)
+    assert len(mark) == 32
+    assert wait_until_gone(mark) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "999999999:1:0",  # another pid namespace
+        "nonsense",
+        "1:2",
+        "",
+    ],
+)
+def test_the_sweep_keeps_away_from_what_it_cannot_judge(value: str) -> None:
+    variables = {**os.environ, "TORCHYARD_LAUNCH": "x", "TORCHYARD_YARD": value}
+    with subprocess.Popen(["sleep", "60"], env=variables) as sleeper:
+        try:
+            assert sleeper.pid not in sweep_orphans()
+            assert sleeper.poll() is None
+        finally:
+            sleeper.kill()
+
+
+def test_a_pid_that_was_given_to_another_process_is_no_yard() -> None:
+    pid, _, namespace = markers.yard_mark().split(":")
+    variables = {
+        **os.environ,
+        "TORCHYARD_LAUNCH": "x",
+        "TORCHYARD_YARD": f"{pid}:1:{namespace}",
+    }
+    with subprocess.Popen(["sleep", "60"], env=variables) as sleeper:
+        time.sleep(0.1)
+        assert sleeper.pid in sweep_orphans()
+        assert sleeper.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_an_end_is_noticed_and_not_reaped(by_thread: bool) -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 0.2; exit 7"]) as child:
+        watch = ExitWatch(child.pid, by_thread=by_thread)
+        assert watch.ending() is None
+        assert watch.wait(0.01) is None
+        assert watch.wait(10) == Ending(exit_code=7)
+        watch.close()
+        assert child.wait(5) == 7
+        assert watch.ending() == Ending(exit_code=7)
+
+
+def test_what_an_ending_is_called() -> None:
+    killed = Ending(signal_number=signal.SIGKILL)
+    assert kind_of_ending(killed, kernel_killed_for_memory=True) == "out-of-memory"
+    assert kind_of_ending(killed, kernel_killed_for_memory=False) == "killed"
+    aborted = Ending(signal_number=signal.SIGABRT)
+    assert kind_of_ending(aborted, kernel_killed_for_memory=True) == "crashed"
+    assert Ending(signal_number=signal.SIGILL).said == "was ended by SIGILL"
+    assert "instructions" in Ending(signal_number=signal.SIGILL).hint
+    assert Ending(signal_number=40).said == "was ended by signal 40"
+
+
+def test_the_kernels_counters_can_be_read() -> None:
+    counts = oom_kill_counts()
+    assert counts
+    assert min(counts) >= 0
+
+
+def test_a_worker_that_prints_without_end(start_stub: StubStarter) -> None:
+    worker = start_stub()
+    size_bytes = 300_000_000
+    begin = time.monotonic()
+    worker.ask("say", limit_s=60, size_bytes=size_bytes)
+    worker.close()
+    assert time.monotonic() - begin < 20
+    text = worker.log_path.read_bytes()
+    assert HEAD_BYTES + TAIL_BYTES < len(text) < HEAD_BYTES + TAIL_BYTES + 100
+    assert text.startswith(b"first line\nxxx")
+    assert text.endswith(b"xxx\nlast line\n")
+    left_out = size_bytes + len(b"first line\nlast line\n") - HEAD_BYTES - TAIL_BYTES
+    assert b"\n... %d bytes left out ...\n" % left_out in text
+    assert worker.log_tail.splitlines()[-1] == "last line"
+    assert len(worker.log_tail.splitlines()) == 20
+
+
+def test_a_worker_that_closes_its_output(start_stub: StubStarter) -> None:
+    worker = start_stub()
+    worker.ask("close_output", limit_s=20)
+    assert worker.ask("echo", limit_s=20, n=1) == {"n": 1}
+    worker.close()
+    assert worker.log_path.read_bytes() == b""
+    assert worker.log_tail == ""
+
+
+def log_of(chunks: list[bytes], path: Path) -> OutputLog:
+    read_fd, write_fd = os.pipe()
+    log = OutputLog(read_fd, path)
+    for chunk in chunks:
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(write_fd, view) :]
+    os.close(write_fd)
+    log.finish()
+    return log
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, HEAD_BYTES, HEAD_BYTES + 1, HEAD_BYTES + TAIL_BYTES])
+def test_a_log_that_fits_is_kept_whole(tmp_path: Path, size_bytes: int) -> None:
+    data = bytes(index % 251 for index in range(size_bytes))
+    log_of([data], tmp_path / "deep" / "log")
+    assert (tmp_path / "deep" / "log").read_bytes() == data
+
+
+def test_one_byte_too_many_is_left_out(tmp_path: Path) -> None:
+    log_of([b"a" * HEAD_BYTES, b"b", b"c" * TAIL_BYTES], tmp_path / "log")
+    text = (tmp_path / "log").read_bytes()
+    assert text == b"a" * HEAD_BYTES + b"\n... 1 bytes left out ...\n" + b"c" * TAIL_BYTES
+
+
+def test_the_tail_is_fit_for_a_terminal_and_a_page(tmp_path: Path) -> None:
+    log = log_of(
+        [b"\x1b[31mred\x1b[0m\r\n", b" 10%\r 99%\rdone\n", b"\xffbell\x07\x1b]0;title\x07\n\n"],
+        tmp_path / "log",
+    )
+    assert log.tail().splitlines() == ["red", "done", "\N{REPLACEMENT CHARACTER}bell?"]
+
+
+def test_a_log_whose_pipe_is_held_open_by_a_stranger(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    log = OutputLog(read_fd, tmp_path / "log")
+    os.write(write_fd, b"said\n")
+    begin = time.monotonic()
+    log.finish()
+    log.finish()
+    assert time.monotonic() - begin < 1
+    assert log.tail() == "said"
+    os.close(write_fd)

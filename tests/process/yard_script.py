@@ -1,0 +1,35 @@
+"""A yard of its own for the tests that end one with kill -9.
+
+Prints the worker's mark and stays. The first argument: what the worker forks ("none", "child",
+"session"), or "hang": it reads no more, and so cannot see the end of its pipe; the second: "stay", "exit" (end in the usual way) or "raise".
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from stub_launch import STUB, spec_of
+
+from torchyard.process.worker_process import WorkerProcess
+
+forks, ending = sys.argv[1:3]
+folder = tempfile.mkdtemp()
+worker = WorkerProcess.start(spec_of(), log_path=Path(folder) / "log", entry=STUB)
+worker.ask("echo", limit_s=20)
+if forks == "hang":
+    question = threading.Thread(target=worker.ask, args=("hang",), kwargs={"limit_s": 600})
+    question.daemon = True
+    question.start()
+elif forks != "none":
+    worker.ask("fork_sleeper", limit_s=20, new_session=forks == "session")
+time.sleep(0.1)
+sys.stdout.write(worker.launch_mark + "\n")
+sys.stdout.flush()
+if ending == "raise":
+    raise RuntimeError("an error of the yard")
+if ending == "stay":
+    time.sleep(600)
