@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from torchyard.cli.bench_options import bench_options, request_of_options
-from torchyard.cli.output import common_options, print_data, print_json, talk, write_file
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    talk,
+    write_file,
+)
 from torchyard.cli.sections import SectionedCommand
 
 __all__ = ["bench"]
@@ -63,6 +70,9 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         return 0
     from torchyard.cli.bench_session import BenchSession
 
+    for name in ("html", "csv"):
+        if options[name] is not None:
+            check_writable(options[name], option=f"--{name}")
     session = BenchSession(
         study=wanted,
         folder=_folder(options["run_dir"], replace=options["replace"]),

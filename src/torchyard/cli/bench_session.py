@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import print_data, talk, wants_color
+from torchyard.cli.output import print_data, talk
 from torchyard.cli.progress import Heard, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Study
@@ -41,6 +41,8 @@ class BenchSession:
                 )
         except KeyboardInterrupt:
             self.comparisons = self._kept() or heard.comparisons
+            if not self.comparisons:
+                raise
             wanted = len(self.study.candidates) * len(self.study.workloads)
             talk(f"interrupted: {len(self.comparisons)} of {wanted} comparisons were made")
             return INTERRUPTED
@@ -63,9 +65,7 @@ class BenchSession:
 
         from torchyard.reports.terminal import comparison_table, summary_lines
 
-        console = Console(
-            file=sys.stdout, highlight=False, no_color=None if wants_color(sys.stdout) else True
-        )
+        console = Console(highlight=False)
         budget = self.study.budget
         console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):

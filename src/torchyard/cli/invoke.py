@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 
@@ -24,6 +25,9 @@ def invoke(arguments: list[str]) -> int:
     """Run the command line; never raises, except SystemExit of a completion script."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug, as_json = "--debug" in own, "--json" in own
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not cost the results of an hour.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(arguments)
     except BrokenPipeError:

@@ -13,7 +13,12 @@ COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # Before or after `invoke` could catch it: while modules load, or at the very end.
+        code = 130
+    sys.exit(code)
 
 
 def run(arguments: "list[str]") -> int:

@@ -15,6 +15,7 @@ from torchyard.errors import TorchyardError, UsageError
 
 __all__ = [
     "SCHEMA",
+    "check_writable",
     "common_options",
     "print_data",
     "print_error",
@@ -30,7 +31,11 @@ SCHEMA: Final = 1
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONTROL: Final = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROL: Final = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(32), *range(127, 160))
+    if chr(code) not in "\n\t"
+}
 
 
 def common_options(command: F) -> F:
@@ -55,7 +60,7 @@ def print_data(text: str) -> None:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout, with the schema's version first."""
-    print_data(json.dumps({"schema": SCHEMA, **data}, indent=2, ensure_ascii=False))
+    print_data(json.dumps({"schema": SCHEMA, **data}, indent=2))
 
 
 def talk(text: str) -> None:
@@ -88,17 +93,33 @@ def wants_color(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def check_writable(path: Path, *, option: str) -> None:
+    """Raise before the long work starts, not after it; missing folders are made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+        if path.stat().st_size == 0:
+            path.unlink()
+    except OSError as error:
+        raise _not_writable(path, option, error) from error
+
+
 def write_file(path: Path, text: str, *, option: str) -> None:
     """Write a report to a file of the user's; missing folders are made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"{option}: {str(path)!r} cannot be written",
-            why=error.strerror or str(error),
-            hint="give another path",
-        ) from error
+        raise _not_writable(path, option, error) from error
+
+
+def _not_writable(path: Path, option: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"{option}: {str(path)!r} cannot be written",
+        why=error.strerror or str(error),
+        hint="give another path",
+    )
 
 
 def _indented(text: str) -> str:
