@@ -8,7 +8,7 @@ import importlib
 from typing import Any, Dict, List, Optional
 
 from torchyard.worker.built import Built, CannotBuild
-from torchyard.worker.suites.choices import nearest
+from torchyard.worker.suites.choices import is_whole, nearest
 
 MODULES: Dict[str, str] = {
     "kernels": "kernels",
@@ -24,7 +24,7 @@ def load(suite: str) -> Any:
     """The module of a suite; torch is imported here at the latest."""
     if suite not in MODULES:
         raise CannotBuild(
-            "there is no suite {!r}{}".format(suite, nearest(suite, MODULES)),
+            f"there is no suite {suite!r}{nearest(suite, MODULES)}",
             hint="suites: " + ", ".join(MODULES),
         )
     return importlib.import_module("torchyard.worker.suites." + MODULES[suite])
@@ -48,20 +48,16 @@ def build(
     module = load(suite)
     if mode not in MODES:
         raise CannotBuild(
-            "there is no mode {!r}{}".format(mode, nearest(mode, MODES)),
+            f"there is no mode {mode!r}{nearest(mode, MODES)}",
             hint="modes: " + ", ".join(MODES),
         )
-    if batch_size is not None and (
-        isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-    ):
+    if batch_size is not None and not is_whole(batch_size):
         raise CannotBuild(
-            "the batch size of {}/{} is {!r}".format(suite, name, batch_size),
+            f"the batch size of {suite}/{name} is {batch_size!r}",
             hint="give a whole number from 1 up, or none for the default",
         )
     built: Built = module.build(name, mode, batch_size, dict(parameters or {}), device)
     if mode == "training" and built.loss is None:
-        raise CannotBuild(
-            "{}/{} offers no training".format(suite, name), hint="use the mode inference"
-        )
+        raise CannotBuild(f"{suite}/{name} offers no training", hint="use the mode inference")
     built.module.train(mode == "training")
     return built

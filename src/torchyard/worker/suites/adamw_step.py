@@ -22,7 +22,7 @@ class AdamWStep(nn.Module):
         for parameter in network.parameters():
             # The gradient is given, so nothing is differentiated by these parameters.
             fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-            self.register_parameter("parameter_{}".format(self.count), fixed)
+            self.register_parameter(f"parameter_{self.count}", fixed)
             self._keep("gradient", torch.randn_like(fixed))
             self._keep("mean", torch.zeros_like(fixed))
             self._keep("square", torch.zeros_like(fixed))
@@ -30,10 +30,10 @@ class AdamWStep(nn.Module):
             self.count += 1
 
     def _keep(self, kind: str, value: Any) -> None:
-        self.register_buffer("{}_{}".format(kind, self.count), value)
+        self.register_buffer(f"{kind}_{self.count}", value)
 
     def _all(self, kind: str) -> List[Any]:
-        return [getattr(self, "{}_{}".format(kind, index)) for index in range(self.count)]
+        return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
 
     def forward(self) -> Tuple[Any, ...]:
         """Take one step; the parameters after it."""

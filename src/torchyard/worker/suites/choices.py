@@ -40,13 +40,13 @@ def choose(
     if entry is None:
         known = [each.name for each in catalog.SUITES[suite]]
         raise CannotBuild(
-            "the suite {} has no workload {!r}{}".format(suite, name, nearest(name, known)),
+            f"the suite {suite} has no workload {name!r}{nearest(name, known)}",
             hint="workloads: " + ", ".join(known),
         )
-    label = "{}/{}".format(suite, name)
+    label = f"{suite}/{name}"
     if mode not in entry.modes:
         raise CannotBuild(
-            "{} offers no {}".format(label, mode), hint="use the mode " + " or ".join(entry.modes)
+            f"{label} offers no {mode}", hint="use the mode " + " or ".join(entry.modes)
         )
     parameters = dict(entry.parameters)
     for key, value in given.items():
@@ -58,35 +58,38 @@ def choose(
 
 def _whole_number(label: str, key: str, value: Any) -> int:
     low, high = MINIMUM.get(key, 1), MAXIMUM.get(key)
-    wanted = "from {} to {}".format(low, high) if high is not None else "from {} up".format(low)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high):
+    wanted = f"from {low} to {high}" if high is not None else f"from {low} up"
+    if not is_whole(value, low) or (high is not None and value > high):
         raise CannotBuild(
-            "the parameter {} of {} is {!r}".format(key, label, value),
-            hint="give {} a whole number {}".format(key, wanted),
+            f"the parameter {key} of {label} is {value!r}",
+            hint=f"give {key} a whole number {wanted}",
         )
     return int(value)
+
+
+def is_whole(value: Any, low: int = 1) -> bool:
+    """Whether it is a whole number from `low` up; True is none, though Python counts it as 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 def unknown_parameter(label: str, key: str, known: Iterable[str]) -> CannotBuild:
     """The complaint about a parameter that the workload does not have."""
     names = list(known)
     listing = "its parameters: " + ", ".join(names) if names else "it takes no parameters"
-    return CannotBuild(
-        "{} has no parameter {!r}{}".format(label, key, nearest(key, names)), hint=listing
-    )
+    return CannotBuild(f"{label} has no parameter {key!r}{nearest(key, names)}", hint=listing)
 
 
 def require(good: bool, label: str, message: str, hint: str) -> None:
     """Refuse a combination of parameters that each are good alone."""
     if not good:
-        raise CannotBuild("{}: {}".format(label, message), hint=hint)
+        raise CannotBuild(f"{label}: {message}", hint=hint)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or nothing when no known word is near."""
     near = near_words(word, known)
-    return "; did you mean {}?".format(" or ".join(near)) if near else ""
+    either = " or ".join(near)
+    return f"; did you mean {either}?" if near else ""
 
 
 def near_words(word: str, known: Iterable[str]) -> List[str]:

@@ -27,7 +27,7 @@ def names() -> List[str]:
 def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
 ) -> Built:
-    """Make one model with inputs for its task; the loss is the model's own where it has one."""
+    """Make one model with inputs for its task; the loss is the model's own, where it has one."""
     label = "huggingface/" + name
     model_class = _model_class(name)
     config, length = make_config(label, model_class, parameters)
@@ -35,21 +35,26 @@ def build(
         module = model_class(config)
     except ImportError as error:
         raise CannotBuild(
-            "{} needs a package that the target does not have: {}".format(label, error),
+            f"{label} needs a package that the target does not have: {error}",
             hint="install it into the target",
         ) from error
     except (TypeError, ValueError, AssertionError, KeyError, AttributeError) as error:
         raise CannotBuild(
-            "{} refuses this configuration: {}: {}".format(label, type(error).__name__, error),
+            f"{label} refuses this configuration: {type(error).__name__}: {error}",
             hint="change the parameters, or leave them out",
         ) from error
     training = mode == "training"
     inputs, labelled = make_inputs(label, module, length, batch_size or 1, training)
+    if training and not labelled:
+        raise CannotBuild(
+            f"{label} computes no loss of its own that is known here",
+            hint="use the mode inference, or a class with a task, such as BertForMaskedLM",
+        )
     return Built(
         module.to(device),
         kwargs=map_tensors(inputs, lambda tensor: tensor.to(device)),
-        loss=_own_loss if labelled else _first_mean,
-        loss_said="the model's own" if labelled else "mean of the first output",
+        loss=_own_loss if labelled else None,
+        loss_said="the model's own" if labelled else "",
         optimizer=losses.sgd(1e-4),
     )
 
@@ -60,16 +65,12 @@ def _own_loss(output: Any) -> Any:
     return output[0] if loss is None else loss
 
 
-def _first_mean(output: Any) -> Any:
-    return losses.widened(output[0]).mean()
-
-
 def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
         raise CannotBuild(
-            "the target has no transformers package that can be imported: {}".format(error),
+            f"the target has no transformers package that can be imported: {error}",
             hint="install transformers into the target",
         ) from error
     return transformers
@@ -83,15 +84,13 @@ def _model_class(name: str) -> Any:
             found = getattr(package, name, None)
         except (ImportError, RuntimeError) as error:
             raise CannotBuild(
-                "transformers cannot load {}: {}".format(name, error),
+                f"transformers cannot load {name}: {error}",
                 hint="the target's transformers may be too new or too old for its torch",
             ) from error
     if getattr(found, "config_class", None) is None:
         version = getattr(package, "__version__", "of unknown version")
         raise CannotBuild(
-            "transformers {} has no model class {!r}{}".format(
-                version, name, nearest(name, names())
-            ),
+            f"transformers {version} has no model class {name!r}{nearest(name, names())}",
             hint="give the name of a model class, such as BertForMaskedLM",
         )
     return found

@@ -8,7 +8,7 @@ Knows configurations, and nothing of inputs.
 from typing import Any, Dict, Tuple
 
 from torchyard.worker.built import CannotBuild
-from torchyard.worker.suites.choices import unknown_parameter
+from torchyard.worker.suites.choices import is_whole, unknown_parameter
 
 LENGTH = "length"
 DEFAULT_LENGTH = 128
@@ -25,8 +25,14 @@ FAMILY_LENGTHS: Tuple[Tuple[Tuple[str, ...], int], ...] = (
 )
 # These count positions from behind the padding token, so the table of positions holds fewer.
 OFFSET_POSITIONS = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "MPNet", "Data2VecText")
-# Masking at random during training, which no two backends can do alike.
-RANDOM_MASKS = {"apply_spec_augment": False, "mask_time_prob": 0.0, "mask_feature_prob": 0.0}
+# What else a model draws at random while it runs, which no two backends do alike: masks over
+# sound in training, and the hashes of a Reformer.
+DRAWN = {
+    "apply_spec_augment": False,
+    "mask_time_prob": 0.0,
+    "mask_feature_prob": 0.0,
+    "hash_seed": 0,
+}
 
 
 def make_config(label: str, model_class: Any, parameters: Dict[str, Any]) -> Tuple[Any, int]:
@@ -38,7 +44,7 @@ def make_config(label: str, model_class: Any, parameters: Dict[str, Any]) -> Tup
         default = config_class()
     except Exception as error:
         raise CannotBuild(
-            "{}: {} has no default configuration: {}".format(label, config_class.__name__, error),
+            f"{label}: {config_class.__name__} has no default configuration: {error}",
             hint="choose a model class whose configuration can be made without arguments",
         ) from error
     settings = _steady_settings(default)
@@ -61,7 +67,7 @@ def _construct(label: str, config_class: Any, settings: Dict[str, Any]) -> Any:
         return config_class(**settings)
     except Exception as error:
         raise CannotBuild(
-            "{}: {} refuses these values: {}".format(label, config_class.__name__, error),
+            f"{label}: {config_class.__name__} refuses these values: {error}",
             hint="change the parameters, or leave them out",
         ) from error
 
@@ -70,7 +76,7 @@ def _steady_settings(config: Any) -> Dict[str, Any]:
     """Everything that makes two runs of the model alike, sub-configurations included."""
     settings: Dict[str, Any] = {}
     for key, value in config.to_dict().items():
-        part = getattr(config, key, None)
+        part: Any = getattr(config, key, None)
         if hasattr(part, "to_dict"):
             inner = _steady_settings(part)
             if inner:
@@ -78,8 +84,8 @@ def _steady_settings(config: Any) -> Dict[str, Any]:
                 settings[key] = dict(inner, model_type=part.model_type)
         elif "drop" in key and isinstance(value, float):
             settings[key] = 0.0
-        elif key in RANDOM_MASKS:
-            settings[key] = RANDOM_MASKS[key]
+        elif key in DRAWN:
+            settings[key] = DRAWN[key]
     if hasattr(config, "use_cache"):
         settings["use_cache"] = False
     return settings
@@ -102,10 +108,8 @@ def _put(label: str, settings: Dict[str, Any], default: Any, key: str, value: An
     before = getattr(default, translated, None)
     if not _same_kind(before, value):
         raise CannotBuild(
-            "the parameter {} of {} is {!r}".format(key, label, value),
-            hint="its default is {!r}; give {} of that kind".format(
-                before, "a whole number" if isinstance(before, int) else "a value"
-            ),
+            f"the parameter {key} of {label} is {value!r}",
+            hint=f"its default is {before!r}; give it a value of the same kind",
         )
     settings[translated] = value
 
@@ -137,15 +141,13 @@ def _needs_pad_token(name: str, config: Any) -> bool:
 
 def _length(label: str, name: str, config: Any, wished: Any) -> int:
     """The wished length, or the family's, never more than the model has positions for."""
-    if wished is not None and (
-        isinstance(wished, bool) or not isinstance(wished, int) or wished < 1
-    ):
+    if wished is not None and not is_whole(wished):
         raise CannotBuild(
-            "the parameter {} of {} is {!r}".format(LENGTH, label, wished),
+            f"the parameter {LENGTH} of {label} is {wished!r}",
             hint="give a whole number from 1 up",
         )
     text = getattr(config, "text_config", None) or config
-    most = getattr(text, "max_position_embeddings", None)
+    most: Any = getattr(text, "max_position_embeddings", None)
     if isinstance(most, int) and name.startswith(OFFSET_POSITIONS):
         most -= (getattr(text, "pad_token_id", None) or 0) + 1
     audio = getattr(config, "conv_stride", None) is not None
@@ -153,8 +155,8 @@ def _length(label: str, name: str, config: Any, wished: Any) -> int:
     if wished is not None:
         if bounded and wished > most:
             raise CannotBuild(
-                "{} has no positions for a length of {}".format(label, wished),
-                hint="give length at most {}, or raise max_position_embeddings".format(most),
+                f"{label} has no positions for a length of {wished}",
+                hint=f"give length at most {most}, or raise max_position_embeddings",
             )
         return int(wished)
     family = DEFAULT_LENGTH

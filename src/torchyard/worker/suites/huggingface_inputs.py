@@ -60,7 +60,7 @@ def _features(
         found[kind] = torch.randn(_spectrum_shape(label, config, length, batch))
     if not found:
         raise CannotBuild(
-            "{} wants inputs of the kind {!r}, which are not known here".format(label, kind),
+            f"{label} wants inputs of the kind {kind!r}, which are not known here",
             hint="write a small Python file with the model and its inputs, and use the suite file",
         )
     return found
@@ -83,7 +83,7 @@ def _vocabulary(config: Any) -> int:
         if isinstance(size, int):
             return size
     raise CannotBuild(
-        "{} says no vocab_size, so no tokens can be drawn".format(type(config).__name__),
+        f"{type(config).__name__} says no vocab_size, so no tokens can be drawn",
         hint="write a small Python file with the model and its inputs, and use the suite file",
     )
 
@@ -112,7 +112,7 @@ def _spectrum_shape(label: str, config: Any, length: int, batch: int) -> Tuple[i
     if hasattr(config, "input_feat_per_channel"):
         return (batch, length, config.input_feat_per_channel * config.input_channels)
     raise CannotBuild(
-        "{}: the shape of its input_features is not known here".format(label),
+        f"{label}: the shape of its input_features is not known here",
         hint="write a small Python file with the model and its inputs, and use the suite file",
     )
 

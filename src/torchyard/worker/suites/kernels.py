@@ -113,9 +113,7 @@ def _matmul(choices: Choices) -> Made:
 
 
 def _mlp(choices: Choices) -> Made:
-    size, width, hidden, classes = (
-        choices[key] for key in ("size", "width", "hidden", "classes")
-    )
+    size, width, hidden, classes = (choices[key] for key in ("size", "width", "hidden", "classes"))
     images = torch.rand(choices.rows, size, size)
     flops = 2.0 * choices.rows * (size * size * width + width * hidden + hidden * classes)
     return Mlp(size * size, width, hidden, classes), (images,), flops

@@ -27,14 +27,13 @@ class UNet(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        widths = [width * 2**level for level in range(depth + 1)]
+        widths = [width * 2**level for level in range(depth)]
         self.enter = _double(3, width)
-        self.down = nn.ModuleList(_double(a, b) for a, b in zip(widths, widths[1:]))
-        rising = widths[::-1]
+        self.down = nn.ModuleList(_double(each, 2 * each) for each in widths)
         self.widen = nn.ModuleList(
-            nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in zip(rising, rising[1:])
+            nn.ConvTranspose2d(2 * each, each, 2, stride=2) for each in widths[::-1]
         )
-        self.up = nn.ModuleList(_double(2 * b, b) for b in rising[1:])
+        self.up = nn.ModuleList(_double(2 * each, each) for each in widths[::-1])
         self.head = nn.Conv2d(width, 1, 1)
 
     def forward(self, images: Any) -> Any:
@@ -56,8 +55,8 @@ def make(choices: Choices, device: Any) -> Built:
     require(
         size % step == 0,
         choices.label,
-        "size {} cannot be halved {} times".format(size, depth),
-        "give size a multiple of {}".format(step),
+        f"size {size} cannot be halved {depth} times",
+        f"give size a multiple of {step}",
     )
     module = UNet(choices["width"], depth)
     images = torch.randn(choices.rows, 3, size, size)

@@ -32,9 +32,7 @@ class TransformerBlock(nn.Module):
         batch, length, width = tokens.shape
         split = self.project_in(tokens).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=self.causal
-        )
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.project_out(attended.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -44,6 +42,6 @@ def require_whole_heads(choices: Choices) -> None:
     require(
         width % heads == 0,
         choices.label,
-        "width {} is not a multiple of heads {}".format(width, heads),
+        f"width {width} is not a multiple of heads {heads}",
         "give width a multiple of heads",
     )
