@@ -4,19 +4,20 @@ Standard library only, Python 3.8 syntax: the worker half runs inside any target
 this module too, so that the protocol is written down once.
 
 The yard asks, the worker answers; one question at a time. A question is ``{"ask": VERB, ...}``. An
-answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "traceback"}}``. Between a question and
+answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "traceback", "hint"}}``. Between a question and
 its answer the worker may send any number of ``{"note": TEXT}`` lines (progress of long work).
 
 Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
-build      {workload, variants, seed, reference}  -> parameters, bytes_seated, flops, notes
-check      {variant, against}                     -> the accuracy record
-warm       {variant, limit_s}                     -> first_call_s, iteration_ns, iterations, stable
-block      {variant, inner, samples, prime, settle, flush_l2}
-                                                  -> samples_ns, started_ns, wall_ns, cpu_ns, ...
+build      {workload, variants, seed, state}      -> parameters, flops, loss, versions
+reference  {variant, path}                        -> nondeterminism, random; writes the file
+judge      {variant, path}                        -> the accuracy record
+warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
+measure    {variant}                              -> peak memory, graphs and their breaks
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
-measure    {variant}                              -> peak memory, graph breaks, counters
+block      {variant, inner, samples, prime, settle, flush_l2}
+                                                  -> samples_ns, started_ns, wall_ns, readings
 list       {suite}                                -> names
 quit       -> nothing
 """
@@ -73,6 +74,6 @@ def answer(result: Optional[Message]) -> Message:
     return {"ok": result or {}}
 
 
-def complaint(kind: str, message: str, traceback: str = "") -> Message:
+def complaint(kind: str, message: str, traceback: str = "", hint: str = "") -> Message:
     """A bad answer."""
-    return {"error": {"kind": kind, "message": message, "traceback": traceback}}
+    return {"error": {"kind": kind, "message": message, "traceback": traceback, "hint": hint}}

@@ -1,0 +1,162 @@
+"""The crew of one launch: a fresh process per target and environment, with the workload built.
+
+Variants that differ only in backend or precision share a process, the model object and the inputs.
+The yard alone coordinates: no worker waits for another, and only one computes at a time. Whatever
+goes wrong with a variant comes out as VariantFailed, with the phase it happened in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from torchyard.core.comparison import Failure
+from torchyard.core.records import encode
+from torchyard.core.study import MeasureSettings
+from torchyard.core.variant import Variant
+from torchyard.core.workload import Workload
+from torchyard.errors import TorchyardError, WorkerFailed
+from torchyard.measure.starting import LaunchDraw, launch_specs
+from torchyard.process.group import WorkerGroup
+from torchyard.process.trouble import WorkerTrouble
+from torchyard.process.worker_process import WorkerProcess
+from torchyard.worker.wire import PROTOCOL
+
+__all__ = ["Crew", "VariantFailed"]
+
+ProcessKey = tuple[str, str]
+
+
+class VariantFailed(WorkerFailed):
+    """One variant gave no number: why, in which phase, and whether its process still lives."""
+
+    def __init__(self, failure: Failure, *, process_alive: bool) -> None:
+        super().__init__(failure.message, hint=failure.hint, log=failure.log)
+        self.failure = failure
+        self.process_alive = process_alive
+
+
+class Crew:
+    """The processes of one launch. Use as a context manager: nothing outlives it."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        variants: Sequence[Variant],
+        settings: MeasureSettings,
+        *,
+        draw: LaunchDraw,
+        log_folder: Path,
+        scratch: Path,
+    ) -> None:
+        self.workload = workload
+        self.variants = tuple(variants)
+        self.settings = settings
+        self.hellos: dict[ProcessKey, dict[str, Any]] = {}
+        self.built: dict[ProcessKey, dict[str, Any]] = {}
+        self._groups: dict[ProcessKey, list[Variant]] = {}
+        for variant in variants:
+            self._groups.setdefault(variant.process_key, []).append(variant)
+        self._draw = draw
+        self._log_folder = log_folder
+        self._scratch = scratch
+        self._workers = WorkerGroup()
+        self._by_key: dict[ProcessKey, WorkerProcess] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+            self._build()
+        except BaseException:
+            self._workers.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.kill()
+
+    @property
+    def several_processes(self) -> bool:
+        """Whether the variants needed more than one process."""
+        return len(self._groups) > 1
+
+    def one_variant_per_process(self) -> list[Variant]:
+        """A speaker for each process."""
+        return [variants[0] for variants in self._groups.values()]
+
+    def ask(
+        self, who: Variant, verb: str, *, phase: str, limit_s: float, **fields: object
+    ) -> dict[str, Any]:
+        """Ask the variant's process; trouble is laid at this variant's door."""
+        worker = self._by_key[who.process_key]
+        try:
+            return worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
+        except WorkerTrouble as trouble:
+            raise _failed(who, phase, trouble, alive=worker.is_alive) from trouble
+
+    def _start(self) -> None:
+        """Start all processes first, so that their imports run side by side."""
+        specs = launch_specs(
+            self._groups, self.settings, self._draw, self._scratch / "cache", self._scratch
+        )
+        for key, spec in specs.items():
+            variant = self._groups[key][0]
+            try:
+                self._by_key[key] = self._workers.start(
+                    spec, log_path=self._log_folder / f"{spec.name}.log"
+                )
+            except TorchyardError as error:
+                raise _failed(variant, "start", error, alive=False) from error
+        for key, variants in self._groups.items():
+            hello = self.ask(
+                variants[0], "hello", phase="start", limit_s=self.settings.start_limit_s
+            )
+            if hello.get("protocol") != PROTOCOL:
+                raise VariantFailed(
+                    Failure(
+                        kind="protocol",
+                        phase="start",
+                        variant=variants[0].name,
+                        message=f"the worker speaks protocol {hello.get('protocol')!r}",
+                        hint="reinstall Torchyard: its two halves belong to one version",
+                    ),
+                    process_alive=True,
+                )
+            self.hellos[key] = hello
+
+    def _build(self) -> None:
+        """Build process by process: the first one writes the weights that the others load."""
+        targets = {key[0] for key in self._groups}
+        state = str(self._scratch / "state.pt") if len(targets) > 1 else None
+        for key, variants in self._groups.items():
+            self.built[key] = self.ask(
+                variants[0],
+                "build",
+                phase="build",
+                limit_s=self.settings.step_limit_s,
+                workload=encode(self.workload),
+                variants=[
+                    {"name": v.name, "backend": v.backend, "precision": v.precision}
+                    for v in variants
+                ],
+                seed=self.settings.seed,
+                state=state,
+            )
+
+
+def _failed(variant: Variant, phase: str, error: TorchyardError, *, alive: bool) -> VariantFailed:
+    kind = error.kind if isinstance(error, WorkerTrouble) else "no-start"
+    tail = ""
+    if isinstance(error, WorkerTrouble):
+        tail = error.traceback or error.log_tail
+    failure = Failure(
+        kind=kind,
+        phase=phase,
+        variant=variant.name,
+        message=error.what if not error.why else f"{error.what}: {error.why}",
+        hint=error.hint,
+        log=error.log,
+        log_tail=tail[-4000:],
+    )
+    return VariantFailed(failure, process_alive=alive)

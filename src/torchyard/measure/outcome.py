@@ -1,0 +1,122 @@
+"""From what was measured to the row of the table: estimate, accuracy, metrics, verdict, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from torchyard.core.block import Block
+from torchyard.core.comparison import (
+    AccuracyStatus,
+    Comparison,
+    Estimate,
+    Failure,
+    VariantMetrics,
+    Verdict,
+)
+from torchyard.core.study import Budget
+from torchyard.core.variant import Variant
+from torchyard.core.workload import Workload
+from torchyard.measure.pairs import PairedLaunches, pair_blocks
+from torchyard.measure.preparation import Knowledge
+from torchyard.stats.estimate import estimate
+from torchyard.stats.sequential import Look
+
+__all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
+
+BUSY: Final = "busy machine"
+"""Begins the note of a comparison most of whose pairs were disturbed: it speaks for a busy machine,
+and the run ends with the exit code of a measurement that is not trustworthy."""
+
+
+@dataclass
+class Spent:
+    """Where the time went, summed over launches."""
+
+    elapsed_s: float = 0.0
+    rounds_s: float = 0.0
+    timed_s: float = 0.0
+    launches: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def timed_share(self) -> float | None:
+        """Share of the measuring time inside timed blocks; starting processes is not in it."""
+        return self.timed_s / self.rounds_s if self.rounds_s > 0 else None
+
+
+def make_estimate(
+    paired: PairedLaunches, looks: Sequence[Look], budget: Budget, spent: Spent
+) -> Estimate:
+    """The statistics of one comparison's pairs."""
+    return estimate(
+        paired.medians,
+        looks=looks,
+        budget=budget,
+        seconds_per_launch=spent.elapsed_s / spent.launches if spent.launches else None,
+        pairs_dropped=paired.dropped,
+        mean_launches=paired.means,
+    )
+
+
+def make_comparison(
+    workload: Workload,
+    baseline: Variant,
+    candidate: Variant,
+    *,
+    blocks: Sequence[Block],
+    looks: Sequence[Look],
+    budget: Budget,
+    knowledge: Knowledge,
+    spent: Spent,
+    failure: Failure | None,
+) -> Comparison:
+    """The row. Wrong beats fast, failed beats everything."""
+    accuracy = knowledge.accuracy.get(candidate.name)
+    notes = list(dict.fromkeys([*knowledge.notes, *spent.notes]))
+    found: Estimate | None = None
+    verdict = Verdict.FAILED
+    if failure is None:
+        paired = pair_blocks(blocks, baseline.name, candidate.name)
+        found = make_estimate(paired, looks, budget, spent)
+        verdict = found.verdict
+        total = paired.pairs + paired.dropped
+        said = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
+        if paired.busy:
+            notes.insert(0, f"{BUSY}: {paired.disturbed} of {total} pairs were disturbed: {said}")
+        elif paired.dropped:
+            notes.append(f"{paired.dropped} of {total} pairs left out: {said}")
+        if accuracy is not None and accuracy.status is AccuracyStatus.FAIL:
+            verdict = Verdict.WRONG
+            notes.insert(0, f"wrong results: {accuracy.detail}")
+        if accuracy is not None and accuracy.status in {
+            AccuracyStatus.RANDOM,
+            AccuracyStatus.UNCHECKED,
+        }:
+            notes.append(f"results not checked: {accuracy.detail}")
+        if accuracy is not None and accuracy.nondeterminism:
+            notes.append(f"the baseline differs between two runs by {accuracy.nondeterminism:.2g}")
+    return Comparison(
+        workload=workload,
+        baseline=baseline.name,
+        candidate=candidate.name,
+        verdict=verdict,
+        estimate=found,
+        accuracy=accuracy,
+        baseline_metrics=_metrics(knowledge, baseline, blocks),
+        candidate_metrics=_metrics(knowledge, candidate, blocks),
+        failure=failure,
+        shared_process=baseline.process_key == candidate.process_key,
+        elapsed_s=spent.elapsed_s,
+        timed_share=spent.timed_share,
+        notes=tuple(notes),
+    )
+
+
+def _metrics(knowledge: Knowledge, variant: Variant, blocks: Sequence[Block]) -> VariantMetrics:
+    times = [block.median_ns for block in blocks if block.variant == variant.name]
+    clean = [b.median_ns for b in blocks if b.variant == variant.name and not b.dirty]
+    chosen = clean or times
+    return replace(knowledge.metrics_of(variant), time_ns=median(chosen) if chosen else None)

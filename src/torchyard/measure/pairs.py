@@ -1,0 +1,95 @@
+"""From blocks to pairs: the log speedups that the statistics are made of.
+
+A pair is the baseline's block and a candidate's block of one round. Its value is the log of
+baseline time over candidate time. Disturbed pairs are left out as long as most pairs are clean. On
+a machine that is busy throughout there is nothing to choose from: then all pairs are kept (random
+order inside a pair keeps the comparison fair) and the comparison says that it speaks for a busy
+machine. Pure functions over recorded blocks, so that an old run can be analysed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchyard.core.block import Block
+from torchyard.measure.guards import DIRTY_SHARE_LIMIT, MIN_CLEAN_PAIRS
+
+__all__ = ["PairedLaunches", "pair_blocks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedLaunches:
+    """Pairs per launch; launches with too few clean ones are left out."""
+
+    medians: tuple[tuple[float, ...], ...]
+    means: tuple[tuple[float, ...], ...]
+    dropped: int
+    disturbed: int
+    """How many pairs were disturbed, whether they were dropped or not."""
+    reasons: tuple[tuple[str, int], ...]
+    """What disturbed pairs, most frequent first."""
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs are in the estimate."""
+        return sum(len(launch) for launch in self.medians)
+
+    @property
+    def busy(self) -> bool:
+        """Whether most pairs were disturbed, so that all of them had to be kept."""
+        return self.disturbed > DIRTY_SHARE_LIMIT * max(1, self.pairs + self.dropped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    launch: int
+    median: float
+    mean: float
+    why: tuple[str, ...]
+
+
+def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> PairedLaunches:
+    """Pair the two variants' blocks round by round."""
+    pairs = _pairs(blocks, baseline, candidate)
+    reasons = Counter(reason for pair in pairs for reason in pair.why)
+    disturbed = sum(1 for pair in pairs if pair.why)
+    if disturbed > DIRTY_SHARE_LIMIT * len(pairs):
+        kept = pairs
+    else:
+        clean = Counter(pair.launch for pair in pairs if not pair.why)
+        kept = [p for p in pairs if not p.why and clean[p.launch] >= MIN_CLEAN_PAIRS]
+        thin = len(pairs) - disturbed - len(kept)
+        if thin:
+            reasons["too few clean pairs in the launch"] += thin
+    launches = sorted({pair.launch for pair in kept})
+    return PairedLaunches(
+        medians=tuple(tuple(p.median for p in kept if p.launch == n) for n in launches),
+        means=tuple(tuple(p.mean for p in kept if p.launch == n) for n in launches),
+        dropped=len(pairs) - len(kept),
+        disturbed=disturbed,
+        reasons=tuple(reasons.most_common()),
+    )
+
+
+def _pairs(blocks: Iterable[Block], baseline: str, candidate: str) -> list[_Pair]:
+    rounds: dict[tuple[int, int], dict[str, Block]] = defaultdict(dict)
+    for block in blocks:
+        if block.variant in {baseline, candidate}:
+            rounds[block.launch, block.round][block.variant] = block
+    found = []
+    for (launch, _), sides in sorted(rounds.items()):
+        if len(sides) < 2:  # noqa: PLR2004 - a round that was cut off
+            continue
+        base, other = sides[baseline], sides[candidate]
+        found.append(
+            _Pair(
+                launch=launch,
+                median=math.log(base.median_ns / other.median_ns),
+                mean=math.log(base.mean_ns / other.mean_ns),
+                why=tuple(sorted({*base.dirty, *other.dirty})),
+            )
+        )
+    return found

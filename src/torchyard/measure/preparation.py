@@ -1,0 +1,135 @@
+"""Before time is taken: each candidate is checked, compiled, warmed and asked what it needs.
+
+Done in the first launch with the processes that are then timed. A later launch only warms up.
+Accuracy comes before time: a candidate that is wrong is never reported as faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from torchyard.core.comparison import Accuracy, VariantMetrics
+from torchyard.core.records import decode
+from torchyard.core.variant import Variant
+from torchyard.measure.block_plan import BlockPlan, plan_block
+from torchyard.measure.crew import Crew, VariantFailed
+
+__all__ = ["Knowledge", "check_accuracy", "measure_metrics", "warm_up"]
+
+WARM_UP_LIMIT_S: Final = 8.0
+
+
+@dataclass
+class Knowledge:
+    """What is known of each variant so far, by name."""
+
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    metrics: dict[str, VariantMetrics] = field(default_factory=dict)
+    plans: dict[str, BlockPlan] = field(default_factory=dict)
+    iteration_ns: dict[str, float] = field(default_factory=dict)
+    first_calls_s: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def metrics_of(self, variant: Variant) -> VariantMetrics:
+        """Metrics with compile times: the first launch had empty caches, later ones had not."""
+        known = self.metrics.get(variant.name, VariantMetrics())
+        calls = self.first_calls_s.get(variant.name, [])
+        if variant.backend == "eager" or not calls:
+            return known
+        iteration_s = self.iteration_ns.get(variant.name, 0.0) / 1e9
+        warm = median(calls[1:]) if len(calls) > 1 else None
+        return replace(
+            known,
+            compile_cold_s=max(0.0, calls[0] - iteration_s),
+            compile_warm_s=None if warm is None else max(0.0, warm - iteration_s),
+        )
+
+
+def check_accuracy(
+    crew: Crew,
+    baseline: Variant,
+    candidate: Variant,
+    reference: Path,
+    knowledge: Knowledge,
+) -> None:
+    """Judge the candidate; the baseline writes the reference first if it is not there yet."""
+    limit_s = crew.settings.step_limit_s
+    if not reference.exists():
+        crew.ask(
+            baseline,
+            "reference",
+            phase="check",
+            limit_s=limit_s,
+            variant=baseline.name,
+            path=str(reference),
+        )
+    record = crew.ask(
+        candidate,
+        "judge",
+        phase="check",
+        limit_s=limit_s,
+        variant=candidate.name,
+        path=str(reference),
+    )
+    knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
+
+
+def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
+    """Compile if need be, run until stable, and choose the length of blocks once."""
+    answer = crew.ask(
+        variant,
+        "warm",
+        phase="warm-up",
+        limit_s=crew.settings.step_limit_s,
+        variant=variant.name,
+        seconds=WARM_UP_LIMIT_S,
+    )
+    knowledge.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
+    if variant.name not in knowledge.plans:
+        iteration_ns = float(answer["iteration_ns"])
+        knowledge.iteration_ns[variant.name] = iteration_ns
+        knowledge.plans[variant.name] = plan_block(
+            iteration_ns,
+            block_s=crew.settings.block_s,
+            training=crew.workload.mode == "training",
+        )
+        if not answer["stable"]:
+            knowledge.notes.append(
+                f"{variant.name} was still changing after {answer['warm_up_s']:.0f} s of warm-up"
+            )
+
+
+def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
+    """Peak memory and graphs; a side that cannot tell says why."""
+    try:
+        answer = crew.ask(
+            variant,
+            "measure",
+            phase="metrics",
+            limit_s=crew.settings.step_limit_s,
+            variant=variant.name,
+        )
+    except VariantFailed as failed:
+        if not failed.process_alive:
+            raise
+        answer = {"unavailable": [["metrics", failed.failure.message]]}
+    built = crew.built[variant.process_key]
+    unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
+    if built.get("flops") is None:
+        unavailable.append(("operations", str(built.get("flops_why_not", ""))))
+    knowledge.metrics[variant.name] = VariantMetrics(
+        peak_memory_bytes=answer.get("peak_memory_bytes"),
+        memory_method=str(answer.get("memory_method", "")),
+        graph_breaks=_breaks(answer.get("graph_breaks", [])),
+        graphs=answer.get("graphs"),
+        flops=built.get("flops"),
+        torch_version=str(crew.hellos[variant.process_key].get("torch", "")),
+        unavailable=tuple((item[0], item[1]) for item in unavailable),
+    )
+
+
+def _breaks(found: list[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(reason), int(count)) for reason, count in found)

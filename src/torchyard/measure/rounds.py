@@ -1,0 +1,166 @@
+"""The timed part of a launch: rounds of blocks in random order, re-seated now and then.
+
+In each round every variant gets one block, in an order drawn anew, so that drift, neighbours and
+the cost of following another variant hit all of them alike.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from torchyard.core.block import Block
+from torchyard.core.study import Reseat
+from torchyard.core.variant import Variant
+from torchyard.measure import guards
+from torchyard.measure.crew import Crew
+from torchyard.measure.gpu_clock import GpuClock
+from torchyard.measure.preparation import Knowledge
+from torchyard.measure.starting import threads_of
+
+__all__ = ["LaunchTiming", "choose_reseat", "run_rounds"]
+
+RESEAT_SHARE: Final = 0.06
+"""Moving the data may cost this share of the measuring time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTiming:
+    """How a launch's measuring time was spent."""
+
+    rounds: int
+    seats: int
+    wall_s: float
+    timed_s: float
+    moved_bytes: int
+    held_bytes: int
+
+
+def choose_reseat(method: Reseat, variants: Sequence[Variant], device: str) -> Reseat:
+    """Fresh pages, unless the comparison is about where memory comes from, or not on the CPU."""
+    if method != "auto":
+        return method
+    if device != "cpu":
+        return "off"
+    environments = {variant.environment for variant in variants}
+    about_memory = any(environment.touches_allocator() for environment in environments)
+    return "heap" if about_memory else "pages"
+
+
+def run_rounds(
+    crew: Crew,
+    knowledge: Knowledge,
+    *,
+    launch: int,
+    seconds: float,
+    min_rounds: int,
+    chance: random.Random,
+    gpu: GpuClock,
+    on_round: Callable[[list[Block]], None],
+) -> LaunchTiming:
+    """Measure until the seconds are used; hands over the blocks of each finished round."""
+    method = choose_reseat(crew.settings.reseat, crew.variants, crew.workload.device)
+    started = time.monotonic()
+    rounds = seats = moved = held = 0
+    timed_ns = 0
+    reseat_s = 0.0
+    every = 1
+    while rounds < min_rounds or time.monotonic() - started < seconds:
+        if method != "off" and rounds % every == 0:
+            before = time.monotonic()
+            moved, held = _reseat(crew, chance.randrange(2**31), method)
+            reseat_s = time.monotonic() - before
+            seats += 1
+        order = list(crew.variants)
+        chance.shuffle(order)
+        before = time.monotonic()
+        blocks = [
+            _block(crew, variant, knowledge, launch, rounds, position, seats, gpu)
+            for position, variant in enumerate(order)
+        ]
+        round_s = time.monotonic() - before
+        every = max(1, round(reseat_s / (RESEAT_SHARE * max(round_s, 1e-6))))
+        timed_ns += sum(block.wall_ns for block in blocks)
+        rounds += 1
+        on_round(blocks)
+    return LaunchTiming(
+        rounds=rounds,
+        seats=seats,
+        wall_s=time.monotonic() - started,
+        timed_s=timed_ns / 1e9,
+        moved_bytes=moved,
+        held_bytes=held,
+    )
+
+
+def _reseat(crew: Crew, seed: int, method: Reseat) -> tuple[int, int]:
+    """One seed for all processes: the sides get the same arrangement in different pages."""
+    moved = held = 0
+    for variant in crew.one_variant_per_process():
+        answer = crew.ask(
+            variant,
+            "reseat",
+            phase="re-seating",
+            limit_s=crew.settings.step_limit_s,
+            seed=seed,
+            method=method,
+        )
+        moved += int(answer["moved_bytes"])
+        held += int(answer["held_bytes"])
+    return moved, held
+
+
+def _block(
+    crew: Crew,
+    variant: Variant,
+    knowledge: Knowledge,
+    launch: int,
+    number: int,
+    position: int,
+    seat: int,
+    gpu: GpuClock,
+) -> Block:
+    plan = knowledge.plans[variant.name]
+    expected_s = plan.inner * plan.samples * knowledge.iteration_ns[variant.name] / 1e9
+    answer = crew.ask(
+        variant,
+        "block",
+        phase="timing",
+        limit_s=crew.settings.block_limit_s + 20 * expected_s,
+        variant=variant.name,
+        inner=plan.inner,
+        samples=plan.samples,
+        prime=plan.prime,
+        settle=crew.several_processes,
+        flush_l2=crew.settings.flush_l2,
+    )
+    reading = guards.reading_from(answer["readings"])
+    clock = gpu.read()
+    if clock is not None:
+        reading = replace(
+            reading,
+            sm_clock_mhz=clock.sm_clock_mhz,
+            throttle_reasons=clock.throttle_reasons,
+        )
+    samples = tuple(float(sample) for sample in answer["samples_ns"])
+    return Block(
+        launch=launch,
+        round=number,
+        position=position,
+        variant=variant.name,
+        seat=seat,
+        inner=int(answer["inner"]),
+        samples_ns=samples,
+        started_ns=int(answer["started_ns"]),
+        wall_ns=int(answer["wall_ns"]),
+        guard=reading,
+        dirty=guards.judge(
+            reading,
+            wall_ns=int(answer["wall_ns"]),
+            samples=len(samples),
+            threads=threads_of(variant, crew.settings),
+        ),
+    )

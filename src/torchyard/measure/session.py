@@ -1,0 +1,255 @@
+"""One workload, all candidates: launches, looks, and when to stop.
+
+A launch starts fresh processes, measures rounds, and ends them. After each launch from the
+`min_launches`-th on the data is looked at, with the share of the time that is used as the
+information fraction, so that `stats` can keep the error rate whatever the number of looks. A
+candidate that is decided leaves; the session ends when none is left or the time is used up.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, Protocol
+
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison, Failure
+from torchyard.core.events import Event, EventKind, Listener
+from torchyard.core.study import Study
+from torchyard.core.variant import Variant
+from torchyard.core.workload import Workload
+from torchyard.measure.crew import Crew, VariantFailed
+from torchyard.measure.gpu_clock import GpuClock
+from torchyard.measure.outcome import Spent, make_comparison, make_estimate
+from torchyard.measure.pacing import Pace
+from torchyard.measure.pairs import pair_blocks
+from torchyard.measure.preparation import (
+    Knowledge,
+    check_accuracy,
+    measure_metrics,
+    warm_up,
+)
+from torchyard.measure.rounds import LaunchTiming, choose_reseat, run_rounds
+from torchyard.measure.starting import LaunchDraw, draw_launch
+from torchyard.stats.estimate import decided
+from torchyard.stats.sequential import Look
+
+__all__ = ["Recorder", "WorkloadSession"]
+
+MIN_ROUNDS: Final = 6
+
+
+class Recorder(Protocol):
+    """Where what was seen is kept, as it happens."""
+
+    def add_target(self, name: str, facts: Mapping[str, object]) -> None:
+        """What a target said of itself."""
+
+    def add_launch(self, record: Mapping[str, object]) -> None:
+        """A launch that ended."""
+
+    def add_blocks(self, workload: Workload, blocks: Sequence[Block]) -> None:
+        """The blocks of a round."""
+
+
+class WorkloadSession:
+    """Measures one workload; `comparisons` can be read at any time, also after an interrupt."""
+
+    def __init__(
+        self,
+        study: Study,
+        workload: Workload,
+        *,
+        recorder: Recorder,
+        log_folder: Path,
+        scratch: Path,
+        listener: Listener,
+        chance: random.Random,
+    ) -> None:
+        self._study = study
+        self._workload = workload
+        self._recorder = recorder
+        self._log_folder = log_folder
+        self._scratch = scratch
+        self._listener = listener
+        self._chance = chance
+        self._active = list(study.candidates)
+        self._failures: dict[str, Failure] = {}
+        self._looks: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
+        self._spent_at_stop: dict[str, Spent] = {}
+        self._blocks: list[Block] = []
+        self._knowledge = Knowledge()
+        self._spent = Spent()
+        self._pace = Pace(study.budget)
+        self._gpu = GpuClock(workload.device)
+        if workload.device != "cpu" and self._gpu.why_not:
+            self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
+
+    def run(self) -> list[Comparison]:
+        """Measure until every candidate is decided, failed, or out of time."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        launch = 0
+        try:
+            while self._active:
+                try:
+                    self._launch(launch)
+                except VariantFailed as failed:
+                    self._take_out(failed)
+                else:
+                    self._look()
+                launch += 1
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return self.comparisons()
+
+    def comparisons(self) -> list[Comparison]:
+        """The rows as they stand now."""
+        return [
+            make_comparison(
+                self._workload,
+                self._study.baseline,
+                candidate,
+                blocks=self._blocks,
+                looks=self._looks[candidate.name],
+                budget=self._study.budget,
+                knowledge=self._knowledge,
+                spent=self._spent_at_stop.get(candidate.name, self._spent),
+                failure=self._failures.get(candidate.name),
+            )
+            for candidate in self._study.candidates
+        ]
+
+    def _launch(self, number: int) -> None:
+        """Fresh processes, preparation, rounds."""
+        variants = [self._study.baseline, *self._active]
+        draw = draw_launch(self._chance)
+        started = time.monotonic()
+        folder = self._log_folder / f"launch-{number:03d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._say("phase", f"launch {number + 1}: starting")
+        with Crew(
+            self._workload,
+            variants,
+            self._study.settings,
+            draw=draw,
+            log_folder=folder,
+            scratch=self._scratch,
+        ) as crew:
+            for variant in crew.one_variant_per_process() if number == 0 else ():
+                self._recorder.add_target(
+                    "-".join(variant.process_key), crew.hellos[variant.process_key]
+                )
+            self._prepare(crew)
+            self._pace.launch_ready(time.monotonic() - started)
+            self._say("phase", f"launch {number + 1}: measuring")
+            timing = run_rounds(
+                crew,
+                self._knowledge,
+                launch=number,
+                seconds=self._pace.seconds_for_rounds(),
+                min_rounds=MIN_ROUNDS,
+                chance=self._chance,
+                gpu=self._gpu,
+                on_round=self._keep,
+            )
+        self._pace.launch_done(timing)
+        self._spent.elapsed_s = self._pace.elapsed_s
+        self._spent.rounds_s += timing.wall_s
+        self._spent.timed_s += timing.timed_s
+        self._spent.launches += 1
+        self._record(number, variants, crew, draw, timing)
+
+    def _prepare(self, crew: Crew) -> None:
+        baseline = self._study.baseline
+        reference = self._scratch / "reference.pt"
+        if self._study.settings.check_accuracy:
+            for candidate in self._active:
+                if candidate.name not in self._knowledge.accuracy:
+                    self._say("phase", f"checking and compiling {candidate.name}")
+                    check_accuracy(crew, baseline, candidate, reference, self._knowledge)
+        for variant in crew.variants:
+            warm_up(crew, variant, self._knowledge)
+        for variant in crew.variants:
+            if variant.name not in self._knowledge.metrics:
+                measure_metrics(crew, variant, self._knowledge)
+
+    def _keep(self, blocks: list[Block]) -> None:
+        self._blocks.extend(blocks)
+        self._recorder.add_blocks(self._workload, blocks)
+
+    def _look(self) -> None:
+        """Estimate each candidate that is still measured, and let the decided ones go."""
+        last = self._pace.is_last_launch()
+        for candidate in list(self._active):
+            paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
+            usable = len(paired.medians)
+            enough = usable >= self._study.budget.min_launches
+            planned = self._study.budget.precision_goal > 0 and enough
+            looks = self._looks[candidate.name]
+            if not (last or planned) or usable == 0 or (looks and looks[-1].launches >= usable):
+                if last:
+                    self._stop(candidate)
+                continue
+            looks.append(Look(launches=usable, fraction=1.0 if last else self._pace.fraction))
+            found = make_estimate(paired, looks, self._study.budget, self._spent)
+            self._pace.learn(found, len(paired.medians[-1]))
+            spread = ""
+            if found.interval is not None:
+                spread = f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"
+            self._say("look", f"{candidate.name} {found.speedup:.3f}x{spread} {found.verdict}")
+            if last or decided(found, self._study.budget):
+                self._stop(candidate)
+
+    def _stop(self, candidate: Variant) -> None:
+        self._active.remove(candidate)
+        self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
+
+    def _take_out(self, failed: VariantFailed) -> None:
+        """A failed candidate leaves; without the baseline nothing can be compared."""
+        name = failed.failure.variant
+        self._say("warning", f"{name} failed: {failed.failure.message}")
+        gone = [c for c in self._active if c.name == name]
+        if not gone:
+            gone = list(self._active)
+        for candidate in gone:
+            self._failures[candidate.name] = failed.failure
+            self._active.remove(candidate)
+
+    def _record(
+        self,
+        number: int,
+        variants: Sequence[Variant],
+        crew: Crew,
+        draw: LaunchDraw,
+        timing: LaunchTiming,
+    ) -> None:
+        settings = self._study.settings
+        self._recorder.add_launch(
+            {
+                "workload": self._workload.label,
+                "launch": number,
+                "variants": [variant.name for variant in variants],
+                "start_s": self._pace.last_start_s,
+                "draw": asdict(draw),
+                "timing": asdict(timing),
+                "reseat": choose_reseat(settings.reseat, variants, self._workload.device),
+                "randomisation_off": {
+                    "-".join(key): hello.get("randomisation_off")
+                    for key, hello in crew.hellos.items()
+                },
+            }
+        )
+
+    def _say(self, kind: EventKind, text: str) -> None:
+        self._listener(
+            Event(
+                kind=kind,
+                text=text,
+                workload=self._workload.label,
+                fraction=self._pace.fraction_of_session,
+            )
+        )

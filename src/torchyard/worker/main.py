@@ -1,0 +1,129 @@
+"""The worker: answers the yard's questions inside the target, one at a time.
+
+Reads blocking from its pipe, so a waiting worker uses no CPU. An exception of the workload is an
+answer, not the end of the worker. Knows nothing of pairs, launches or statistics.
+"""
+
+import gc
+import os
+import platform
+import sys
+import traceback
+from typing import Any, Callable, Dict, List
+
+from torchyard.worker import layout, wire
+from torchyard.worker.built import CannotBuild
+
+OLDEST_TORCH = (2, 0)
+
+
+def main(channel: wire.Channel, arguments: List[str]) -> int:
+    """Serve until told to quit or until the yard is gone."""
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "--layout":
+            pages, heap_bytes = value.split(",")
+            layout.shift(int(pages), int(heap_bytes))
+    try:
+        facts = _handshake()
+    except ImportError as error:
+        channel.receive()
+        channel.send(wire.complaint("no-torch", str(error), traceback.format_exc()))
+        return 1
+    except Exception as error:
+        channel.receive()
+        channel.send(wire.complaint("no-torch", _say(error), traceback.format_exc()))
+        return 1
+    from torchyard.worker.desk import Desk
+
+    desk = Desk(lambda text: channel.send({"note": text}))
+    verbs: Dict[str, Callable[..., Any]] = {
+        "hello": lambda: facts,
+        "build": desk.build,
+        "reference": desk.reference,
+        "judge": desk.judge,
+        "warm": desk.warm,
+        "block": desk.block,
+        "reseat": desk.reseat,
+        "measure": desk.measure,
+        "list": desk.list_names,
+    }
+    while True:
+        try:
+            question = channel.receive()
+        except wire.ChannelClosed:
+            return 0
+        verb = question.pop("ask", "")
+        if verb == "quit":
+            channel.send(wire.answer({}))
+            return 0
+        try:
+            reply = wire.answer(verbs[verb](**question))
+        except CannotBuild as error:
+            reply = wire.complaint("cannot-build", str(error), hint=error.hint)
+        except MemoryError as error:
+            reply = wire.complaint("out-of-memory", _say(error), traceback.format_exc())
+        except Exception as error:
+            kind = "out-of-memory" if _is_device_memory(error) else "raised"
+            reply = wire.complaint(kind, _say(error), traceback.format_exc())
+            error.__traceback__ = None
+            gc.collect()
+        channel.send(reply)
+
+
+def _say(error: BaseException) -> str:
+    return type(error).__name__ + ": " + str(error)[:2000]
+
+
+def _is_device_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
+def _handshake() -> Dict[str, Any]:
+    import torch
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST_TORCH:
+        raise ImportError("torch " + torch.__version__ + " is too old: 2.0 or newer is needed")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit():
+        torch.set_num_threads(int(threads))
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices += [
+            "cuda:%d %s" % (index, torch.cuda.get_device_name(index))
+            for index in range(torch.cuda.device_count())
+        ]
+    libraries = _loaded_libraries()
+    return {
+        "protocol": wire.PROTOCOL,
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "torch": torch.__version__,
+        "torch_git": getattr(torch.version, "git_version", ""),
+        "torch_config": torch.__config__.show(),
+        "devices": devices,
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "openmp": [name for name in libraries if _matches(name, ("libgomp", "libiomp", "libomp"))],
+        "allocators": [
+            name
+            for name in libraries
+            if _matches(name, ("libtcmalloc", "libjemalloc", "libmimalloc"))
+        ],
+        "randomisation_off": layout.randomisation_is_off(),
+    }
+
+
+def _loaded_libraries() -> List[str]:
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = {line.split(None, 5)[5].strip() for line in file if line.count("/") > 0}
+    except (OSError, IndexError):
+        return []
+    return sorted({os.path.basename(path) for path in paths})
+
+
+def _matches(name: str, starts: Any) -> bool:
+    return any(name.startswith(start) for start in starts)

@@ -1,0 +1,96 @@
+"""What is known of a side besides its time: peak memory, operations, graphs.
+
+Memory is accounted alike on both sides and on both kinds of device: the largest number of bytes of
+tensors alive at one time during an iteration, above what was alive before it. On CUDA the caching
+allocator keeps that count; on the CPU it is summed up from the profiler's allocation events, since
+the resident size of a process that holds both sides says nothing of either.
+"""
+
+import gc
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.side import Side
+
+
+def measure(side: Side) -> Dict[str, Any]:
+    """Memory and graph counters of one side."""
+    side.first_call()
+    peak, method, why_not = peak_memory(side)
+    result: Dict[str, Any] = {
+        "peak_memory_bytes": peak,
+        "memory_method": method,
+        "unavailable": [] if why_not is None else [["peak memory", why_not]],
+    }
+    result.update(side.graph_counters)
+    return result
+
+
+def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
+    """Peak bytes of an iteration, how they were counted, and why not if they could not be."""
+    gc.collect()
+    if torch.device(side.device).type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        _iterate(side)
+        torch.cuda.synchronize()
+        peak = int(torch.cuda.max_memory_allocated() - before)
+        return peak, "tensor bytes alive above the start, CUDA allocator", None
+    try:
+        return _cpu_peak(side), "tensor bytes alive above the start, CPU allocator", None
+    except Exception as error:
+        return None, "", "the profiler cannot count allocations: " + type(error).__name__
+
+
+def _cpu_peak(side: Side) -> int:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        _iterate(side)
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns() if hasattr(e, "start_ns") else e.start_us())
+    alive = peak = 0
+    for event in events:
+        alive += event.nbytes()
+        peak = max(peak, alive)
+    return peak
+
+
+def _iterate(side: Side) -> None:
+    with side.context():
+        side.caller()()
+        side.model.forget_gradients()
+
+
+def count_flops(side: Side) -> Tuple[Optional[float], str]:
+    """Floating-point operations of one eager iteration, or why they are unknown."""
+    if side.model.built.flops is not None and not side.model.training:
+        return float(side.model.built.flops), ""
+    try:
+        from torch.utils.flop_counter import FlopCounterMode
+    except ImportError:
+        return None, "torch " + torch.__version__ + " has no flop counter"
+    try:
+        with side.context(), FlopCounterMode(display=False) as counter:
+            side.caller()()
+    except Exception as error:
+        return None, "the flop counter failed: " + type(error).__name__
+    finally:
+        side.model.rewind()
+    total = float(counter.get_total_flops())
+    return (total, "") if total > 0 else (None, "the flop counter knows none of its operators")
+
+
+def versions() -> List[Tuple[str, str]]:
+    """Packages of the target that a workload may come from."""
+    found = []
+    for name in ("transformers", "timm", "torchvision", "triton"):
+        try:
+            from importlib.metadata import version
+
+            found.append((name, version(name)))
+        except Exception:  # noqa: S112 - any damage means it is not usable here
+            continue
+    return found

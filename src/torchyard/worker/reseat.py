@@ -1,0 +1,157 @@
+"""Re-seating: move parameters and inputs to fresh memory between blocks.
+
+Two processes that run identical code differ by some percent, mostly because of where their data
+happens to lie (physical pages, cache sets). A process keeps the places it drew; re-seating draws
+new ones many times inside one launch, so that the launch's median is over many placements.
+
+Tensor objects keep their identity (`Tensor.set_` on the same object), so optimisers, tied weights,
+views and compiled code that takes parameters as inputs go on working. What cannot be moved (other
+devices, sparse or subclassed tensors) is counted as held.
+"""
+
+import mmap
+import random
+import time
+from typing import Any, Dict, Iterable, List
+
+import torch
+
+from torchyard.worker import layout
+from torchyard.worker.built import flatten
+from torchyard.worker.side import Model
+
+LINE_BYTES = 64
+SPREAD_PAGES = 8
+
+
+class Seat:
+    """One storage as it was made: the tensors that live in it, at which bytes, how long it is."""
+
+    def __init__(self, storage: Any) -> None:
+        self.size_bytes = int(storage.nbytes())
+        self.place = 0
+        self.tensors: List[Any] = []
+
+    def add(self, tensor: Any) -> None:
+        """A tensor or view that shares the storage."""
+        self.tensors.append(tensor)
+
+    def move(self, arena: Any, place: int) -> int:
+        """Copy the bytes to `place` in the arena and point the tensors there."""
+        old = self.tensors[0].untyped_storage()
+        size = self.size_bytes
+        source = torch.empty(0, dtype=torch.uint8).set_(old, self.place, (size,), (1,))
+        new = arena.untyped_storage()
+        with torch.no_grad():
+            arena[place : place + size].copy_(source)
+            for tensor in self.tensors:
+                width = tensor.element_size()
+                inside = tensor.storage_offset() - self.place // width
+                tensor.set_(new, place // width + inside, tensor.size(), tensor.stride())
+        self.place = place
+        return size
+
+
+class Seater:
+    """Knows every movable storage of the models, and moves them on request."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self._models = list(models)
+        self._seats: List[Seat] = []
+        self._known: Dict[int, Any] = {}
+        self._held_bytes = 0
+        self._pads: List[Any] = []
+
+    def reseat(self, seed: int, method: str) -> Dict[str, Any]:
+        """Move everything movable; how many bytes moved, how many could not, how long it took."""
+        started_ns = time.perf_counter_ns()
+        draw = random.Random(seed)
+        for model in self._models:
+            model.rewind()
+        moved_bytes = 0
+        if method != "off":
+            self._find_new()
+            draw.shuffle(self._seats)
+            if method == "pages":
+                moved_bytes = _to_fresh_pages(self._seats, draw)
+            else:
+                moved_bytes = _to_fresh_heap(self._seats, draw)
+                self._pads = [bytearray(draw.randrange(1 << 16)) for _ in range(draw.randrange(8))]
+            layout.give_back_free_heap()
+        return {
+            "moved_bytes": moved_bytes,
+            "held_bytes": self._held_bytes,
+            "duration_ns": time.perf_counter_ns() - started_ns,
+        }
+
+    def _find_new(self) -> None:
+        """Tensors that were not there before, such as the optimiser's state after a first step."""
+        found: Dict[int, Seat] = {}
+        for model in self._models:
+            for tensor in _tensors_of(model):
+                if id(tensor) in self._known:
+                    continue
+                self._known[id(tensor)] = tensor
+                if not _movable(tensor):
+                    self._held_bytes += _size_bytes(tensor)
+                    continue
+                storage = tensor.untyped_storage()
+                seat = found.get(storage.data_ptr())
+                if seat is None:
+                    seat = found[storage.data_ptr()] = Seat(storage)
+                seat.add(tensor)
+        self._seats.extend(found.values())
+
+
+def _tensors_of(model: Model) -> List[Any]:
+    found = model.state() + flatten(model.args) + flatten(model.kwargs)
+    if model.optimizer is not None:
+        for state in model.optimizer.state.values():
+            found.extend(flatten(state))
+    return found
+
+
+def _movable(tensor: Any) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return (
+        plain
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and tensor.untyped_storage().nbytes() > 0
+    )
+
+
+def _size_bytes(tensor: Any) -> int:
+    try:
+        return int(tensor.numel()) * int(tensor.element_size())
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _to_fresh_pages(seats: List[Seat], draw: random.Random) -> int:
+    """Every storage into one new anonymous mapping, at random cache lines."""
+    if not seats:
+        return 0
+    places: List[int] = []
+    end = draw.randrange(SPREAD_PAGES) * mmap.PAGESIZE
+    for seat in seats:
+        end += draw.randrange(1, mmap.PAGESIZE // LINE_BYTES + 1) * LINE_BYTES
+        places.append(end)
+        end += _round_up(seat.size_bytes)
+    arena = torch.frombuffer(mmap.mmap(-1, end + mmap.PAGESIZE), dtype=torch.uint8)
+    return sum(seat.move(arena, place) for seat, place in zip(seats, places))
+
+
+def _to_fresh_heap(seats: List[Seat], draw: random.Random) -> int:
+    """Every storage into a new block of the process's own allocator, at a random cache line."""
+    moved = 0
+    for seat in seats:
+        offset = draw.randrange(mmap.PAGESIZE // LINE_BYTES) * LINE_BYTES
+        arena = torch.empty(offset + _round_up(seat.size_bytes), dtype=torch.uint8)
+        moved += seat.move(arena, offset)
+    return moved
+
+
+def _round_up(size_bytes: int) -> int:
+    return (size_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES

@@ -1,0 +1,185 @@
+"""One variant inside this worker: a model in a precision, made callable by a backend.
+
+Sides of one precision share the module object and the inputs. `iterate` is the only way to run
+one, for checking, warming and timing alike, so that what is checked is what is timed.
+"""
+
+import contextlib
+import copy
+import time
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker import backends, graphs
+from torchyard.worker.built import Built, CannotBuild, flatten, map_tensors
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class Model:
+    """A built workload in one data type: module, inputs, optimiser, and how it all began."""
+
+    def __init__(self, built: Built, training: bool, step: bool) -> None:
+        self.module = built.module
+        self.args = built.args
+        self.kwargs = built.kwargs
+        self.built = built
+        self.training = training
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer: Optional[Any] = None
+        self.module.train(training)
+        if training and step:
+            if built.optimizer is None:
+                raise CannotBuild(
+                    "this workload offers no optimiser", hint="leave out --optimizer-step"
+                )
+            self.optimizer = built.optimizer(self.parameters)
+        self.changes = training or built.mutates
+        self._began = [t.detach().clone() for t in self.state()] if self.changes else []
+
+    def state(self) -> List[Any]:
+        """Parameters and buffers, in a stable order."""
+        return list(self.module.parameters()) + list(self.module.buffers())
+
+    def rewind(self) -> None:
+        """Put parameters and buffers back to how they began: training must not drift away."""
+        if not self.changes:
+            return
+        with torch.no_grad():
+            for tensor, began in zip(self.state(), self._began):
+                tensor.copy_(began)
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Drop gradients, as a training loop does between steps."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def forget_optimizer_state(self) -> None:
+        """Start the optimiser anew, for a check that must not depend on what ran before."""
+        if self.optimizer is not None:
+            self.optimizer = self.built.optimizer(self.parameters)  # type: ignore[misc]
+
+
+def convert(built: Built, dtype: Any) -> Built:
+    """A deep copy of the workload in another data type; integers and booleans stay."""
+    module = copy.deepcopy(built.module).to(dtype)
+
+    def change(tensor: Any) -> Any:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor.clone()
+
+    return Built(
+        module,
+        map_tensors(built.args, change),
+        map_tensors(built.kwargs, change),
+        built.loss,
+        built.loss_said,
+        built.optimizer,
+        built.flops,
+        built.mutates,
+    )
+
+
+class Side:
+    """One variant, ready to iterate."""
+
+    def __init__(self, name: str, backend: str, precision: str, model: Model, device: str) -> None:
+        self.name = name
+        self.backend = backend
+        self.precision = precision
+        self.model = model
+        self.device = device
+        self.function = backends.resolve(backend)(model.module)
+        self.first_call_s: Optional[float] = None
+        self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
+
+    @contextlib.contextmanager
+    def context(self) -> Any:
+        """What the calls run in: gradients on or off, autocast on or off."""
+        with contextlib.ExitStack() as stack:
+            if not self.model.training:
+                stack.enter_context(torch.no_grad())
+            if self.precision == "amp":
+                stack.enter_context(self._autocast())
+            yield
+
+    def _autocast(self) -> ContextManager[Any]:
+        kind = torch.device(self.device).type
+        dtype = torch.bfloat16 if kind == "cpu" else torch.float16
+        return torch.autocast(device_type=kind, dtype=dtype)
+
+    def caller(self) -> Callable[[], Any]:
+        """One iteration as a call without arguments, with as little around it as can be."""
+        function, args, kwargs = self.function, self.model.args, self.model.kwargs
+        if not self.model.training:
+            if kwargs:
+                return lambda: function(*args, **kwargs)
+            return lambda: function(*args)
+        loss_of, optimizer = self.model.built.loss, self.model.optimizer
+        if loss_of is None:
+            raise CannotBuild("this workload offers no training", hint="use --mode inference")
+        if optimizer is None:
+
+            def step() -> Any:
+                loss_of(function(*args, **kwargs)).backward()
+
+        else:
+
+            def step() -> Any:
+                loss_of(function(*args, **kwargs)).backward()
+                optimizer.step()
+
+        return step
+
+    def first_call(self) -> None:
+        """Run once and remember how long it took: compilation happens here."""
+        if self.first_call_s is not None:
+            return
+        compiled = self.function is not self.model.module
+        if compiled:
+            graphs.clear_counters()
+        started = time.perf_counter()
+        with self.context():
+            self.caller()()
+        self.synchronize()
+        self.first_call_s = time.perf_counter() - started
+        if compiled:
+            self.graph_counters = graphs.read_counters()
+        self.model.forget_gradients()
+
+    def results(self, seed: int) -> Tuple[Dict[str, List[Any]], bool]:
+        """Outputs of one iteration from the beginning, and whether they hold a loss.
+
+        In training: outputs, loss, gradients, buffers, and parameters after the optimiser's step.
+        """
+        self.first_call()
+        model = self.model
+        model.rewind()
+        model.forget_optimizer_state()
+        torch.manual_seed(seed)
+        with self.context():
+            output = self.function(*model.args, **model.kwargs)
+            found = {"output": _keep(flatten(output))}
+            if model.training:
+                loss = model.built.loss(output)  # type: ignore[misc]
+                loss.backward()
+                found["loss"] = _keep([loss])
+                found["gradient"] = _keep([p.grad for p in model.parameters if p.grad is not None])
+                if model.optimizer is not None:
+                    model.optimizer.step()
+                found["buffer"] = _keep(list(model.module.buffers()))
+            if model.optimizer is not None or model.built.mutates:
+                found["parameter"] = _keep(list(model.module.parameters()))
+        model.rewind()
+        model.forget_optimizer_state()
+        return found, model.training
+
+    def synchronize(self) -> None:
+        """Wait for the device; nothing to wait for on the CPU."""
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _keep(tensors: List[Any]) -> List[Any]:
+    return [tensor.detach().clone() for tensor in tensors]

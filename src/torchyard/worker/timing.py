@@ -1,0 +1,134 @@
+"""One block: a short batch of timed iterations of one side, with the readings around it.
+
+A sample is the mean of `inner` calls between two looks at the clock; a block is a list of samples.
+On the CPU the clock is the host's. On CUDA events are recorded around each sample and read after
+one synchronisation at the end, so that nothing waits inside the block; the host's clock stands
+beside them as the block's wall time. Gradients are dropped between samples, outside the timed part.
+"""
+
+import gc
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+from torchyard.worker import readings
+from torchyard.worker.side import Side
+
+SETTLE_STEP_S = 0.002
+SETTLE_LIMIT_S = 0.4
+
+
+def run_block(
+    side: Side, inner: int, samples: int, prime: int, settle: bool, flush_l2: bool
+) -> Dict[str, Any]:
+    """Time the block and say what happened to the process meanwhile."""
+    cuda = torch.device(side.device).type == "cuda"
+    reset = side.model.forget_gradients if side.model.training else None
+    gc.disable()
+    try:
+        with side.context():
+            call = side.caller()
+            for _ in range(prime):
+                call()
+                if reset is not None:
+                    reset()
+            side.synchronize()
+            before = readings.read()
+            started_ns = time.perf_counter_ns()
+            if cuda:
+                durations = _cuda_samples(call, inner, samples, reset, flush_l2, side.device)
+            else:
+                durations = _host_samples(call, inner, samples, reset)
+            wall_ns = time.perf_counter_ns() - started_ns
+            after = readings.read()
+    finally:
+        gc.enable()
+    result: Dict[str, Any] = {
+        "samples_ns": durations,
+        "inner": inner,
+        "started_ns": started_ns,
+        "wall_ns": wall_ns,
+        "readings": readings.difference(before, after),
+    }
+    if settle:
+        result["settle_ns"] = wait_until_idle()
+    return result
+
+
+def _host_samples(
+    call: Callable[[], Any], inner: int, samples: int, reset: Optional[Callable[[], None]]
+) -> List[float]:
+    clock = time.perf_counter_ns
+    durations: List[float] = [0.0] * samples
+    if reset is not None:
+        for index in range(samples):
+            start = clock()
+            call()
+            durations[index] = clock() - start
+            reset()
+    elif inner == 1:
+        for index in range(samples):
+            start = clock()
+            call()
+            durations[index] = clock() - start
+    else:
+        calls = range(inner)
+        for index in range(samples):
+            start = clock()
+            for _ in calls:
+                call()
+            durations[index] = (clock() - start) / inner
+    return durations
+
+
+_flush_buffer: Dict[str, Any] = {}
+
+
+def _cuda_samples(
+    call: Callable[[], Any],
+    inner: int,
+    samples: int,
+    reset: Optional[Callable[[], None]],
+    flush_l2: bool,
+    device: str,
+) -> List[float]:
+    starts = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
+    buffer = _l2_buffer(device) if flush_l2 else None
+    for start, end in zip(starts, ends):
+        if buffer is not None:
+            buffer.zero_()
+        start.record()
+        for _ in range(inner):
+            call()
+        end.record()
+        if reset is not None:
+            reset()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
+
+
+def _l2_buffer(device: str) -> Any:
+    if device not in _flush_buffer:
+        properties = torch.cuda.get_device_properties(torch.device(device))
+        size_bytes = 2 * getattr(properties, "L2_cache_size", 128 << 20)
+        _flush_buffer[device] = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    return _flush_buffer[device]
+
+
+def wait_until_idle() -> int:
+    """Sleep until this process's own threads stopped spinning; how long that took.
+
+    OpenMP threads spin for a while after a parallel region (GNU: some milliseconds, Intel: 200 ms)
+    and would take a core from the other side's block.
+    """
+    started_ns = time.perf_counter_ns()
+    deadline_ns = started_ns + int(SETTLE_LIMIT_S * 1e9)
+    while True:
+        cpu_before, wall_before = time.process_time_ns(), time.perf_counter_ns()
+        time.sleep(SETTLE_STEP_S)
+        used = time.process_time_ns() - cpu_before
+        now = time.perf_counter_ns()
+        if used < 0.1 * (now - wall_before) or now > deadline_ns:
+            return now - started_ns

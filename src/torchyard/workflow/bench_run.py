@@ -1,0 +1,130 @@
+"""A bench run: every workload of a study, one after the other, kept as it happens.
+
+Joins `measure` with `results`. What is finished when the run is interrupted or killed stays in the
+run folder; the comparison that was under way is written with what it had.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchyard.core.comparison import Comparison, Estimate, Verdict
+from torchyard.core.events import Event, Listener
+from torchyard.core.study import Study
+from torchyard.errors import NothingToDo
+from torchyard.machine.facts import read_facts
+from torchyard.measure.session import WorkloadSession
+from torchyard.results.run_folder import RunWriter
+
+__all__ = ["run_bench"]
+
+
+def run_bench(
+    study: Study, *, folder: Path, command: Sequence[str], listener: Listener
+) -> list[Comparison]:
+    """Measure the study into the folder; the rows in the order of the workloads."""
+    if not study.workloads or not study.candidates:
+        raise NothingToDo(
+            "the study compares nothing",
+            why="it has no workload" if not study.workloads else "it has no candidate",
+            hint="name workloads with --only or --suite, and candidates with --candidate",
+        )
+    writer = RunWriter.create(folder, study=study, command=command, machine=read_facts())
+    rows: list[Comparison] = []
+    try:
+        for number, workload in enumerate(study.workloads):
+            _begin(listener, study, number)
+            session = WorkloadSession(
+                study,
+                workload,
+                recorder=writer,
+                log_folder=writer.logs / f"workload-{number:03d}",
+                scratch=folder / "scratch" / f"{number:03d}",
+                listener=_scaled(listener, number, len(study.workloads)),
+                chance=random.Random(f"{study.settings.seed}/{number}"),
+            )
+            try:
+                found = session.run()
+            except KeyboardInterrupt:
+                rows.extend(session.comparisons())
+                raise
+            rows.extend(found)
+            for comparison in found:
+                listener(
+                    Event(
+                        kind="comparison",
+                        text=f"{comparison.candidate}: {comparison.verdict}",
+                        workload=workload.label,
+                        fraction=(number + 1) / len(study.workloads),
+                        comparison=comparison,
+                    )
+                )
+                writer.add_comparison(comparison)
+    except KeyboardInterrupt:
+        for comparison in rows:
+            writer.add_comparison(comparison)
+        writer.finish("interrupted")
+        raise
+    except BaseException:
+        writer.finish("failed")
+        raise
+    finally:
+        _remove_if_empty(folder / "scratch")
+    rows = _adjusted(rows, study.budget.alpha)
+    for comparison in rows:
+        writer.add_comparison(comparison)
+    writer.finish("finished")
+    return rows
+
+
+def _adjusted(rows: list[Comparison], alpha: float) -> list[Comparison]:
+    """Verdicts after correction for the number of comparisons in the run."""
+    from torchyard.stats.suite import adjust_for_suite
+
+    tested = [row for row in rows if row.estimate is not None]
+    estimates: list[Estimate] = adjust_for_suite(
+        [row.estimate for row in tested if row.estimate is not None], alpha
+    )
+    changed = dict(zip(map(id, tested), estimates, strict=True))
+    result = []
+    for row in rows:
+        found = changed.get(id(row))
+        if found is None:
+            result.append(row)
+            continue
+        decided = row.verdict in {Verdict.FASTER, Verdict.SLOWER}
+        verdict = found.verdict if decided else row.verdict
+        result.append(replace(row, estimate=found, verdict=verdict))
+    return result
+
+
+def _begin(listener: Listener, study: Study, number: int) -> None:
+    workload = study.workloads[number]
+    listener(
+        Event(
+            kind="workload",
+            text=f"{number + 1} of {len(study.workloads)}",
+            workload=workload.label,
+            fraction=number / len(study.workloads),
+        )
+    )
+
+
+def _scaled(listener: Listener, number: int, total: int) -> Listener:
+    """A session's own fraction as a part of the whole run's."""
+
+    def scaled(event: Event) -> None:
+        inside = 0.0 if event.fraction is None else event.fraction
+        listener(replace(event, fraction=(number + inside) / total))
+
+    return scaled
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return
