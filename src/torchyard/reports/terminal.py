@@ -28,6 +28,7 @@ from torchyard.results.run_reader import Run
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["comparison_table", "summary_lines", "to_text"]
 
@@ -61,12 +62,18 @@ def to_text(run: Run) -> str:
 
     page = StringIO()
     console = Console(
-        file=page, width=_TEXT_WIDTH, color_system=None, force_terminal=False, highlight=False
+        file=page,
+        width=_TEXT_WIDTH,
+        color_system=None,
+        force_terminal=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
-    console.print(f"{one_line(run.study.name)}  ({run.state}, {run.id})", markup=False)
+    console.print(f"{one_line(run.study.name)}  ({run.state}, {run.id})")
     console.print(comparison_table(run.comparisons, precision_goal=run.study.budget.precision_goal))
     for line in summary_lines(run.comparisons, confidence=1 - run.study.budget.alpha):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
@@ -101,7 +108,7 @@ class ComparisonTable:
     def _one_line_table(self) -> Table:
         table = self._frame()
         table.add_column("workload", overflow="fold", ratio=1)
-        table.add_column(self._baseline_header(" "), justify="right")
+        table.add_column(self._baseline_header(" time"), justify="right")
         table.add_column("candidate", overflow="fold")
         table.add_column("time", justify="right", no_wrap=True)
         table.add_column("speedup", justify="right", no_wrap=True)
@@ -129,7 +136,7 @@ class ComparisonTable:
     def _two_line_table(self) -> Table:
         table = self._frame()
         table.add_column("workload\ncandidate", overflow="fold", ratio=1)
-        table.add_column(self._baseline_header("\n") + "\ntime", justify="right", no_wrap=True)
+        table.add_column(self._baseline_header("\ntime"), justify="right", no_wrap=True)
         table.add_column("speedup\ninterval", justify="right", no_wrap=True)
         table.add_column("verdict\np", no_wrap=True)
         table.add_column("launches\n/pairs", justify="right", no_wrap=True)
@@ -157,9 +164,10 @@ class ComparisonTable:
             box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold"
         )
 
-    def _baseline_header(self, between: str) -> str:
-        name = self._common_baseline or "baseline"
-        return self._fit(f"{name}{between}time" if between == " " else name)
+    def _baseline_header(self, after: str) -> Text:
+        from rich.text import Text
+
+        return Text(self._fit((self._common_baseline or "baseline") + after))
 
     def _baseline_time(self, comparison: Comparison) -> str:
         time = time_text(comparison.baseline_metrics)

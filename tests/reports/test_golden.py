@@ -1,0 +1,49 @@
+"""Every format against its golden file. UPDATE_GOLDEN=1 writes them anew; look at the difference."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from sample_run import write_run
+
+from torchyard.reports.formats import FORMATS
+from torchyard.reports.terminal import comparison_table
+from torchyard.results.run_reader import Run
+
+GOLDEN = Path(__file__).parent / "golden"
+ENDINGS = {"terminal": "txt", "markdown": "md", "csv": "csv", "json": "json", "html": "html"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return write_run(tmp_path_factory.mktemp("runs") / "sample")
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_bytes(text.encode())
+    assert text.encode() == path.read_bytes(), f"{name} differs; UPDATE_GOLDEN=1 accepts it"
+
+
+def test_every_format_has_a_golden_file() -> None:
+    assert set(ENDINGS) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", sorted(ENDINGS))
+def test_format(name: str, run: Run) -> None:
+    check(f"report.{ENDINGS[name]}", FORMATS[name](run))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_table_of_a_terminal(width: int, run: Run) -> None:
+    page = StringIO()
+    console = Console(
+        file=page, width=width, force_terminal=True, color_system="standard", _environ={}
+    )
+    console.print(comparison_table(run.comparisons, precision_goal=0.01))
+    check(f"terminal-{width}.txt", page.getvalue())
