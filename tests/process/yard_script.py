@@ -1,11 +1,13 @@
 """A yard of its own for the tests that end one with kill -9.
 
 Prints the worker's mark and stays. The first argument: what the worker forks ("none", "child",
-"session"), or "hang": it reads no more, and so cannot see the end of its pipe; the second: "stay", "exit" (end in the usual way) or "raise".
+"session"), or "hang": it reads no more, and so cannot see the end of its pipe; the second: "stay", "exit" (end in the usual way), "raise", or "fork": a
+fork of the yard ends in the usual way, and then the worker is asked again.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
@@ -33,3 +35,10 @@ if ending == "raise":
     raise RuntimeError("an error of the yard")
 if ending == "stay":
     time.sleep(600)
+if ending == "fork":
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # runs what is registered for the end of the yard
+    os.waitpid(child, 0)
+    worker.ask("echo", limit_s=20)
+    sys.stdout.write("still answers\n")
