@@ -7,7 +7,7 @@ alone costs three times the start of Python. The group in `group.py` shows the s
 COMMANDS: "dict[str, tuple[str, str]]" = {
     "bench": (
         "torchyard.cli.bench:bench",
-        "compare variants on workloads: which is faster, by how much, how sure",
+        "compare variants on workloads: which is faster, and how sure",
     ),
     "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),

@@ -10,6 +10,7 @@ import sys
 import click
 from click.exceptions import Exit
 
+from torchyard.cli.commands import COMMANDS
 from torchyard.cli.group import program
 from torchyard.cli.output import print_error
 from torchyard.errors import TorchyardError, UsageError
@@ -38,7 +39,7 @@ def invoke(arguments: list[str]) -> int:
     except (TorchyardError, click.ClickException) as error:
         if debug:
             _print_traceback()
-        ours = _ours(error)
+        ours = _ours(error, arguments)
         print_error(ours, as_json=as_json, exit_code=ours.exit_code)
         return ours.exit_code
     except Exception as error:  # noqa: BLE001  # the last place that can still say something useful
@@ -78,13 +79,13 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _ours(error: TorchyardError | click.ClickException) -> TorchyardError:
+def _ours(error: TorchyardError | click.ClickException, arguments: list[str]) -> TorchyardError:
     """Click's complaints in our words."""
     if isinstance(error, TorchyardError):
         return error
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "torchyard"
-    hint = f"`{path} --help` shows what there is"
+    # Some of click's errors do not know their command, so it is read from the command line.
+    command = next((word for word in arguments if word in COMMANDS), "")
+    hint = f"`torchyard {command + ' ' if command else ''}--help` shows what there is"
     if isinstance(error, click.NoSuchOption):
         return UsageError(f"there is no option {error.option_name!r}", hint=_near(error) or hint)
     return UsageError(error.format_message().rstrip("."), hint=hint)

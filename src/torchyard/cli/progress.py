@@ -89,7 +89,9 @@ def _on_bar(heard: Heard, progress: Progress) -> Listener:
         text = printable(_say(event))
         if event.kind in ("comparison", "warning"):
             progress.console.print(text, markup=False, highlight=False)
-        progress.update(task, description=text, completed=event.fraction)
+            progress.update(task, completed=event.fraction)
+        else:
+            progress.update(task, description=text, completed=event.fraction)
 
     return listen
 

@@ -24,7 +24,7 @@ def find_run(text: str) -> Path:
             )
         return found
     as_path = Path(text).expanduser()
-    if as_path.is_dir():
+    if text and as_path.is_dir():
         return as_path
     if text not in {"", ".", ".."} and "/" not in text and (home / text).is_dir():
         return home / text

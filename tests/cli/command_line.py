@@ -1,0 +1,61 @@
+"""Running the program in tests: in this process for speed, in its own where that matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from torchyard.cli.main import run
+
+__all__ = ["Ended", "call", "program", "study_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+    """Run a command line inside this process."""
+    capsys.readouterr()
+    code = run(list(arguments))
+    captured = capsys.readouterr()
+    return Ended(code=code, out=captured.out, err=captured.err)
+
+
+def program(*arguments: str, cwd: Path | None = None, **variables: str) -> Ended:
+    """Run a command line as its own process, without this process's colours and columns."""
+    kept = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
+    done = subprocess.run(
+        [sys.executable, "-m", "torchyard", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+        env={**kept, **variables},
+        stdin=subprocess.DEVNULL,
+    )
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def study_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    """The study that `bench` would run, as plain values."""
+    import json
+
+    ended = call(capsys, "bench", "--dry-run", "--json", *arguments)
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert document["schema"] == 1
+    study = document["study"]
+    assert isinstance(study, dict)
+    return study

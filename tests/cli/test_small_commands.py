@@ -1,0 +1,156 @@
+"""`workloads`, `explain` and `completion`, and the pages written from the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import call, program
+
+from torchyard.cli.commands import COMMANDS
+from torchyard.cli.explain import load_explanations
+from torchyard.core.comparison import AccuracyStatus, Verdict
+from torchyard.errors import EXIT_CODES
+from torchyard.worker.catalog import OPEN_SUITES, SUITES
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_workloads_lists_the_catalogue(capsys: Capture) -> None:
+    ended = call(capsys, "workloads")
+    for suite, entries in SUITES.items():
+        for entry in entries:
+            assert f"{suite}/{entry.name} " in ended.out
+    for suite in OPEN_SUITES:
+        assert f"{suite}/NAME" in ended.out
+
+
+def test_workloads_of_one_suite(capsys: Capture) -> None:
+    out = call(capsys, "workloads", "--suite", "models").out
+    assert "models/gpt" in out
+    assert "kernels/" not in out
+    assert call(capsys, "workloads", "--suite", "timm").out.startswith("timm/NAME")
+
+
+def test_workloads_as_json(capsys: Capture) -> None:
+    document = json.loads(call(capsys, "workloads", "--json").out)
+    assert document["schema"] == 1
+    first = document["suites"]["kernels"][0]
+    assert (first["name"], first["parameters"]) == ("matmul", {"size": 1000})
+
+
+def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
+    known = load_explanations()
+    wanted = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus]
+    wanted += ["target", "workload", "suite", "variant", "launch", "block", "pair", "comparison"]
+    wanted += ["verdict", "run", "study"]
+    assert [word for word in wanted if word not in known] == []
+
+
+def test_explanations_are_whole_sentences() -> None:
+    for word, entry in load_explanations().items():
+        assert set(entry) == {"kind", "short", "text"}
+        assert entry["text"].endswith("."), word
+        assert len(entry["short"]) <= 60, word
+
+
+def test_explain_one_word_in_any_spelling(capsys: Capture) -> None:
+    wanted = call(capsys, "explain", "out-of-memory").out
+    assert wanted.startswith("out-of-memory (kind of failure): ")
+    assert call(capsys, "explain", "Out_of_Memory").out == wanted
+    assert call(capsys, "explain", "out of memory").out == wanted
+
+
+def test_explain_as_json(capsys: Capture) -> None:
+    document = json.loads(call(capsys, "explain", "6", "--json").out)
+    assert (document["schema"], document["word"], document["kind"]) == (1, "6", "exit code")
+    assert "faster" in json.loads(call(capsys, "explain", "--json").out)["explanations"]
+
+
+@pytest.mark.parametrize(
+    ("words", "cword", "wanted"),
+    [
+        ("torchyard be", "1", ["plain,bench"]),
+        ("torchyard bench --ba", "2", ["plain,--batch-size", "plain,--baseline"]),
+        ("torchyard bench --mode ", "3", ["plain,inference", "plain,training"]),
+        ("torchyard report --format ht", "3", ["plain,html"]),
+        ("torchyard completion f", "2", ["plain,fish"]),
+    ],
+)
+def test_completion_answers(words: str, cword: str, wanted: list[str]) -> None:
+    ended = program(_TORCHYARD_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=cword)
+    assert ended.out.split() == wanted
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(capsys: Capture, shell: str) -> None:
+    ended = call(capsys, "completion", shell)
+    assert ended.code == 0
+    assert "_TORCHYARD_COMPLETE" in ended.out
+    document = json.loads(call(capsys, "completion", shell, "--json").out)
+    assert document["script"].strip() == ended.out.strip()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_completion_works_in_bash(tmp_path: Path) -> None:
+    starter = tmp_path / "torchyard"
+    starter.write_text(f'#!/bin/sh\nexec {sys.executable} -m torchyard "$@"\n')
+    starter.chmod(0o755)
+    script = (
+        'eval "$(torchyard completion bash)"\n'
+        "COMP_WORDS=(torchyard work)\nCOMP_CWORD=1\n"
+        "_torchyard_completion torchyard\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    assert done.stdout == "workloads\n"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_texts(capsys: Capture, command: str) -> None:
+    """To accept a new text, delete the golden file and run the test twice."""
+    out = call(capsys, *([command] if command else []), "--help").out
+    path = GOLDEN / f"help-{command or 'torchyard'}.txt"
+    if not path.exists():
+        path.write_text(out)
+        pytest.fail(f"{path.name} was missing and is written now; look at it and run again")
+    # Words only: versions of click wrap and indent differently.
+    assert out.split() == path.read_text().split()
+    assert out.index("Examples:") < 120
+
+
+def test_the_reference_pages_are_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrun `make docs`"
+
+
+def test_the_reference_names_every_option() -> None:
+    import click
+
+    from torchyard.cli.group import program as group
+
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        for parameter in command.params:
+            for word in (*parameter.opts, *parameter.secondary_opts):
+                assert not word.startswith("--") or word in page
