@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from torchyard.core.events import Event
 from torchyard.core.study import Study
 from torchyard.core.variant import Target, Variant
 from torchyard.core.workload import Workload
+from torchyard.measure.outcome import BUSY
 
 GPT = Workload(suite="models", name="gpt")
 HERE = Target(name="here", python=sys.executable)
@@ -48,8 +50,8 @@ def row(verdict: Verdict, *notes: str, candidate: str = "inductor") -> Compariso
         ([row(Verdict.WRONG)], 0),
         ([row(Verdict.FAILED)], 5),
         ([row(Verdict.FAILED), row(Verdict.FAILED)], 5),
-        ([row(Verdict.FASTER, "untrustworthy: 60% of the pairs were dropped")], 6),
-        ([row(Verdict.FASTER, "12 untrustworthy words inside a note")], 0),
+        ([row(Verdict.FASTER, f"{BUSY}: 60 of 80 pairs were disturbed")], 6),
+        ([row(Verdict.FASTER, f"a {BUSY} inside a note")], 0),
     ],
 )
 def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> None:
@@ -172,3 +174,33 @@ def test_an_interpreter_without_torch_is_said_so(tmp_path: Path) -> None:
     assert ended.code in {4, 5}
     assert "torch" in ended.err
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.torch
+def test_ctrl_c_in_a_run_keeps_and_shows_what_there_is(tmp_path: Path) -> None:
+    # GIVEN a run whose first workload cannot be built, so that its row is made at once
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise RuntimeError('not today')\n")
+    command = [sys.executable, "-m", "torchyard", "bench", "--only", str(broken)]
+    command += ["--only", "matmul:size=64", "--candidate", "eager", "--time", "10m"]
+    process = subprocess.Popen(
+        [*command, "--run-dir", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    # WHEN Ctrl-C comes while the second one is measured
+    for line in process.stderr:
+        if "kernels/matmul" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    # THEN the first row is shown and the run can be reported
+    assert process.returncode == 130, err
+    assert "not today" in out
+    assert "interrupted: " in err
+    report = program("report", str(tmp_path / "run"), "--json")
+    document = json.loads(report.out)
+    assert document["run"]["state"] == "interrupted"
+    assert document["comparisons"][0]["verdict"] == "failed"

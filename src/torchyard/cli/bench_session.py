@@ -16,9 +16,6 @@ from torchyard.errors import ResultsDamaged, Untrustworthy, WorkerFailed
 
 __all__ = ["BenchSession", "exit_code_of"]
 
-UNTRUSTWORTHY_NOTE = "untrustworthy"
-"""How a note starts that forbids believing the row."""
-
 
 @dataclass(kw_only=True)
 class BenchSession:
@@ -50,7 +47,7 @@ class BenchSession:
         if code == WorkerFailed.exit_code:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("some numbers must not be believed: see the notes, and `torchyard explain 6`")
+            talk("measured on a busy machine: see the notes, and `torchyard explain 6`")
         return code
 
     def print_json(self) -> None:
@@ -82,9 +79,11 @@ class BenchSession:
 
 
 def exit_code_of(comparisons: Sequence[Comparison]) -> int:
-    """5 when every comparison failed, 6 when one must not be believed, else 0."""
+    """5 when every comparison failed, 6 when one was made on a busy machine, else 0."""
+    from torchyard.measure.outcome import BUSY
+
     if comparisons and all(row.verdict is Verdict.FAILED for row in comparisons):
         return WorkerFailed.exit_code
-    if any(note.startswith(UNTRUSTWORTHY_NOTE) for row in comparisons for note in row.notes):
+    if any(note.startswith(BUSY) for row in comparisons for note in row.notes):
         return Untrustworthy.exit_code
     return 0
