@@ -23,7 +23,7 @@ from torchyard.stats.launches import (
     launch_sd,
     pair_sd,
     standard_error,
-    t_statistic,
+    t_statistics,
 )
 from torchyard.stats.planning import launches_needed, minimum_detectable
 from torchyard.stats.processes import median_interval, sign_test_p
@@ -132,7 +132,7 @@ def _centre(
             half_widths=None if ends is None else (centre - ends[0], ends[1] - centre),
             p_value=sign_test_p(pairs) if asked_for else None,
         )
-    statistics = [t_statistic(effects[: look.launches]) for look in plan]
+    statistics = t_statistics(effects, [look.launches for look in plan])
     width = boundaries(plan, budget.alpha)[-1] * standard_error(effects)
     return _Centre(
         log=centre,

@@ -21,7 +21,7 @@ __all__ = [
     "launch_sd",
     "pair_sd",
     "standard_error",
-    "t_statistic",
+    "t_statistics",
 ]
 
 Effects = NDArray[np.float64]
@@ -39,7 +39,7 @@ def launch_effects(launches: Sequence[Sequence[float]]) -> Effects:
         values = np.asarray(pairs, dtype=np.float64)
         _refuse_non_finite(values, number)
         if values.size:
-            effects.append(float(np.median(values)))
+            effects.append(_median(values))
     return np.asarray(effects, dtype=np.float64)
 
 
@@ -56,15 +56,26 @@ def standard_error(effects: Effects) -> float:
     return max(spread, SD_FLOOR) / math.sqrt(effects.size)
 
 
-def t_statistic(effects: Effects) -> float:
-    """Mean over launches in standard errors."""
-    return float(np.mean(effects)) / standard_error(effects)
+def t_statistics(effects: Effects, counts: Sequence[int]) -> list[float]:
+    """Mean in standard errors, over the first so many launches, for each of the counts."""
+    sizes = np.arange(1, effects.size + 1)
+    # Sums of squares around the overall mean lose no digits to a large common effect.
+    around = float(np.mean(effects)) if effects.size else 0.0
+    apart = effects - around
+    sums = np.cumsum(apart)
+    squares = np.maximum(np.cumsum(apart**2) - sums**2 / sizes, 0.0)
+    spreads = np.maximum(np.sqrt(squares / np.maximum(sizes - 1, 1)), SD_FLOOR)
+    statistics = (around + sums / sizes) / (spreads / np.sqrt(sizes))
+    if min(counts, default=2) < 2:  # noqa: PLR2004
+        raise ValueError(f"a t statistic needs two launches or more, not {min(counts)}")
+    return [float(statistics[count - 1]) for count in counts]
 
 
 def pair_sd(launches: Sequence[Sequence[float]]) -> float | None:
     """Robust standard deviation of pairs around their launch's median, pooled over launches.
 
-    Deviations from a launch's own median are a little too small; sqrt(n / (n - 1)) mends that.
+    Deviations from a launch's own median are too small; sqrt(n / (n - 1)) mends most of that (15 %
+    are missing at 6 pairs, 3 % at 30), which is good enough for planning.
     None when no launch has two pairs.
     """
     deviations = []
@@ -72,16 +83,21 @@ def pair_sd(launches: Sequence[Sequence[float]]) -> float | None:
         values = np.asarray(pairs, dtype=np.float64)
         if values.size > 1:
             widened = math.sqrt(values.size / (values.size - 1))
-            deviations.append(np.abs(values - np.median(values)) * widened)
+            deviations.append(np.abs(values - _median(values)) * widened)
     if not deviations:
         return None
-    return _MAD_TO_SD * float(np.median(np.concatenate(deviations)))
+    return _MAD_TO_SD * _median(np.concatenate(deviations))
+
+
+def _median(values: Effects) -> float:
+    """Like numpy's, several times faster on the few values of a launch."""
+    ordered = np.sort(values)
+    return float(ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]) / 2.0
 
 
 def _refuse_non_finite(values: Effects, number: int) -> None:
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        place = int(bad[0])
+    if not math.isfinite(float(values.sum())):
+        place = int(np.argmin(np.isfinite(values)))
         raise Untrustworthy(
             f"launch {number}, pair {place}: the log speedup is {values[place]}",
             why="a block of this pair lasted no time at all, or its duration is not a number",

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torchyard.stats.launches import t_statistic
+from torchyard.stats.launches import t_statistics
 from torchyard.stats.student import two_sided_p
 
 __all__ = [
@@ -126,8 +126,9 @@ def naive_peeking(
     """The plain t test over launches, tried after every launch until it says yes."""
     seen = np.asarray(effects, dtype=np.float64)
     p_value = 1.0
-    for count in range(min_launches, seen.size + 1):
-        p_value = two_sided_p(t_statistic(seen[:count]), count - 1)
+    counts = range(min_launches, seen.size + 1)
+    for count, statistic in zip(counts, t_statistics(seen, counts), strict=True):
+        p_value = two_sided_p(statistic, count - 1)
         if p_value < alpha:
             speedup = math.exp(float(np.mean(seen[:count])))
             return RivalAnswer(different=True, speedup=speedup, p_value=p_value)

@@ -30,7 +30,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     smallest = 1.0
     falling = sorted(range(count), key=lambda index: p_values[index], reverse=True)
     for place, index in enumerate(falling):
-        smallest = min(smallest, p_values[index] * count / (count - place))
+        smallest = min(smallest, p_values[index] * (count / (count - place)))
         adjusted[index] = smallest
     return adjusted
 

@@ -1,0 +1,91 @@
+"""From pairs to launches: medians, spreads, and data that must be refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchyard.errors import Untrustworthy
+from torchyard.stats.launches import (
+    SD_FLOOR,
+    launch_effects,
+    launch_sd,
+    pair_sd,
+    standard_error,
+    t_statistics,
+)
+
+LOGS = st.floats(-2.0, 2.0)
+
+
+@given(st.lists(st.lists(LOGS, max_size=9), max_size=9))
+def test_a_launch_is_the_median_of_its_pairs(launches: list[list[float]]) -> None:
+    expected = [np.median(pairs) for pairs in launches if pairs]
+    assert launch_effects(launches) == pytest.approx(expected, abs=1e-15)
+
+
+@given(st.lists(LOGS, min_size=2, max_size=30))
+def test_t_statistics_are_those_of_every_prefix(values: list[float]) -> None:
+    effects = np.asarray(values)
+    counts = range(2, len(values) + 1)
+    for count, statistic in zip(counts, t_statistics(effects, counts), strict=True):
+        first = effects[:count]
+        spread = max(float(np.std(first, ddof=1)), SD_FLOOR)
+        if 0.5 * SD_FLOOR < spread < 1e-5:
+            continue  # rounding decides on which side of the floor the spread lies
+        expected = float(np.mean(first)) / (spread / math.sqrt(count))
+        assert statistic == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_spread_needs_two_launches() -> None:
+    assert launch_sd(np.asarray([])) is None
+    assert launch_sd(np.asarray([0.1])) is None
+    assert launch_sd(np.asarray([0.0, 0.2])) == pytest.approx(math.sqrt(0.02))
+    with pytest.raises(ValueError, match="1 launches"):
+        standard_error(np.asarray([0.1]))
+    with pytest.raises(ValueError, match="two launches"):
+        t_statistics(np.asarray([0.1, 0.2]), [1, 2])
+
+
+def test_identical_launches_get_the_floor_and_not_a_zero() -> None:
+    assert standard_error(np.asarray([0.5, 0.5, 0.5, 0.5])) == SD_FLOOR / 2.0
+    assert t_statistics(np.asarray([0.0, 0.0]), [2]) == [0.0]
+
+
+def test_pair_sd_finds_the_noise_and_not_the_launches() -> None:
+    rng = np.random.default_rng(3)
+    launches = [list(rng.normal(centre, 0.02, 40)) for centre in rng.normal(0.0, 0.3, 50)]
+    assert pair_sd(launches) == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize(("pairs", "missing"), [(2, 0.0), (6, 0.15), (30, 0.03)])
+def test_pair_sd_of_small_launches_is_a_little_low(pairs: int, missing: float) -> None:
+    rng = np.random.default_rng(4)
+    launches = [list(rng.normal(0.0, 0.02, pairs)) for _ in range(2400 // pairs)]
+    assert pair_sd(launches) == pytest.approx(0.02 * (1.0 - missing), rel=0.05)
+
+
+def test_pair_sd_ignores_preemptions() -> None:
+    rng = np.random.default_rng(5)
+    pairs = rng.normal(0.0, 0.02, 200)
+    pairs[::10] += 3.0
+    found = pair_sd([list(pairs)])
+    assert found is not None
+    assert found < 0.03
+
+
+def test_pair_sd_is_unknown_without_two_pairs_in_a_launch() -> None:
+    assert pair_sd([]) is None
+    assert pair_sd([[0.1], [], [0.2]]) is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_no_numbers_are_refused_by_place(bad: float) -> None:
+    with pytest.raises(Untrustworthy, match="launch 1, pair 2") as caught:
+        launch_effects([[0.0], [0.1, 0.2, bad, 0.1]])
+    assert caught.value.hint
+    assert str(bad) in caught.value.what
