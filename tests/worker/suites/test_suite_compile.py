@@ -1,0 +1,93 @@
+"""Every built-in workload goes through torch.compile and gives the same numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from torchyard.worker import catalog, suites
+from torchyard.worker.built import Built, flatten
+
+pytestmark = pytest.mark.torch
+
+SMALLER: dict[str, dict[str, int]] = {
+    "mlp": {"size": 8, "width": 32, "hidden": 48},
+    "matmul": {"size": 64},
+    "conv2d": {"size": 14, "channels": 16},
+    "layered-mlp": {"layers": 10, "width": 32},
+    "optimizer-step": {"layers": 2, "width": 16},
+    "resnet": {"width": 8, "size": 32, "classes": 10},
+    "transformer-encoder": {"layers": 1, "width": 32, "vocabulary": 64, "length": 16},
+    "unet": {"size": 16, "width": 8, "depth": 2},
+    "lstm": {"layers": 1, "width": 16, "vocabulary": 64, "length": 8},
+    "gpt": {"layers": 1, "width": 32, "vocabulary": 64, "length": 16},
+}
+CASES = [
+    (suite, entry.name, mode)
+    for suite, entries in catalog.SUITES.items()
+    for entry in entries
+    for mode in entry.modes
+]
+QUICK = [
+    ("kernels", "layered-mlp", "training"),
+    ("kernels", "optimizer-step", "inference"),
+    ("models", "gpt", "inference"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code() -> Iterator[None]:
+    yield
+    import torch._dynamo
+
+    torch._dynamo.reset()
+
+
+def results(built: Built, function: Any) -> list[Any]:
+    """Outputs, and in training the gradients."""
+    import torch
+
+    if not built.module.training:
+        with torch.no_grad():
+            return [t.clone() for t in flatten(function(*built.args))]
+    assert built.loss is not None
+    output = function(*built.args)
+    built.module.zero_grad()
+    built.loss(output).backward()
+    gradients = [p.grad.clone() for p in built.module.parameters()]
+    return [t.detach().clone() for t in flatten(output)] + gradients
+
+
+def check(suite: str, name: str, mode: str, backend: str) -> None:
+    import torch
+
+    def made() -> Built:
+        torch.manual_seed(5)
+        return suites.build(
+            suite, name, mode, 2 if name != "optimizer-step" else None, SMALLER.get(name)
+        )
+
+    plain, compiled = made(), made()
+    expected = results(plain, plain.module)
+    found = results(compiled, torch.compile(compiled.module, backend=backend))
+    assert len(found) == len(expected) > 0
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4 * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.parametrize(("suite", "name", "mode"), CASES)
+def test_compiles_without_a_code_generator(suite: str, name: str, mode: str) -> None:
+    check(suite, name, mode, "eager")
+
+
+@pytest.mark.filterwarnings("default")  # the code generator warns about its own internals
+@pytest.mark.parametrize(("suite", "name", "mode"), QUICK)
+def test_compiles_with_inductor(suite: str, name: str, mode: str) -> None:
+    check(suite, name, mode, "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("suite", "name", "mode"), [case for case in CASES if case not in QUICK])
+def test_the_others_compile_with_inductor(suite: str, name: str, mode: str) -> None:
+    check(suite, name, mode, "inductor")
