@@ -114,7 +114,7 @@ class WorkloadSession:
                 self._study.baseline,
                 candidate,
                 blocks=self._blocks,
-                looks=self._looks[candidate.name],
+                looks=self._looks_for_now(candidate),
                 budget=self._study.budget,
                 knowledge=self._knowledge,
                 spent=self._spent_at_stop.get(candidate.name, self._spent),
@@ -122,6 +122,15 @@ class WorkloadSession:
             )
             for candidate in self._study.candidates
         ]
+
+    def _looks_for_now(self, candidate: Variant) -> list[Look]:
+        """The looks so far, and one more if an interrupted launch added pairs since."""
+        looks = self._looks[candidate.name]
+        paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
+        usable = len(paired.medians)
+        if usable == (looks[-1].launches if looks else 0):
+            return looks
+        return [*looks, Look(launches=usable, fraction=self._pace.fraction)]
 
     def _launch(self, number: int) -> None:
         """Fresh processes, preparation, rounds."""

@@ -3,7 +3,9 @@
 A sample is the mean of `inner` calls between two looks at the clock; a block is a list of samples.
 On the CPU the clock is the host's. On CUDA events are recorded around each sample and read after
 one synchronisation at the end, so that nothing waits inside the block; the host's clock stands
-beside them as the block's wall time. Gradients are dropped between samples, outside the timed part.
+beside them as the block's wall time. An L2 flush before each sample runs ahead of the host, so short
+kernels are then timed without the gaps between launches. Gradients are dropped between samples,
+outside the timed part.
 """
 
 import gc

@@ -27,7 +27,7 @@ class TinyNet(nn.Module):
         return (logits, logits * 2) if self.distilled and self.training else logits
 
 
-def list_models() -> list:
+def list_models() -> list[str]:
     return list(_INPUT_SIZES)
 
 

@@ -3,5 +3,5 @@
 from typing import Any
 
 
-def resolve_data_config(args: dict, model: Any = None) -> dict:
+def resolve_data_config(args: dict[str, Any], model: Any = None) -> dict[str, Any]:
     return {"input_size": model.default_cfg["input_size"], "interpolation": "bicubic"}
