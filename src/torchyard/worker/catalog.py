@@ -29,7 +29,7 @@ KERNELS: List[Entry] = [
         16,
         {"size": 64, "width": 4096, "hidden": 11008, "classes": 10},
     ),
-    Entry("conv2d", BOTH, "3x3 convolution", 4, {"channels": 64, "size": 56, "kernel": 3}),
+    Entry("conv2d", BOTH, "convolution over images", 4, {"channels": 64, "size": 56, "kernel": 3}),
     Entry(
         "attention",
         BOTH,

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,13 @@ def test_defaults_are_kept_and_wishes_replace_them() -> None:
 def test_wishes_do_not_leak_into_the_catalogue() -> None:
     choices.choose("kernels", "matmul", "inference", None, {"size": 3})
     assert choices.choose("kernels", "matmul", "inference", None, {})["size"] == 1000
+
+
+@pytest.mark.parametrize(("suite", "entry"), ENTRIES, ids=[entry.name for _, entry in ENTRIES])
+def test_the_reference_page_says_what_the_catalogue_says(suite: str, entry: catalog.Entry) -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "reference" / "workloads.md").read_text(encoding="utf-8")
+    defaults = ", ".join(f"`{key}={value}`" for key, value in entry.parameters.items())
+    modes = ", ".join(entry.modes)
+    batch = entry.batch_size or "none"
+    assert f"| `{entry.name}` | {entry.about} | {modes} | {batch} | {defaults} |" in page

@@ -11,7 +11,7 @@ __version__ = "0.0-fake"
 _INPUT_SIZES = {"tiny_net": (3, 32, 32), "tiny_distilled": (3, 48, 40)}
 
 
-class TinyNet(nn.Module):
+class TinyNet(nn.Module):  # type: ignore[misc]  # torch is seen as Any
     """One convolution and a head; the distilled kind gives two answers in training, as timm's do."""
 
     def __init__(self, num_classes: int, drop_rate: float, distilled: bool) -> None:
