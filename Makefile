@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints-test.txt requirements-dev.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/torchyard bench examples/demo.toml --run-dir $(DEMO)/run --replace --html $(DEMO)/report.html
+	@# Exit code 6 says that the machine was busy: the report is there and says so too.
+	$(BIN)/torchyard bench examples/demo.toml --run-dir $(DEMO)/run --replace --html $(DEMO)/report.html || test $$? -eq 6
 
 check: $(READY)
 	$(BIN)/ruff check .
