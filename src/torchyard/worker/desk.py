@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from torchyard.worker import accuracy, metrics, suites, timing, warming
-from torchyard.worker.built import Built, CannotBuild, map_tensors
+from torchyard.worker.built import Built, CannotBuild, flatten
 from torchyard.worker.reseat import Seater
 from torchyard.worker.side import DTYPES, Model, Side, convert
 
@@ -20,7 +20,7 @@ class Desk:
         self._models: Dict[Any, Model] = {}
         self._seater = Seater([])
         self._seed = 0
-        self._refused: Dict[str, CannotBuild] = {}
+        self._refused: Dict[str, Exception] = {}
 
     def build(
         self,
@@ -51,27 +51,18 @@ class Desk:
         training = workload["mode"] == "training"
         if training and built.loss is None:
             raise CannotBuild("this workload offers no training", hint="use --mode inference")
-        originals = {torch.float32: built}
         for variant in variants:
-            dtype = DTYPES.get(variant["precision"], torch.float32)
-            if dtype not in originals:
-                originals[dtype] = convert(built, dtype)
-            if dtype not in self._models:
-                self._models[dtype] = Model(originals[dtype], training, workload["optimizer_step"])
             try:
-                self._sides[variant["name"]] = Side(
-                    variant["name"],
-                    variant["backend"],
-                    variant["precision"],
-                    self._models[dtype],
-                    device,
+                self._sides[variant["name"]] = self._make_side(
+                    variant, built, training, workload["optimizer_step"], device
                 )
-            except CannotBuild as error:
+            except Exception as error:  # this variant's own trouble, said when it is asked for
                 self._refused[variant["name"]] = error
         self._seater = Seater(self._models.values())
-        model = next(iter(self._models.values()))
-        eager = Side("eager", "eager", variants[0]["precision"], model, device)
-        flops, why_not = metrics.count_flops(eager)
+        flops, why_not = None, "no variant could be built"
+        for side in list(self._sides.values())[:1]:
+            eager = Side("eager", "eager", side.precision, side.model, device)
+            flops, why_not = metrics.count_flops(eager)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
             "flops": flops,
@@ -79,6 +70,18 @@ class Desk:
             "loss": built.loss_said if training else "",
             "versions": metrics.versions(),
         }
+
+    def _make_side(
+        self, variant: Dict[str, Any], built: Built, training: bool, step: bool, device: str
+    ) -> Side:
+        """A side on the model of its data type; sides of one type share the model."""
+        dtype = DTYPES.get(variant["precision"], torch.float32)
+        if dtype not in self._models:
+            original = built if dtype is torch.float32 else convert(built, dtype)
+            self._models[dtype] = Model(original, training, step)
+        return Side(
+            variant["name"], variant["backend"], variant["precision"], self._models[dtype], device
+        )
 
     def reference(self, variant: str, path: str) -> Dict[str, Any]:
         """Write what candidates are judged by."""
@@ -137,30 +140,32 @@ def _check_device(device: str) -> None:
 
 def _carry_state(built: Built, path: str) -> None:
     """Weights and inputs through a file, so that two targets run the very same numbers."""
+    tensors = _named_tensors(built)
     if not os.path.exists(path):
-        record = {
-            "state": built.module.state_dict(),
-            "args": list(built.args),
-            "kwargs": built.kwargs,
-        }
-        torch.save(record, path + ".part")
+        torch.save({name: tensor.detach() for name, tensor in tensors.items()}, path + ".part")
         os.replace(path + ".part", path)
         return
-    record = torch.load(path, map_location="cpu")
-    built.module.load_state_dict(record["state"])
-    carried = iter(_tensors(record["args"]) + _tensors(record["kwargs"]))
+    carried = accuracy.load_tensors(path)
+    if _shapes(carried) != _shapes(tensors):
+        differing = set(_shapes(carried).items()) ^ set(_shapes(tensors).items())
+        raise CannotBuild(
+            "the workload is not the same in both targets: "
+            + ", ".join(sorted({name for name, _ in differing})[:3]),
+            hint="the targets may have different versions of the package that it comes from",
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not torch.equal(tensor.cpu(), carried[name]):
+                tensor.copy_(carried[name])
 
-    def put(tensor: Any) -> Any:
-        other = next(carried)
-        with torch.no_grad():
-            tensor.copy_(other)
-        return tensor
 
-    map_tensors(built.args, put)
-    map_tensors(built.kwargs, put)
-
-
-def _tensors(value: Any) -> List[Any]:
-    found: List[Any] = []
-    map_tensors(value, found.append)
+def _named_tensors(built: Built) -> Dict[str, Any]:
+    found = {"parameter " + name: tensor for name, tensor in built.module.named_parameters()}
+    found.update(("buffer " + name, tensor) for name, tensor in built.module.named_buffers())
+    inputs = flatten(built.args) + flatten(built.kwargs)
+    found.update(("input %d" % index, tensor) for index, tensor in enumerate(inputs))
     return found
+
+
+def _shapes(tensors: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}

@@ -29,12 +29,14 @@ class Seat:
 
     def __init__(self, storage: Any) -> None:
         self.size_bytes = int(storage.nbytes())
+        self.base = int(storage.data_ptr())
         self.place = 0
         self.tensors: List[Any] = []
 
-    def add(self, tensor: Any) -> None:
-        """A tensor or view that shares the storage."""
-        self.tensors.append(tensor)
+    def holds(self, tensor: Any) -> bool:
+        """Whether the tensor lies in this seat as it stands now."""
+        inside = int(tensor.data_ptr()) - self.base - self.place
+        return 0 <= inside < self.size_bytes
 
     def move(self, arena: Any, place: int) -> int:
         """Copy the bytes to `place` in the arena and point the tensors there."""
@@ -48,6 +50,7 @@ class Seat:
                 width = tensor.element_size()
                 inside = tensor.storage_offset() - self.place // width
                 tensor.set_(new, place // width + inside, tensor.size(), tensor.stride())
+        self.base = int(new.data_ptr())
         self.place = place
         return size
 
@@ -58,7 +61,6 @@ class Seater:
     def __init__(self, models: Iterable[Model]) -> None:
         self._models = list(models)
         self._seats: List[Seat] = []
-        self._known: Dict[int, Any] = {}
         self._held_bytes = 0
         self._pads: List[Any] = []
 
@@ -70,7 +72,7 @@ class Seater:
             model.rewind()
         moved_bytes = 0
         if method != "off":
-            self._find_new()
+            self._find()
             draw.shuffle(self._seats)
             if method == "pages":
                 moved_bytes = _to_fresh_pages(self._seats, draw)
@@ -84,23 +86,30 @@ class Seater:
             "duration_ns": time.perf_counter_ns() - started_ns,
         }
 
-    def _find_new(self) -> None:
-        """Tensors that were not there before, such as the optimiser's state after a first step."""
-        found: Dict[int, Seat] = {}
-        for model in self._models:
-            for tensor in _tensors_of(model):
-                if id(tensor) in self._known:
-                    continue
-                self._known[id(tensor)] = tensor
-                if not _movable(tensor):
-                    self._held_bytes += _size_bytes(tensor)
-                    continue
-                storage = tensor.untyped_storage()
-                seat = found.get(storage.data_ptr())
-                if seat is None:
-                    seat = found[storage.data_ptr()] = Seat(storage)
-                seat.add(tensor)
-        self._seats.extend(found.values())
+    def _find(self) -> None:
+        """Sort the tensors there are now into seats.
+
+        The optimiser's state comes with its first step, and a module may give a buffer new memory
+        or put another tensor in its place. What is gone is let go.
+        """
+        present = {id(tensor): tensor for model in self._models for tensor in _tensors_of(model)}
+        for seat in self._seats:
+            seat.tensors = [t for t in seat.tensors if id(t) in present and seat.holds(t)]
+            for tensor in seat.tensors:
+                del present[id(tensor)]
+        self._seats = [seat for seat in self._seats if seat.tensors]
+        self._held_bytes = 0
+        new: Dict[int, Seat] = {}
+        for tensor in present.values():
+            if not _movable(tensor):
+                self._held_bytes += _size_bytes(tensor)
+                continue
+            storage = tensor.untyped_storage()
+            home = next((s for s in self._seats if s.holds(tensor)), None)
+            if home is None:
+                home = new.setdefault(storage.data_ptr(), Seat(storage))
+            home.tensors.append(tensor)
+        self._seats.extend(new.values())
 
 
 def _tensors_of(model: Model) -> List[Any]:
@@ -123,8 +132,17 @@ def _movable(tensor: Any) -> bool:
 
 
 def _size_bytes(tensor: Any) -> int:
+    """Bytes of a tensor that stays; of a sparse one its whole shape would say far too much."""
     try:
-        return int(tensor.numel()) * int(tensor.element_size())
+        if tensor.layout is torch.strided:
+            return int(tensor.numel()) * int(tensor.element_size())
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._indices(), tensor._values()]
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        else:
+            parts = [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+        return sum(int(part.numel()) * int(part.element_size()) for part in parts)
     except (RuntimeError, NotImplementedError):
         return 0
 

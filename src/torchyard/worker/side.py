@@ -27,6 +27,9 @@ class Model:
         self.built = built
         self.training = training
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self._with_gradients = self.parameters + [
+            t for t in self.inputs() if t.requires_grad and t.is_leaf
+        ]
         self.optimizer: Optional[Any] = None
         self.module.train(training)
         if training and step:
@@ -35,26 +38,49 @@ class Model:
                     "this workload offers no optimiser", hint="leave out --optimizer-step"
                 )
             self.optimizer = built.optimizer(self.parameters)
-        self.changes = training or built.mutates
-        self._began = [t.detach().clone() for t in self.state()] if self.changes else []
+        self._began = self._snapshot(training or built.mutates)
 
     def state(self) -> List[Any]:
         """Parameters and buffers, in a stable order."""
         return list(self.module.parameters()) + list(self.module.buffers())
 
+    def inputs(self) -> List[Any]:
+        """The tensors among the arguments."""
+        return flatten(self.args) + flatten(self.kwargs)
+
+    def _named(self, with_parameters: bool) -> Dict[str, Any]:
+        found = {"buffer " + name: tensor for name, tensor in self.module.named_buffers()}
+        found.update(("input %d" % index, t) for index, t in enumerate(self.inputs()))
+        if with_parameters:
+            found.update(("parameter " + name, p) for name, p in self.module.named_parameters())
+        return found
+
+    def _snapshot(self, with_parameters: bool) -> Dict[str, Any]:
+        """Copies of whatever an iteration may change: inference can write to buffers and inputs."""
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in self._named(with_parameters).items()
+            if _can_be_written(tensor)
+        }
+
     def rewind(self) -> None:
-        """Put parameters and buffers back to how they began: training must not drift away."""
-        if not self.changes:
-            return
+        """Put everything back to how it began: no side may see what another one did."""
+        now = self._named(with_parameters=True)
         with torch.no_grad():
-            for tensor, began in zip(self.state(), self._began):
-                tensor.copy_(began)
+            for name, began in self._began.items():
+                tensor = now.get(name)
+                if tensor is not None and tensor.shape == began.shape:
+                    tensor.copy_(began)
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
         """Drop gradients, as a training loop does between steps."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        for tensor in self._with_gradients:
+            tensor.grad = None
+
+    def gradients(self) -> List[Any]:
+        """Of the parameters, and of the inputs that ask for one."""
+        return [t.grad for t in self._with_gradients if t.grad is not None]
 
     def forget_optimizer_state(self) -> None:
         """Start the optimiser anew, for a check that must not depend on what ran before."""
@@ -165,7 +191,7 @@ class Side:
                 loss = model.built.loss(output)  # type: ignore[misc]
                 loss.backward()
                 found["loss"] = _keep([loss])
-                found["gradient"] = _keep([p.grad for p in model.parameters if p.grad is not None])
+                found["gradient"] = _keep(model.gradients())
                 if model.optimizer is not None:
                     model.optimizer.step()
                 found["buffer"] = _keep(list(model.module.buffers()))
@@ -179,6 +205,13 @@ class Side:
         """Wait for the device; nothing to wait for on the CPU."""
         if torch.device(self.device).type == "cuda":
             torch.cuda.synchronize()
+
+
+def _can_be_written(tensor: Any) -> bool:
+    """Not where several elements lie at one place, as in an expanded tensor."""
+    if tensor.layout is not torch.strided:
+        return True
+    return all(step != 0 or size < 2 for size, step in zip(tensor.size(), tensor.stride()))
 
 
 def _keep(tensors: List[Any]) -> List[Any]:

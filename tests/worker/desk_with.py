@@ -1,0 +1,45 @@
+"""A desk in this process, with a workload from a file written on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+__all__ = ["desk_with", "variant", "write_file"]
+
+
+def variant(name: str, backend: str = "eager", precision: str = "float32") -> dict[str, str]:
+    return {"name": name, "backend": backend, "precision": precision}
+
+
+def write_file(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(dedent(text), encoding="utf-8")
+    return str(path)
+
+
+def desk_with(
+    code: str,
+    *variants: dict[str, str],
+    mode: str = "inference",
+    step: bool = False,
+    state: str | None = None,
+    seed: int = 1337,
+) -> Any:
+    """The desk after `build`; `code` is the path of a workload file, or SUITE/NAME."""
+    from torchyard.worker.desk import Desk
+
+    suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
+    desk = Desk(lambda text: None)
+    workload = {
+        "suite": suite,
+        "name": name,
+        "mode": mode,
+        "device": "cpu",
+        "batch_size": None,
+        "optimizer_step": step,
+        "parameters": [],
+    }
+    desk.build(workload, list(variants) or [variant("eager")], seed, state)
+    return desk
