@@ -124,7 +124,7 @@ def compare(kind: str, seed: int) -> dict[str, Any]:
             "low": row.estimate.interval.low,
             "high": row.estimate.interval.high,
             "p": row.estimate.p_value,
-            "launches": [list(launch) for launch in paired.medians],
+            "launches": [list(launch) for launch in paired.medians if launch],
             "disturbed": paired.disturbed,
             "pairs": paired.pairs,
             "timed_share": row.timed_share,

@@ -67,7 +67,7 @@ class Pace:
         self._done += 1
         self._round_s = timing.wall_s / max(1, timing.rounds)
 
-    def learn(self, found: Estimate, pairs_in_launch: int) -> None:
+    def learn(self, found: Estimate, pairs_in_launch: float) -> None:
         """Choose the length of the coming launches from the spreads seen so far."""
         if (
             found.launch_sd is None
@@ -80,7 +80,7 @@ class Pace:
             launch_sd=found.launch_sd,
             launch_cost_s=self._start_guess_s(),
             pair_cost_s=max(self._round_s, 1e-3),
-            pairs_so_far=pairs_in_launch,
+            pairs_so_far=max(1, round(pairs_in_launch)),
         )
         self._wanted_s = pairs * self._round_s
 

@@ -22,7 +22,7 @@ __all__ = ["PairedLaunches", "pair_blocks"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairedLaunches:
-    """Pairs per launch; launches with too few clean ones are left out."""
+    """Pairs of every launch, in order; a launch with too few clean ones is there, but empty."""
 
     medians: tuple[tuple[float, ...], ...]
     means: tuple[tuple[float, ...], ...]
@@ -36,6 +36,11 @@ class PairedLaunches:
     def pairs(self) -> int:
         """How many pairs are in the estimate."""
         return sum(len(launch) for launch in self.medians)
+
+    @property
+    def usable(self) -> int:
+        """How many launches are in the estimate."""
+        return sum(1 for launch in self.medians if launch)
 
     @property
     def busy(self) -> bool:
@@ -56,19 +61,20 @@ def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> Paire
     pairs = _pairs(blocks, baseline, candidate)
     reasons = Counter(reason for pair in pairs for reason in pair.why)
     disturbed = sum(1 for pair in pairs if pair.why)
-    if disturbed > DIRTY_SHARE_LIMIT * len(pairs):
-        kept = pairs
-    else:
-        clean = Counter(pair.launch for pair in pairs if not pair.why)
-        kept = [p for p in pairs if not p.why and clean[p.launch] >= MIN_CLEAN_PAIRS]
-        thin = len(pairs) - disturbed - len(kept)
-        if thin:
-            reasons["too few clean pairs in the launch"] += thin
-    launches = sorted({pair.launch for pair in kept})
+    busy = disturbed > DIRTY_SHARE_LIMIT * len(pairs)
+    kept: dict[int, list[_Pair]] = {pair.launch: [] for pair in pairs}
+    for pair in pairs:
+        if busy or not pair.why:
+            kept[pair.launch].append(pair)
+    for launch, found in kept.items():
+        if 0 < len(found) < MIN_CLEAN_PAIRS:
+            reasons["too few clean pairs in the launch"] += len(found)
+            kept[launch] = []
+    used = sum(len(found) for found in kept.values())
     return PairedLaunches(
-        medians=tuple(tuple(p.median for p in kept if p.launch == n) for n in launches),
-        means=tuple(tuple(p.mean for p in kept if p.launch == n) for n in launches),
-        dropped=len(pairs) - len(kept),
+        medians=tuple(tuple(pair.median for pair in found) for found in kept.values()),
+        means=tuple(tuple(pair.mean for pair in found) for found in kept.values()),
+        dropped=len(pairs) - used,
         disturbed=disturbed,
         reasons=tuple(reasons.most_common()),
     )

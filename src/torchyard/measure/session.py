@@ -127,10 +127,10 @@ class WorkloadSession:
         """The looks so far, and one more if an interrupted launch added pairs since."""
         looks = self._looks[candidate.name]
         paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
-        usable = len(paired.medians)
-        if usable == (looks[-1].launches if looks else 0):
+        launches = len(paired.medians)
+        if launches == (looks[-1].launches if looks else 0):
             return looks
-        return [*looks, Look(launches=usable, fraction=self._pace.fraction)]
+        return [*looks, Look(launches=launches, fraction=self._pace.fraction)]
 
     def _launch(self, number: int) -> None:
         """Fresh processes, preparation, rounds."""
@@ -195,17 +195,15 @@ class WorkloadSession:
         last = self._pace.is_last_launch()
         for candidate in list(self._active):
             paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
-            usable = len(paired.medians)
-            enough = usable >= self._study.budget.min_launches
+            enough = paired.usable >= self._study.budget.min_launches
             planned = self._study.budget.precision_goal > 0 and enough
-            looks = self._looks[candidate.name]
-            if not (last or planned) or usable == 0 or (looks and looks[-1].launches >= usable):
-                if last:
-                    self._stop(candidate)
+            if not (last or planned):
                 continue
-            looks.append(Look(launches=usable, fraction=1.0 if last else self._pace.fraction))
+            looks = self._looks[candidate.name]
+            fraction = 1.0 if last else self._pace.fraction
+            looks.append(Look(launches=len(paired.medians), fraction=fraction))
             found = make_estimate(paired, looks, self._study.budget, self._spent)
-            self._pace.learn(found, len(paired.medians[-1]))
+            self._pace.learn(found, paired.pairs / max(1, paired.usable))
             spread = ""
             if found.interval is not None:
                 spread = f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"

@@ -43,6 +43,6 @@ def effects_of(comparison: Comparison, blocks: Mapping[str, Sequence[Block]]) ->
         blocks.get(comparison.workload.label, ()), comparison.baseline, comparison.candidate
     )
     return LaunchEffects(
-        speedups=tuple(math.exp(median(launch)) for launch in pairs.medians),
+        speedups=tuple(math.exp(median(launch)) for launch in pairs.medians if launch),
         dropped=tuple((one_line(reason), count) for reason, count in pairs.reasons),
     )
