@@ -62,7 +62,7 @@ class BenchSession:
 
         from torchyard.reports.terminal import comparison_table, summary_lines
 
-        console = Console(highlight=False)
+        console = Console(highlight=False, emoji=False)
         budget = self.study.budget
         console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):

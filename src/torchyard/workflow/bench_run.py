@@ -17,6 +17,7 @@ from torchyard.core.study import Study
 from torchyard.errors import NothingToDo
 from torchyard.machine.facts import read_facts
 from torchyard.measure.session import WorkloadSession
+from torchyard.process.markers import sweep_orphans
 from torchyard.results.run_folder import RunWriter
 
 __all__ = ["run_bench"]
@@ -25,13 +26,17 @@ __all__ = ["run_bench"]
 def run_bench(
     study: Study, *, folder: Path, command: Sequence[str], listener: Listener
 ) -> list[Comparison]:
-    """Measure the study into the folder; the rows in the order of the workloads."""
+    """Measure the study into the folder; the rows in the order of the workloads.
+
+    Begins by ending what a run that was killed may have left: it would disturb this one.
+    """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
             "the study compares nothing",
             why="it has no workload" if not study.workloads else "it has no candidate",
             hint="name workloads with --only or --suite, and candidates with --candidate",
         )
+    sweep_orphans()
     writer = RunWriter.create(folder, study=study, command=command, machine=read_facts())
     rows: list[Comparison] = []
     try:
