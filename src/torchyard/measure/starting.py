@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def launch_specs(
     """One specification per process, padded so that all environments have one size."""
     paired = settings.paired_layout and len(groups) > 1
     variables = {
-        key: _variables(variants[0], settings, draw, cache / "-".join(key))
+        key: _variables(variants[0], settings, draw, cache.joinpath(*key))
         for key, variants in groups.items()
     }
     sizes = {key: _size_bytes(variants[0], variables[key]) for key, variants in groups.items()}
@@ -76,7 +77,7 @@ def launch_specs(
         pad = draw.pad + largest - sizes[key] if paired else 0
         extra = ((_PAD_NAME, "." * pad),) if paired else ()
         specs[key] = LaunchSpec(
-            name="-".join(key),
+            name="+".join(key),
             python=variant.target.python,
             variables=(*variables[key], *extra),
             preload=variant.environment.preload,
@@ -111,5 +112,16 @@ def _variables(
 def _size_bytes(variant: Variant, variables: tuple[tuple[str, str], ...]) -> int:
     """Bytes that the process's stack starts with and that differ between sides."""
     named = sum(len(name) + len(value) + 2 for name, value in variables)
-    preload = ":".join(variant.environment.preload)
-    return named + 2 * len(variant.target.python) + len(preload)
+    preload = ""
+    if variant.environment.preload:
+        names = [str(Path(library).absolute()) for library in variant.environment.preload]
+        others = [value for name, value in variables if name == "LD_PRELOAD" and value]
+        preload = ":".join(names) + (":" if others else "LD_PRELOAD==")
+    return named + 2 * len(_path_of(variant.target.python)) + len(preload)
+
+
+def _path_of(python: str) -> str:
+    """The interpreter as it is started: its path stands twice on the stack."""
+    if "/" in python:
+        return str(Path(python).expanduser().absolute())
+    return shutil.which(python) or python

@@ -1,0 +1,258 @@
+"""Re-seating: other addresses, the same numbers, nothing recompiled, nothing leaked."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_with import desk_with, variant, write_file
+
+pytestmark = pytest.mark.torch
+
+METHODS = pytest.mark.parametrize("method", ["pages", "heap"])
+
+NET = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(32, 16)
+            self.inner = nn.Linear(16, 16)
+            self.norm = nn.BatchNorm1d(16)
+            self.head = nn.Linear(16, 32, bias=False)
+            self.head.weight = self.embedding.weight
+            self.register_buffer("table", torch.randn(4, 16))
+            self.register_buffer("row", self.table[1])
+
+        def forward(self, tokens, scale, part):
+            x = self.norm(self.inner(self.embedding(tokens))) + self.row
+            return self.head(torch.relu(x) * scale) + part.sum()
+
+        def example_inputs(self):
+            scale = torch.rand(16)
+            return torch.arange(24) % 32, scale, scale[3:7]
+
+        def loss(self, output):
+            return output.square().mean()
+
+        def optimizer(self, parameters):
+            return torch.optim.Adam(parameters, lr=0.01)
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    return write_file(tmp_path, "net.py", NET)
+
+
+def addresses(model: Any) -> list[int]:
+    return [tensor.data_ptr() for tensor in model.state() + model.inputs()]
+
+
+def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
+    import torch
+
+    return left.keys() == right.keys() and all(
+        torch.equal(x, y) for group in left for x, y in zip(left[group], right[group], strict=True)
+    )
+
+
+@METHODS
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mode: str) -> None:
+    desk = desk_with(net, mode=mode, step=mode == "training")
+    side = desk._side("eager")
+    before, _ = side.results(3)
+    seen = [addresses(side.model)]
+    for seed in range(4):
+        answer = desk.reseat(seed, method)
+        assert answer["held_bytes"] == 0
+        assert answer["moved_bytes"] > 0
+        assert same(before, side.results(3)[0])
+        seen.append(addresses(side.model))
+    for now, then in zip(seen[1:], seen[:-1], strict=True):
+        assert not any(x == y for x, y in zip(now, then, strict=True))
+        assert all(address % 4 == 0 for address in now)
+
+
+@METHODS
+def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> None:
+    import torch
+
+    desk = desk_with(net)
+    model = desk._side("eager").model
+    module = model.module
+    for seed in range(3):
+        desk.reseat(seed, method)
+        assert module.head.weight is module.embedding.weight
+        assert module.row.data_ptr() == module.table[1].data_ptr()
+        assert model.args[2].data_ptr() == model.args[1][3:].data_ptr()
+    with torch.no_grad():
+        module.table.fill_(7.0)
+    assert module.row.tolist() == [7.0] * 16
+
+
+@METHODS
+def test_the_optimisers_state_moves_and_is_still_used(net: str, method: str) -> None:
+    import torch
+
+    desk = desk_with(net, mode="training", step=True)
+    side = desk._side("eager")
+    parameter = side.model.parameters[0]
+    desk.warm("eager", 0.1)
+    moments = side.model.optimizer.state[parameter]["exp_avg"]
+    address, values = moments.data_ptr(), moments.clone()
+    bare = desk_with(net)
+    moved = desk.reseat(1, method)["moved_bytes"]
+    assert moved > 2 * bare.reseat(1, method)["moved_bytes"]
+    now = side.model.optimizer.state[parameter]["exp_avg"]
+    assert now is moments
+    assert now.data_ptr() != address
+    assert torch.equal(now, values)
+    with side.context():
+        side.caller()()
+    assert not torch.equal(now, values)
+    assert now.data_ptr() == moments.data_ptr()
+
+
+def _compiled_stays_right(desk: Any, method: str, seats: int) -> None:
+    import torch
+    from torch._dynamo.utils import counters
+
+    side = desk._side("compiled")
+    before, _ = side.results(3)
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs >= 1
+    for seed in range(seats):
+        desk.reseat(seed, method)
+        assert same(before, side.results(3)[0])
+    eager, _ = desk._side("eager").results(3)
+    for x, y in zip(eager["output"], before["output"], strict=True):
+        assert torch.allclose(x, y, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+@METHODS
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_compiled_code_stays_right_and_is_not_compiled_again(
+    net: str, method: str, mode: str
+) -> None:
+    desk = desk_with(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
+    _compiled_stays_right(desk, method, 3)
+
+
+@pytest.mark.slow
+@METHODS
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_stays_right_and_does_not_compile_again(net: str, method: str, mode: str) -> None:
+    desk = desk_with(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
+    _compiled_stays_right(desk, method, 5)
+
+
+def test_buffers_that_are_replaced_are_let_go(tmp_path: Path) -> None:
+    code = """
+        import torch
+        class Counting(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("seen", torch.zeros(1 << 18))
+            def forward(self, x):
+                self.seen = self.seen + 1
+                return x + self.seen[0]
+        def make():
+            return Counting(), torch.zeros(4)
+    """
+    desk = desk_with(write_file(tmp_path, "counting.py", code))
+    side = desk._side("eager")
+    moved = set()
+    for seed in range(5):
+        moved.add(desk.reseat(seed, "pages")["moved_bytes"])
+        with side.context():
+            side.caller()()
+    assert moved == {(1 << 20) + 16}
+
+
+def test_memory_given_to_a_tensor_behind_our_back_is_moved_too(net: str) -> None:
+    import torch
+
+    desk = desk_with(net)
+    module = desk._side("eager").model.module
+    desk.reseat(1, "pages")
+    values = torch.randn(16, 16)
+    module.inner.weight.data = values.clone()
+    desk.reseat(2, "pages")
+    assert torch.equal(module.inner.weight, values)
+    desk.reseat(3, "heap")
+    assert torch.equal(module.inner.weight, values)
+
+
+def test_a_view_made_later_moves_with_its_storage(net: str) -> None:
+    desk = desk_with(net)
+    module = desk._side("eager").model.module
+    first = desk.reseat(1, "pages")["moved_bytes"]
+    module.register_buffer("late", module.table[2])
+    assert desk.reseat(2, "pages")["moved_bytes"] == first
+    assert module.late.data_ptr() == module.table[2].data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_what_cannot_move_is_said_as_held(tmp_path: Path) -> None:
+    code = """
+        import torch
+        def multiply(a, b, x):
+            return torch.sparse.mm(a, x) + torch.mv(b, x[:, 0])[:, None]
+        def make():
+            dense = torch.eye(64)
+            return multiply, (dense.to_sparse(), dense.to_sparse_csr(), torch.ones(64, 8))
+    """
+    desk = desk_with(write_file(tmp_path, "sparse.py", code))
+    answer = desk.reseat(1, "pages")
+    coo, csr = 64 * (2 * 8 + 4), 65 * 8 + 64 * (8 + 4)
+    assert answer["moved_bytes"] == 64 * 8 * 4
+    assert answer["held_bytes"] == coo + csr
+    assert desk.reseat(2, "pages")["held_bytes"] == coo + csr
+
+
+def test_off_moves_nothing_and_rewinds(net: str) -> None:
+    desk = desk_with(net, mode="training", step=True)
+    side = desk._side("eager")
+    before = addresses(side.model)
+    desk.warm("eager", 0.1)
+    assert desk.reseat(1, "off")["moved_bytes"] == 0
+    assert addresses(side.model) == before
+    assert int(side.model.module.norm.num_batches_tracked) == 0
+
+
+@METHODS
+def test_memory_does_not_grow(tmp_path: Path, method: str) -> None:
+    code = """
+        import torch
+        def make():
+            return torch.nn.Linear(512, 512), torch.ones(8, 512)
+    """
+    desk = desk_with(write_file(tmp_path, "big.py", code))
+
+    def reseat_often(count: int) -> None:
+        for seed in range(count):
+            desk.reseat(seed, method)
+
+    assert _growth_bytes(lambda: reseat_often(200), lambda: reseat_often(30)) < 8 << 20
+
+
+def _growth_bytes(work: Callable[[], None], first: Callable[[], None]) -> int:
+    """How far resident memory is up after the work, with a first helping not counted."""
+
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    first()
+    before = resident()
+    work()
+    return resident() - before

@@ -1,0 +1,200 @@
+"""Blocks, warm-up, memory and operations: numbers that are known beforehand come out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+from desk_with import desk_with, variant, write_file
+
+from torchyard.worker import layout, readings, timing
+
+pytestmark = pytest.mark.torch
+
+SLEEPER = """
+    import time
+    import torch
+    class Sleeper(torch.nn.Module):
+        calls = 0
+        def forward(self, x):
+            type(self).calls += 1
+            time.sleep(0.004)
+            return x
+    def make():
+        return Sleeper(), torch.ones(2)
+"""
+
+
+def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
+    desk = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+    side = desk._side("eager")
+    before = side.model.module.calls
+    block = desk.block("eager", inner=3, samples=5, prime=2, settle=True, flush_l2=False)
+    assert side.model.module.calls - before == 3 * 5 + 2
+    assert len(block["samples_ns"]) == 5
+    assert block["inner"] == 3
+    assert 4.0e6 <= median(block["samples_ns"]) < 5.5e6
+    assert 15 * 4.0e6 <= block["wall_ns"]
+    assert block["wall_ns"] >= 0.99 * 3 * sum(block["samples_ns"])
+    assert block["settle_ns"] >= timing.SETTLE_STEP_S * 1e9
+    assert 0 <= block["readings"]["cpu_ns"] < 0.5 * block["wall_ns"]
+
+
+def test_without_settling_none_is_reported(tmp_path: Path) -> None:
+    desk = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+    block = desk.block("eager", inner=1, samples=1, prime=0, settle=False, flush_l2=False)
+    assert "settle_ns" not in block
+
+
+def test_gradients_are_dropped_between_samples_outside_the_timed_part(tmp_path: Path) -> None:
+    code = """
+        import time
+        import torch
+        seen = []
+        class Net(torch.nn.Linear):
+            def __init__(self):
+                super().__init__(4, 4)
+            def forward(self, x):
+                seen.append(self.weight.grad is None)
+                return super().forward(x)
+            def example_inputs(self):
+                return (torch.ones(4),)
+            def loss(self, output):
+                return output.sum()
+    """
+    desk = desk_with(write_file(tmp_path, "net.py", code), mode="training")
+    side = desk._side("eager")
+    block = desk.block("eager", inner=4, samples=6, prime=1, settle=False, flush_l2=False)
+    assert (block["inner"], len(block["samples_ns"])) == (1, 6)
+    import sys
+
+    seen = sys.modules[type(side.model.module).__module__].seen
+    assert len(seen) >= 7
+    assert all(seen[-7:])
+    assert side.model.parameters[0].grad is None
+
+
+def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> None:
+    import gc
+
+    code = """
+        import gc
+        import torch
+        def look(x):
+            return x + (1.0 if gc.isenabled() else 0.0)
+        def make():
+            return look, torch.zeros(1)
+    """
+    side = desk_with(write_file(tmp_path, "look.py", code))._side("eager")
+    collected: list[float] = []
+    call = side.function
+    side.function = lambda x: collected.append(float(call(x)))
+    timing.run_block(side, 1, 3, 0, settle=False, flush_l2=False)
+    assert collected == [0.0] * 3
+    assert gc.isenabled()
+
+
+def test_waiting_ends_when_other_threads_stop_spinning() -> None:
+    stop = time.perf_counter() + 0.08
+
+    def spin() -> None:
+        while time.perf_counter() < stop:
+            pass
+
+    assert timing.wait_until_idle() < 0.2e9
+    spinner = threading.Thread(target=spin)
+    spinner.start()
+    took_ns = timing.wait_until_idle()
+    spinner.join()
+    assert took_ns >= 0.03e9
+    assert took_ns < (timing.SETTLE_LIMIT_S + 0.2) * 1e9
+
+
+def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Path) -> None:
+    code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.2 if self.calls == 2 else 0.004)")
+    desk = desk_with(write_file(tmp_path, "sleeper.py", code))
+    found = desk.warm("eager", 2.0)
+    assert found["first_call_s"] >= 0.2  # the call before it counted operations
+    assert found["iteration_ns"] == pytest.approx(4.3e6, rel=0.25)
+    assert found["stable"]
+    assert found["warm_up_s"] < 2.0
+
+
+def test_a_side_that_goes_on_changing_is_said_to_be_unstable(tmp_path: Path) -> None:
+    code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.03 ** (self.calls // 2))")
+    desk = desk_with(write_file(tmp_path, "slower.py", code))
+    assert not desk.warm("eager", 0.6)["stable"]
+
+
+@pytest.mark.parametrize("size", [64, 200])
+def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
+    code = f"""
+        import torch
+        def product(a, b):
+            return a @ b
+        def twice(a, b):
+            return (a @ b) @ b
+        def make():
+            return product, (torch.ones({size}, {size}), torch.ones({size}, {size}))
+        def chain():
+            return twice, (torch.ones({size}, {size}), torch.ones({size}, {size}))
+    """
+    path = write_file(tmp_path, "product.py", code)
+    desk = desk_with(path, variant("a"), variant("b", "aot_eager"))
+    for name in "ab":
+        found = desk.measure(name)
+        assert found["peak_memory_bytes"] == size * size * 4
+        assert "above the start" in found["memory_method"]
+        assert found["unavailable"] == []
+    assert desk_with(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
+
+
+def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
+    from torchyard.worker.metrics import count_flops
+
+    code = """
+        import torch
+        def make():
+            return torch.nn.Linear(32, 16, bias=False), torch.ones(8, 32), lambda y: y.sum()
+        def add():
+            return torch.add, (torch.ones(4), torch.ones(4))
+    """
+    path = write_file(tmp_path, "linear.py", code)
+    assert count_flops(desk_with(path)._side("eager")) == (2.0 * 8 * 32 * 16, "")
+    trained = count_flops(desk_with(path, mode="training")._side("eager"))
+    assert trained == (2 * 2.0 * 8 * 32 * 16, "")
+    number, why_not = count_flops(desk_with(path + ":add")._side("eager"))
+    assert number is None
+    assert "knows none" in why_not
+
+
+def test_readings_are_totals_and_their_differences_are_taken() -> None:
+    before = readings.read()
+    deadline = time.process_time_ns() + 30_000_000
+    while time.process_time_ns() < deadline:
+        pass
+    after = readings.read()
+    assert set(before) == {
+        "cpu_ns",
+        "run_queue_wait_ns",
+        "involuntary_switches",
+        "major_faults",
+        "steal_ns",
+    }
+    found = readings.difference(before, after)
+    assert found["cpu_ns"] is not None
+    assert found["cpu_ns"] >= 30_000_000
+    assert readings.difference({"a": 1, "b": None}, {"a": 3, "b": 5}) == {"a": 2, "b": None}
+
+
+def test_a_layout_is_held_for_the_life_of_the_process() -> None:
+    held = len(layout._held)
+    layout.shift(0, 0)
+    assert len(layout._held) == held
+    layout.shift(3, 128)
+    assert [len(each) for each in layout._held[held:]] == [3 * layout.PAGE_BYTES, 128]
+    assert layout.randomisation_is_off() in {True, False, None}
+    del layout._held[held:]
