@@ -128,7 +128,7 @@ def _parameters(text: str, spec: SpecText) -> tuple[tuple[str, Scalar], ...]:
     for item in text.split(","):
         key, equals, value = item.partition("=")
         key = key.strip()
-        if not equals or not key.isidentifier() or not value:
+        if not equals or not all(part.isidentifier() for part in key.split(".")) or not value:
             raise UsageError(
                 f"{spec.where}: {item!r} in {spec.text!r} is no parameter",
                 hint="write NAME:key=value,key=value, such as kernels/matmul:size=500",
