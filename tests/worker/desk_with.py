@@ -31,8 +31,8 @@ def desk_with(
     from torchyard.worker.desk import Desk
 
     suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
-    desk = Desk(lambda text: None)
-    workload = {
+    desk = Desk(print)
+    workload: dict[str, object] = {
         "suite": suite,
         "name": name,
         "mode": mode,

@@ -281,7 +281,8 @@ def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -
     third = desk_with(net, seed=2)._side("eager").model
 
     def same(other: Any) -> bool:
-        left, right = first.state() + [first.args[0]], other.state() + [other.args[0]]
+        left = [*first.state(), first.args[0]]
+        right = [*other.state(), other.args[0]]
         return all(torch.equal(x, y) for x, y in zip(left, right, strict=True))
 
     assert same(second)

@@ -37,7 +37,7 @@ def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
     assert len(block["samples_ns"]) == 5
     assert block["inner"] == 3
     assert 4.0e6 <= median(block["samples_ns"]) < 5.5e6
-    assert 15 * 4.0e6 <= block["wall_ns"]
+    assert block["wall_ns"] >= 15 * 4.0e6
     assert block["wall_ns"] >= 0.99 * 3 * sum(block["samples_ns"])
     assert block["settle_ns"] >= timing.SETTLE_STEP_S * 1e9
     assert 0 <= block["readings"]["cpu_ns"] < 0.5 * block["wall_ns"]

@@ -60,7 +60,7 @@ class Crew:
             self._groups.setdefault(variant.process_key, []).append(variant)
         self._draw = draw
         self._log_folder = log_folder
-        self._scratch = scratch
+        self._scratch = scratch.absolute()  # the workers have another working folder
         self._workers = WorkerGroup()
         self._by_key: dict[ProcessKey, WorkerProcess] = {}
 

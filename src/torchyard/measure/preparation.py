@@ -64,7 +64,7 @@ def check_accuracy(
             phase="check",
             limit_s=limit_s,
             variant=baseline.name,
-            path=str(reference),
+            path=str(reference.absolute()),
         )
     record = crew.ask(
         candidate,
@@ -72,7 +72,7 @@ def check_accuracy(
         phase="check",
         limit_s=limit_s,
         variant=candidate.name,
-        path=str(reference),
+        path=str(reference.absolute()),
     )
     knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
 

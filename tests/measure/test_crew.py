@@ -1,0 +1,122 @@
+"""The processes of a launch: one starting point for all, and silence while another computes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from torchyard.core.study import MeasureSettings
+from torchyard.core.variant import Target, Variant
+from torchyard.core.workload import Workload
+from torchyard.measure.crew import Crew, VariantFailed
+from torchyard.measure.preparation import Knowledge, check_accuracy
+from torchyard.measure.starting import draw_launch
+from torchyard.measure.targets import inspect_target
+from torchyard.process.trouble import WorkerTrouble
+
+ONE = Variant(name="one", target=Target(name="first", python=sys.executable))
+TWO = Variant(name="two", target=Target(name="second", python=sys.executable))
+
+# Weights and inputs that no seed makes equal: only the state file can.
+CODE = """
+    import os
+    import torch
+    def make():
+        torch.manual_seed(os.getpid())
+        return torch.nn.Linear(512, 512), torch.randn(64, 512)
+"""
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    folder = tmp_path_factory.mktemp("crew")
+    (folder / "own.py").write_text(dedent(CODE))
+    (folder / "scratch").mkdir()
+    with Crew(
+        Workload(suite="file", name=str(folder / "own.py")),
+        [ONE, TWO],
+        MeasureSettings(threads=2),
+        draw=draw_launch(random.Random(1)),
+        log_folder=folder,
+        scratch=folder / "scratch",
+    ) as crew:
+        yield crew
+
+
+@pytest.mark.torch
+def test_two_targets_run_the_same_weights_and_inputs(crew: Crew, tmp_path: Path) -> None:
+    knowledge = Knowledge()
+    check_accuracy(crew, ONE, TWO, tmp_path / "reference.pt", knowledge)
+    found = knowledge.accuracy["two"]
+    assert found.status == "pass"
+    assert found.max_error == 0.0
+
+
+@pytest.mark.torch
+def test_an_idle_worker_uses_no_cpu_while_the_other_computes(crew: Crew) -> None:
+    pids = {key: hello["pid"] for key, hello in crew.hellos.items()}
+    busy, idle = psutil.Process(pids["first", "default"]), psutil.Process(pids["second", "default"])
+
+    def block(who: Variant, samples: int) -> None:
+        crew.ask(
+            who,
+            "block",
+            phase="timing",
+            limit_s=60,
+            variant=who.name,
+            inner=10,
+            samples=samples,
+            prime=0,
+            settle=True,
+            flush_l2=False,
+        )
+
+    def used_s(process: psutil.Process) -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    block(TWO, 20)
+    before = used_s(busy), used_s(idle)
+    for _ in range(20):
+        block(ONE, 20)
+        if used_s(busy) - before[0] > 0.5:
+            break
+    assert used_s(busy) - before[0] > 0.5
+    assert used_s(idle) - before[1] <= 0.02
+
+
+@pytest.mark.torch
+def test_every_process_says_what_it_is(crew: Crew) -> None:
+    assert crew.several_processes
+    assert [variant.name for variant in crew.one_variant_per_process()] == ["one", "two"]
+    for hello in crew.hellos.values():
+        assert hello["threads"] == 2
+        assert hello["torch"]
+    assert {built["parameters"] for built in crew.built.values()} == {512 * 512 + 512}
+
+
+@pytest.mark.torch
+def test_trouble_is_laid_at_the_door_of_who_was_asked(crew: Crew) -> None:
+    with pytest.raises(VariantFailed) as caught:
+        crew.ask(TWO, "warm", phase="warm-up", limit_s=60, variant="nobody", seconds=1.0)
+    failure = caught.value.failure
+    assert (failure.variant, failure.phase, failure.kind) == ("two", "warm-up", "cannot-build")
+    assert caught.value.process_alive
+
+
+@pytest.mark.torch
+def test_a_target_tells_of_itself() -> None:
+    facts = inspect_target(ONE.target)
+    assert facts["executable"] == sys.executable
+    assert facts["devices"][0] == "cpu"
+
+
+def test_a_target_that_is_none_is_an_error() -> None:
+    with pytest.raises(WorkerTrouble):
+        inspect_target(Target(name="none", python="/nowhere/python"))
