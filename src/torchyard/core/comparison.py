@@ -125,7 +125,14 @@ class VariantMetrics:
     """Floating-point operations of one iteration."""
     torch_version: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
-    """What could not be measured, and why."""
+    """Names of fields above that could not be measured, and why."""
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Operations of an iteration over its time, where both are known."""
+        if self.flops is None or not self.time_ns:
+            return None
+        return self.flops * 1e9 / self.time_ns
 
 
 @dataclass(frozen=True, kw_only=True)

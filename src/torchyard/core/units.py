@@ -14,6 +14,7 @@ from torchyard.errors import UsageError
 __all__ = [
     "format_bytes",
     "format_duration",
+    "format_flops",
     "format_percent",
     "parse_bytes",
     "parse_duration_s",
@@ -82,6 +83,15 @@ def format_bytes(size_bytes: float) -> str:
         if abs(size_bytes) >= _SIZE_UNITS[unit]:
             return f"{_three_digits(size_bytes / _SIZE_UNITS[unit])} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def format_flops(flops: float, *, per_second: bool = False) -> str:
+    """Three significant digits with a decimal unit: `26.8 GFLOP/s`."""
+    ending = "/s" if per_second else ""
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(flops) >= size:
+            return f"{_three_digits(flops / size)} {unit}FLOP{ending}"
+    return f"{flops:.0f} FLOP{ending}"
 
 
 def format_percent(fraction: float, *, signed: bool = False) -> str:

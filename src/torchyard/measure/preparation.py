@@ -115,11 +115,11 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     except VariantFailed as failed:
         if not failed.process_alive:
             raise
-        answer = {"unavailable": [["metrics", failed.failure.message]]}
+        answer = {"unavailable": [["peak_memory_bytes", failed.failure.message]]}
     built = crew.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if built.get("flops") is None:
-        unavailable.append(("operations", str(built.get("flops_why_not", ""))))
+        unavailable.append(("flops", str(built.get("flops_why_not", ""))))
     knowledge.metrics[variant.name] = VariantMetrics(
         peak_memory_bytes=answer.get("peak_memory_bytes"),
         memory_method=str(answer.get("memory_method", "")),

@@ -86,6 +86,8 @@ def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
         f"{side}_compile_cold_s": metrics.compile_cold_s,
         f"{side}_compile_warm_s": metrics.compile_warm_s,
         f"{side}_peak_memory_bytes": metrics.peak_memory_bytes,
+        f"{side}_flops": metrics.flops,
+        f"{side}_flops_per_second": metrics.flops_per_second,
         f"{side}_graphs": metrics.graphs,
         f"{side}_graph_breaks": None if metrics.graphs is None else breaks,
         f"{side}_torch": metrics.torch_version,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
-from torchyard.core.units import format_bytes
+from torchyard.core.units import format_bytes, format_flops
 from torchyard.reports.charts import numbers_of, speedup_axis
 from torchyard.reports.fact_rows import fact_rows
 from torchyard.reports.launch_effects import blocks_by_workload, effects_of
@@ -181,6 +181,7 @@ def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
         ("compile, cold cache", [_seconds(side, "compile_cold_s") for side in sides]),
         ("compile, warm cache", [_seconds(side, "compile_warm_s") for side in sides]),
         ("peak memory", [_memory(side) for side in sides]),
+        ("operations", [_operations(side) for side in sides]),
         ("graphs", [_said(side, "graphs", side.graphs) for side in sides]),
         ("graph breaks", [_graph_breaks(side) for side in sides]),
         ("torch", [side.torch_version or ABSENT for side in sides]),
@@ -204,6 +205,14 @@ def _memory(side: VariantMetrics) -> str:
         return _said(side, "peak_memory_bytes", None)
     method = f" ({one_line(side.memory_method)})" if side.memory_method else ""
     return format_bytes(side.peak_memory_bytes) + method
+
+
+def _operations(side: VariantMetrics) -> str:
+    if side.flops is None:
+        return _said(side, "flops", None)
+    rate = side.flops_per_second
+    speed = f", {format_flops(rate, per_second=True)}" if rate is not None else ""
+    return format_flops(side.flops) + speed
 
 
 def _graph_breaks(side: VariantMetrics) -> str:

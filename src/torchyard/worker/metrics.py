@@ -21,7 +21,7 @@ def measure(side: Side) -> Dict[str, Any]:
     result: Dict[str, Any] = {
         "peak_memory_bytes": peak,
         "memory_method": method,
-        "unavailable": [] if why_not is None else [["peak memory", why_not]],
+        "unavailable": [] if why_not is None else [["peak_memory_bytes", why_not]],
     }
     result.update(side.graph_counters)
     return result
