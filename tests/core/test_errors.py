@@ -1,0 +1,28 @@
+"""One tree of errors; each class has a documented exit code."""
+
+from __future__ import annotations
+
+import inspect
+
+from torchyard import errors
+
+
+def _classes() -> list[type[errors.TorchyardError]]:
+    return [
+        thing
+        for _, thing in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(thing, errors.TorchyardError)
+    ]
+
+
+def test_every_error_has_a_documented_exit_code_and_stands_in_the_drawing() -> None:
+    for kind in _classes():
+        assert kind.exit_code in errors.EXIT_CODES
+        assert kind.__name__ in (errors.__doc__ or "")
+        assert kind.__name__ in errors.__all__
+
+
+def test_an_error_carries_what_why_hint_and_log() -> None:
+    error = errors.UsageError("no", why="because", hint="mend it", log="run.log")
+    assert (error.what, error.why, error.hint, error.log) == ("no", "because", "mend it", "run.log")
+    assert str(error) == "no"

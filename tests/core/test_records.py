@@ -1,0 +1,158 @@
+"""Dataclasses to JSON values and back, and what a bad file is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.records import decode, encode, nearest_hint
+from torchyard.core.study import Study
+from torchyard.core.variant import Environment, Target, Variant
+from torchyard.core.workload import Workload
+from torchyard.errors import UsageError
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str
+    colour: Colour = Colour.RED
+    kind: Literal["a", "b"] = "a"
+    share: float | None = None
+    inner: Inner | None = None
+    items: tuple[Inner, ...] = ()
+    pairs: tuple[tuple[str, int], ...] = ()
+    mixed: int | str | bool = 1
+    table: dict[str, int] = field(default_factory=dict)
+
+
+names = st.text(max_size=8)
+inners = st.builds(Inner, size_bytes=st.integers(), note=names)
+outers = st.builds(
+    Outer,
+    name=names,
+    colour=st.sampled_from(Colour),
+    kind=st.sampled_from(["a", "b"]),
+    share=st.none() | st.floats(allow_nan=False),
+    inner=st.none() | inners,
+    items=st.lists(inners, max_size=3).map(tuple),
+    pairs=st.lists(st.tuples(names, st.integers()), max_size=3).map(tuple),
+    mixed=st.integers() | names | st.booleans(),
+    table=st.dictionaries(names, st.integers(), max_size=3),
+)
+
+
+@given(outers)
+def test_what_is_written_is_read_back(value: Outer) -> None:
+    text = json.dumps(encode(value))
+    assert decode(Outer, json.loads(text), where="") == value
+
+
+@pytest.mark.parametrize(
+    ("data", "what", "hint"),
+    [
+        ({"name": "x", "colur": "red"}, "unknown key 'colur'", "did you mean 'colour'?"),
+        ({}, "the key 'name' is missing", "add name = ..."),
+        ({"name": 3}, "study.name: 3 is not a text", "give a text"),
+        ({"name": "x", "colour": "bleu"}, "'bleu' is not a valid value", "did you mean 'blue'?"),
+        ({"name": "x", "kind": "z"}, "'z' is not a valid value", "valid values: a, b"),
+        ({"name": "x", "share": "much"}, "study.share: 'much' is not a number", "give a number"),
+        ({"name": "x", "share": True}, "study.share: True is not a number", "give a number"),
+        ({"name": "x", "inner": 5}, "study.inner: 5 is not a table", "give a table"),
+        ({"name": "x", "inner": {"size-byte": 1}}, "unknown key 'size-byte'", "'size-bytes'"),
+        ({"name": "x", "items": [{"size-bytes": 1}, {}]}, "study.items[1]", "size-bytes"),
+        ({"name": "x", "items": "ab"}, "study.items: 'ab' is not a list", "give a list"),
+        ({"name": "x", "pairs": [["a", 1, 2]]}, "study.pairs[0]", "a list of 2"),
+        ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a text"),
+        ({"name": "x", "table": {"k": "v"}}, "study.table.k: 'v' is not a whole number", "give"),
+    ],
+)
+def test_a_bad_value_names_the_place_and_the_mend(
+    data: dict[str, object], what: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        decode(Outer, data, where="study")
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
+def test_keys_may_be_written_with_dashes() -> None:
+    assert decode(Inner, {"size-bytes": 4}, where="") == Inner(size_bytes=4)
+
+
+def test_lenient_reading_skips_what_a_newer_version_added() -> None:
+    assert decode(Inner, {"size_bytes": 4, "new": 1}, where="", strict=False) == Inner(size_bytes=4)
+
+
+def test_nothing_near_lists_what_is_valid() -> None:
+    assert nearest_hint("zzz", ["eager", "inductor"], what="backend") == (
+        "valid backends: eager, inductor"
+    )
+    assert nearest_hint("zzz", []) == "valid names: none"
+
+
+def test_a_study_and_a_comparison_survive_the_journey() -> None:
+    target = Target(name="here", python="/usr/bin/python3", variables=(("A", "1"),))
+    baseline = Variant(name="eager", target=target)
+    candidate = Variant(
+        name="fast",
+        target=target,
+        backend="inductor",
+        environment=Environment(name="tc", threads=2),
+    )
+    workload = Workload(suite="kernels", name="matmul", parameters=(("size", 5), ("fast", True)))
+    study = Study(name="s", baseline=baseline, candidates=(candidate,), workloads=(workload,))
+    assert decode(Study, json.loads(json.dumps(encode(study))), where="") == study
+    row = Comparison(
+        workload=workload,
+        baseline="eager",
+        candidate="fast",
+        verdict=Verdict.FAILED,
+        failure=Failure(kind="raised", phase="check", variant="fast", message="no"),
+    )
+    assert decode(Comparison, json.loads(json.dumps(encode(row))), where="") == row
+
+
+def test_variants_share_a_process_only_with_one_target_and_environment() -> None:
+    target = Target(name="here", python="python3")
+    eager = Variant(name="eager", target=target)
+    inductor = Variant(name="inductor", target=target, backend="inductor", precision="bfloat16")
+    preloaded = Variant(
+        name="tc", target=target, environment=Environment(name="tc", preload=("x",))
+    )
+    assert eager.process_key == inductor.process_key
+    assert eager.process_key != preloaded.process_key
+    assert preloaded.environment.touches_allocator()
+    assert Environment(name="m", variables=(("MALLOC_ARENA_MAX", "1"),)).touches_allocator()
+    assert not Environment(name="t", variables=(("OMP_WAIT_POLICY", "x"),)).touches_allocator()
+
+
+def test_a_label_says_what_differs_from_the_default() -> None:
+    assert Workload(suite="kernels", name="matmul").label == "kernels/matmul inference"
+    full = Workload(
+        suite="models",
+        name="gpt",
+        mode="training",
+        device="cuda:1",
+        batch_size=4,
+        optimizer_step=True,
+        parameters=(("layers", 2),),
+    )
+    assert full.label == "models/gpt training +step b4 cuda:1 layers=2"
