@@ -111,6 +111,7 @@ def test_trouble_is_laid_at_the_door_of_who_was_asked(crew: Crew) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_a_target_tells_of_itself() -> None:
     facts = inspect_target(ONE.target)
     assert facts["executable"] == sys.executable

@@ -366,6 +366,7 @@ print(json.dumps(desk.judge("c", sys.argv[3])))
 """
 
 
+@pytest.mark.slow
 def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> None:
     path = str(tmp_path / "reference.pt")
     desk_with(net, mode="training").reference("eager", path)

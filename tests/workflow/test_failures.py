@@ -72,7 +72,7 @@ def only_failure(folder: Path, *names: str) -> Failure:
     ("name", "kind", "words"),
     [
         ("raises", "raised", "ValueError: the model says no"),
-        ("hangs", "timeout", "did not answer 'build' within 4 s"),
+        ("hangs", "timeout", "did not answer 'build' within 2 s"),
         ("crashes", "crashed", "SIGSEGV"),
         pytest.param(
             "hoards", "out-of-memory", "of the 900 MiB it may use", marks=pytest.mark.slow
@@ -82,7 +82,7 @@ def only_failure(folder: Path, *names: str) -> Failure:
 )
 def test_trouble_of_the_workload_is_a_row(tmp_path: Path, name: str, kind: str, words: str) -> None:
     file = write_file(tmp_path, "troubled.py", TROUBLED)
-    settings = replace(QUICK, step_limit_s=4.0)
+    settings = replace(QUICK, step_limit_s=2.0)
     if name == "hoards":
         settings = replace(QUICK, memory_limit_bytes=900 << 20)
     bench(tmp_path / "run", f"{file}:make_{name}", settings=settings)
