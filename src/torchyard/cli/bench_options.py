@@ -87,7 +87,11 @@ _OPTIONS: Final = (
         metavar="NAME=LIB[:LIB]",
         help="Shared libraries that the environment NAME loads first.",
     ),
-    _when("--time", metavar="DURATION", help="Measuring time of one comparison; 60s."),
+    _when(
+        "--time",
+        metavar="DURATION",
+        help="Measuring time of one workload, shared by its candidates; 60s.",
+    ),
     _when(
         "--precision-goal",
         metavar="PERCENT",
@@ -95,7 +99,7 @@ _OPTIONS: Final = (
     ),
     _when("--margin", metavar="PERCENT", help="Differences below it are called the same; 1%."),
     _when("--launches", "max_launches", metavar="N", help="Launches at most; 60."),
-    _how("--threads", metavar="N", help="Threads of torch; torch's own choice when left out."),
+    _how("--threads", metavar="N", help="Threads of torch; one for each core when left out."),
     _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
     _how(
         "--reseat",

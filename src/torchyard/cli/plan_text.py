@@ -23,8 +23,9 @@ def plan_text(study: Study) -> str:
     lines += [
         "budget",
         (
-            f"  {_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time each"
-            f" ({_seconds(budget.time_s * rows)} in all, without starting and compiling)"
+            f"  {_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time"
+            f" for each workload ({_seconds(budget.time_s * len(study.workloads))} in all, without"
+            " the first start and compiling)"
         ),
         (
             f"  until the interval is ±{format_percent(budget.precision_goal)} or the verdict is sure;"
@@ -34,7 +35,7 @@ def plan_text(study: Study) -> str:
         "settings",
         (
             f"  blocks of {_seconds(settings.block_s)}, seed {settings.seed},"
-            f" threads {settings.threads or 'as torch chooses'}"
+            f" threads {settings.threads or 'one for each core'}"
         ),
         f"  reseat {settings.reseat}, {_layout(settings.paired_layout)},"
         f" accuracy {'checked' if settings.check_accuracy else 'not checked'}"

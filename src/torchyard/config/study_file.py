@@ -86,7 +86,7 @@ class BudgetTable:
     """When a comparison may stop."""
 
     time: Quantity | None = None
-    """Measuring time of one comparison, such as `"60s"` or `"5m"`; a plain number is seconds."""
+    """Measuring time of one workload, shared by its candidates, such as `"60s"` or `"5m"`; a plain number is seconds."""
     precision_goal: Quantity | None = None
     """Half-width of the interval that is wanted, such as `"1%"`; 0 uses the whole time."""
     margin: Quantity | None = None
@@ -106,7 +106,7 @@ class SettingsTable:
     block: Quantity | None = None
     """Length of a block, such as `"100ms"`; a plain number is seconds."""
     threads: int | None = None
-    """Threads of torch in every worker; without it, torch's own choice."""
+    """Threads of torch in every worker; without it, one for each core it may use."""
     seed: int | None = None
     """Seed of inputs, weights and the order of pairs."""
     reseat: Reseat | None = None

@@ -150,7 +150,7 @@ class WorkloadSession:
         ) as crew:
             for variant in crew.one_variant_per_process() if number == 0 else ():
                 self._recorder.add_target(
-                    "-".join(variant.process_key), crew.hellos[variant.process_key]
+                    "+".join(variant.process_key), crew.hellos[variant.process_key]
                 )
             self._prepare(crew)
             self._pace.launch_ready(time.monotonic() - started)
@@ -245,7 +245,7 @@ class WorkloadSession:
                 "timing": asdict(timing),
                 "reseat": choose_reseat(settings.reseat, variants, self._workload.device),
                 "randomisation_off": {
-                    "-".join(key): hello.get("randomisation_off")
+                    "+".join(key): hello.get("randomisation_off")
                     for key, hello in crew.hellos.items()
                 },
             }

@@ -15,6 +15,7 @@ from typing import Final
 
 import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
+from torchyard.process.libraries import find_library
 from torchyard.process.markers import LAUNCH_VARIABLE, YARD_VARIABLE, yard_mark
 from torchyard.process.trouble import WorkerTrouble
 
@@ -120,12 +121,12 @@ def _environment(spec: LaunchSpec, preload: tuple[str, ...], mark: str) -> dict[
 
 def _preload_path(library: str, name: str) -> str:
     """The library's absolute path. The loader would skip a missing one and go on without it."""
-    path = Path(library).absolute()
-    if not path.is_file():
+    path = Path(library).absolute() if "/" in library else find_library(library)
+    if path is None or not path.is_file():
         raise MissingTool(
             f"{name}: the library to preload, {library}, is not there",
             why="the system would start the worker without it, and the numbers would mislead",
-            hint="give the full path, such as /usr/lib/x86_64-linux-gnu/libtcmalloc.so.4",
+            hint="install the package that has it, or give the full path of the library",
         )
     if any(mark in str(path) for mark in (":", " ", "\0")):
         raise UsageError(

@@ -35,6 +35,7 @@ _MEMORY_LOOK_S: Final = 0.25
 _STACKS_PAUSE_S: Final = 0.2
 _DYING_LIMIT_S: Final = 2.0
 """A worker whose pipe ended is usually dying; how long its ending is waited for."""
+_REAP_LIMIT_S: Final = 5.0
 _ADDR_NO_RANDOMIZE: Final = 0x0040000
 
 
@@ -166,7 +167,9 @@ class WorkerProcess:
             if self._gone:
                 return
             self.survivors = kill_tree(self.pid, self.launch_mark)
-            if self._exit.ending() is not None:
+            # A process whose first thread has ended is a zombie to look at, but can be reaped only
+            # when its other threads have ended too.
+            if self._exit.wait(_REAP_LIMIT_S) is not None:
                 self._process.wait()  # reaped last: until here the pid could not be reused
             self._log.finish()
             self._gone = True
