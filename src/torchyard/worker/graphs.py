@@ -1,26 +1,28 @@
-"""Graphs that dynamo captured and where it broke. Runs inside the target."""
+"""Graphs that dynamo captured and where it broke. Runs inside the target.
+
+Looks at dynamo only if something has imported it: importing it takes seconds, which a backend that
+does not use it shall not pay at every launch.
+"""
 
 import os
-from typing import Any, Dict, List
+import sys
+from typing import Any, Dict, List, Optional
 
 LONGEST_REASON = 200
 
 
 def clear_counters() -> None:
     """Start counting anew, before a side is compiled."""
-    try:
-        from torch._dynamo.utils import counters
-    except ImportError:
-        return
-    counters.clear()
-    del _reasons()[:]
+    counters = _counters()
+    if counters is not None:
+        counters.clear()
+        del _reasons()[:]
 
 
 def read_counters() -> Dict[str, Any]:
     """Unique graphs and breaks with their reasons since the counters were cleared."""
-    try:
-        from torch._dynamo.utils import counters
-    except ImportError:
+    counters = _counters()
+    if counters is None:
         return {"graphs": None, "graph_breaks": []}
     breaks: Dict[str, int] = {}
     for reason in _reasons():
@@ -36,12 +38,12 @@ def read_counters() -> Dict[str, Any]:
     }
 
 
+def _counters() -> Optional[Any]:
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+
+
 def _reasons() -> List[Any]:
-    try:
-        from torch._dynamo.utils import graph_break_reasons
-    except ImportError:
-        return []
-    found: List[Any] = graph_break_reasons
+    found: List[Any] = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", [])
     return found
 
 
