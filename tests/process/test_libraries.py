@@ -23,7 +23,7 @@ def test_a_system_library_is_found_by_its_bare_name_and_loads() -> None:
 def test_without_the_loaders_cache_the_usual_folders_are_searched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(libraries.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr("torchyard.process.libraries.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr(libraries, "_FOLDERS", (str(tmp_path),))
     assert find_library("libours.so.1") is None
     (tmp_path / "libours.so.1").write_bytes(b"")
