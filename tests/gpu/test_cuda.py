@@ -24,7 +24,7 @@ pytestmark = [
 def _desk(suite: str, name: str, mode: str = "inference", **parameters: object) -> Any:
     from torchyard.worker.desk import Desk
 
-    desk = Desk(lambda text: None)
+    desk = Desk()
     workload = {
         "suite": suite,
         "name": name,

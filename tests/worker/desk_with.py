@@ -31,7 +31,7 @@ def desk_with(
     from torchyard.worker.desk import Desk
 
     suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
-    desk = Desk(print)
+    desk = Desk()
     workload: dict[str, object] = {
         "suite": suite,
         "name": name,

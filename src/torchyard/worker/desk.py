@@ -1,7 +1,7 @@
 """The worker's desk: the workload it was asked to build, its sides, and each verb's work."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -14,8 +14,7 @@ from torchyard.worker.side import DTYPES, Model, Side, convert
 class Desk:
     """Answers to the verbs of `wire`, in the order of a launch."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
         self._sides: Dict[str, Side] = {}
         self._models: Dict[Any, Model] = {}
         self._seater = Seater([])

@@ -36,7 +36,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         return 1
     from torchyard.worker.desk import Desk
 
-    desk = Desk(lambda text: channel.send({"note": text}))
+    desk = Desk()
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
         "build": desk.build,

@@ -1,7 +1,7 @@
 """One variant inside this worker: a model in a precision, made callable by a backend.
 
-Sides of one precision share the module object and the inputs. `iterate` is the only way to run
-one, for checking, warming and timing alike, so that what is checked is what is timed.
+Sides of one precision share the module object and the inputs. Checking, warming and timing all call
+the same function on the same inputs in the same context, so that what is checked is what is timed.
 """
 
 import contextlib
