@@ -198,3 +198,21 @@ def test_a_layout_is_held_for_the_life_of_the_process() -> None:
     assert [len(each) for each in layout._held[held:]] == [3 * layout.PAGE_BYTES, 128]
     assert layout.randomisation_is_off() in {True, False, None}
     del layout._held[held:]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "stable"),
+    [
+        ([10.0, 10.1], False),
+        ([10.0, 10.1, 10.2], True),
+        ([30.0, 20.0, 10.0], False),
+        ([30.0, 20.0, 10.0, 10.1, 10.0], True),
+        ([10.0, 12.0, 12.1, 12.2], False),  # agrees, but was faster before
+        ([10.0, 13.0, 10.0, 13.0, 10.0, 13.0], True),  # noisy, no way down
+        ([20.0, 18.0, 16.0, 14.0, 12.0, 10.0], False),  # still on its way down
+    ],
+)
+def test_warm_up_ends_when_times_agree_or_no_longer_fall(chunks: list[float], stable: bool) -> None:
+    from torchyard.worker.warming import is_stable
+
+    assert is_stable(chunks) is stable

@@ -19,7 +19,9 @@ from torchyard.measure.crew import Crew, VariantFailed
 
 __all__ = ["Knowledge", "check_accuracy", "measure_metrics", "warm_up"]
 
-WARM_UP_LIMIT_S: Final = 8.0
+FIRST_WARM_UP_LIMIT_S: Final = 8.0
+LATER_WARM_UP_LIMIT_S: Final = 3.0
+"""Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
 
 
 @dataclass
@@ -79,16 +81,17 @@ def check_accuracy(
 
 def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     """Compile if need be, run until stable, and choose the length of blocks once."""
+    known = variant.name in knowledge.plans
     answer = crew.ask(
         variant,
         "warm",
         phase="warm-up",
         limit_s=crew.settings.step_limit_s,
         variant=variant.name,
-        seconds=WARM_UP_LIMIT_S,
+        seconds=LATER_WARM_UP_LIMIT_S if known else FIRST_WARM_UP_LIMIT_S,
     )
     knowledge.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
-    if variant.name not in knowledge.plans:
+    if not known:
         iteration_ns = float(answer["iteration_ns"])
         knowledge.iteration_ns[variant.name] = iteration_ns
         knowledge.plans[variant.name] = plan_block(

@@ -12,8 +12,23 @@ STABLE_WITHIN = 0.03
 MIN_CHUNKS = 3
 
 
+def is_stable(chunks: List[float]) -> bool:
+    """Three chunks in a row agree within 3 %, or six show no way down.
+
+    The second rule is for times that are noisy by nature, such as short GPU kernels: they never
+    agree, but they no longer get faster either.
+    """
+    recent, before = chunks[-MIN_CHUNKS:], chunks[-2 * MIN_CHUNKS : -MIN_CHUNKS]
+    if len(recent) < MIN_CHUNKS:
+        return False
+    agree = max(recent) <= (1 + STABLE_WITHIN) * min(recent)
+    if agree and min(recent) <= (1 + STABLE_WITHIN) * min(chunks):
+        return True
+    return len(before) == MIN_CHUNKS and median(recent) >= (1 - STABLE_WITHIN) * median(before)
+
+
 def warm(side: Side, limit_s: float) -> Dict[str, Any]:
-    """Run chunks until three in a row agree within 3 % and none later is faster, or time is up."""
+    """Run chunks until the time is stable, or the limit is used up."""
     side.first_call()
     started = time.perf_counter()
     once = run_block(side, 1, 1, 0, settle=False, flush_l2=False)["samples_ns"][0]
@@ -28,12 +43,7 @@ def warm(side: Side, limit_s: float) -> Dict[str, Any]:
         block = run_block(side, inner, samples, 0, settle=False, flush_l2=False)
         chunks.append(median(block["samples_ns"]))
         iterations += samples * inner
-        recent = chunks[-MIN_CHUNKS:]
-        stable = (
-            len(recent) == MIN_CHUNKS
-            and max(recent) <= (1 + STABLE_WITHIN) * min(recent)
-            and min(recent) <= (1 + STABLE_WITHIN) * min(chunks)
-        )
+        stable = is_stable(chunks)
     return {
         "first_call_s": side.first_call_s,
         "iteration_ns": chunks[-1],
