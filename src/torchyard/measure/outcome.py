@@ -75,7 +75,7 @@ def make_comparison(
 ) -> Comparison:
     """The row. Wrong beats fast, failed beats everything."""
     accuracy = knowledge.accuracy.get(candidate.name)
-    notes = list(dict.fromkeys([*knowledge.notes, *spent.notes]))
+    notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
     found: Estimate | None = None
     verdict = Verdict.FAILED
     if failure is None:

@@ -33,7 +33,13 @@ class Knowledge:
     plans: dict[str, BlockPlan] = field(default_factory=dict)
     iteration_ns: dict[str, float] = field(default_factory=dict)
     first_calls_s: dict[str, list[float]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """Of which variant, and what."""
+
+    def notes_about(self, *variants: Variant) -> list[str]:
+        """What is to be said of these variants."""
+        names = {variant.name for variant in variants}
+        return [f"{name} {text}" for name, text in self.notes if name in names]
 
     def metrics_of(self, variant: Variant) -> VariantMetrics:
         """Metrics with compile times: the first launch had empty caches, later ones had not."""
@@ -100,9 +106,8 @@ def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
             training=crew.workload.mode == "training",
         )
         if not answer["stable"]:
-            knowledge.notes.append(
-                f"{variant.name} was still changing after {answer['warm_up_s']:.0f} s of warm-up"
-            )
+            text = f"was still changing after {answer['warm_up_s']:.0f} s of warm-up"
+            knowledge.notes.append((variant.name, text))
 
 
 def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
