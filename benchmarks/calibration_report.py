@@ -42,7 +42,7 @@ def print_report(records: list[dict[str, Any]]) -> None:
         found = [r for r in records if r["kind"] == kind]
         print(f"\n{kind}: the same code called different, {len(found)} times 30 repeats")
         for name, rule in RULES.items():
-            source = "alternating" if name == "dynamo" else "sequential"
+            source = "alternating" if name.startswith("dynamo") else "sequential"
             flags = [rule(*_two(r[source], source)).different for r in found]
             _line(f"{name} ({source})", (sum(flags), len(flags)))
 
