@@ -256,3 +256,24 @@ def _growth_bytes(work: Callable[[], None], first: Callable[[], None]) -> int:
     before = resident()
     work()
     return resident() - before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_code_that_holds_its_weights_stays_right(net: str, tmp_path: Path) -> None:
+    """With freezing, inductor keeps copies of the weights: moving the originals must not hurt."""
+    import torch
+    from torch._dynamo.utils import counters
+    from torch._inductor import config
+
+    reference = str(tmp_path / "reference.pt")
+    with config.patch(freezing=True):
+        desk = desk_with(net, variant("eager"), variant("compiled", "inductor"))
+        desk.reference("eager", reference)
+        assert desk.judge("compiled", reference)["status"] == "pass"
+        graphs = counters["stats"]["unique_graphs"]
+        for seed in range(3):
+            desk.reseat(seed, "pages")
+            assert desk.judge("compiled", reference)["status"] == "pass"
+        assert counters["stats"]["unique_graphs"] == graphs
+    torch._dynamo.reset()

@@ -5,6 +5,7 @@ nvidia-ml-py is optional: without it the clock is unavailable, with the reason s
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,12 +39,16 @@ class GpuClock:
             self.why_not = "the device is not a CUDA device"
             return
         _, _, index = device.partition(":")
+        number = _physical_index(int(index or 0), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if number is None:
+            self.why_not = "CUDA_VISIBLE_DEVICES does not name GPUs by number"
+            return
         try:
             import pynvml
 
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(index or 0))
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(number)
         except ImportError:
             self.why_not = "nvidia-ml-py is not installed: pip install 'torchyard[nvidia]'"
         except Exception as error:  # noqa: BLE001 - NVML raises its own family of errors
@@ -64,3 +69,13 @@ class GpuClock:
             sm_clock_mhz=int(clock),
             throttle_reasons=tuple(said for bit, said in _REASONS.items() if bits & bit),
         )
+
+
+def _physical_index(index: int, visible: str | None) -> int | None:
+    """NVML counts all GPUs, torch only those it is shown; None when they are shown by name."""
+    if not visible:
+        return index
+    shown = visible.split(",")
+    if index >= len(shown) or not shown[index].strip().isdigit():
+        return None
+    return int(shown[index])
