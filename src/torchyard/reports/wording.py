@@ -169,7 +169,4 @@ def _estimate_notes(
             notes.append(f"smallest difference this finds: {smallest}")
     if estimate.scope == "processes":
         notes.append(_ONE_LAUNCH)
-    if estimate.pairs_dropped:
-        taken = estimate.pairs + estimate.pairs_dropped
-        notes.append(f"{estimate.pairs_dropped} of {taken} pairs dropped by the guards")
     return notes
