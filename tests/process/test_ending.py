@@ -130,7 +130,9 @@ def test_kill_9_of_the_yard(forks: str) -> None:
         else:
             time.sleep(0.3)
             left = processes_of_launch(mark)
-            assert len(left) == 1  # the worker went with the yard, its child did not
+            # The worker went with the yard, its child did not; but another Torchyard that starts
+            # on this machine just now sweeps it, as it should.
+            assert len(left) <= 1
             assert set(left) <= set(sweep_orphans())
             assert wait_until_gone(mark) == []
 
