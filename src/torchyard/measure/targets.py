@@ -9,6 +9,7 @@ from typing import Any
 from torchyard.core.variant import Target
 from torchyard.process.group import WorkerGroup
 from torchyard.process.launch import LaunchSpec
+from torchyard.process.trouble import WorkerTrouble
 
 __all__ = ["inspect_target"]
 
@@ -23,5 +24,9 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
             start_limit_s=limit_s,
             working_folder=folder,
         )
-        worker = group.start(spec, log_path=Path(folder) / "worker.log")
-        return worker.ask("hello", limit_s=limit_s)
+        try:
+            worker = group.start(spec, log_path=Path(folder) / "worker.log")
+            return worker.ask("hello", limit_s=limit_s)
+        except WorkerTrouble as trouble:
+            trouble.log = ""  # it goes with the folder; its last lines are in the trouble
+            raise
