@@ -53,5 +53,5 @@ def test_known_cases() -> None:
     slow = plan_block(50e6, block_s=0.1, training=False)
     assert (slow.inner, slow.samples, slow.prime) == (1, 2, 0)
     quick = plan_block(1000.0, block_s=0.1, training=False)
-    assert (quick.inner, quick.samples, quick.prime) == (100, 1000, 1)
+    assert (quick.inner, quick.samples, quick.prime) == (168, 595, 1)
     assert plan_block(0.0, block_s=0.1, training=False).samples >= 1
