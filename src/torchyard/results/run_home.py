@@ -19,18 +19,23 @@ from torchyard.results.durable import write_failed
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
 
-__all__ = ["latest_run", "new_run_folder", "replace_run", "runs_home"]
+__all__ = ["home_folder", "latest_run", "new_run_folder", "replace_run", "runs_home"]
+
+
+def home_folder() -> Path:
+    """The folder for everything that Torchyard keeps when no other place is named."""
+    home = os.environ.get("TORCHYARD_HOME")
+    if home:
+        return Path(home).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME")
+    # The XDG specification says to ignore a path that is not absolute.
+    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    return base / "torchyard"
 
 
 def runs_home() -> Path:
     """The folder that runs go to when none is named."""
-    home = os.environ.get("TORCHYARD_HOME")
-    if home:
-        return Path(home).expanduser() / "runs"
-    data = os.environ.get("XDG_DATA_HOME")
-    # The XDG specification says to ignore a path that is not absolute.
-    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
-    return base / "torchyard" / "runs"
+    return home_folder() / "runs"
 
 
 def new_run_folder(home: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Building PyTorch and its companions from recipes: sources, environments, steps, checks, records."""

@@ -1,0 +1,123 @@
+"""Where the things of builds are on disk. Paths only; makes and removes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.recipe import Recipe
+from torchyard.core.records import encode
+from torchyard.errors import UsageError
+from torchyard.results.run_home import home_folder
+
+__all__ = ["BuildFolder", "YardHome", "check_build_name"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+def check_build_name(name: str, *, where: str) -> str:
+    """The name, if it can be the name of a folder and of a target."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: {name!r} cannot name a build",
+            hint="use letters, digits, dots, dashes, plus signs and underscores",
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class YardHome:
+    """The folder that all builds of a user share."""
+
+    folder: Path
+
+    @staticmethod
+    def default() -> YardHome:
+        """The home that TORCHYARD_HOME or the XDG rules name."""
+        return YardHome(folder=home_folder())
+
+    @property
+    def builds(self) -> Path:
+        """One folder per build."""
+        return self.folder / "builds"
+
+    @property
+    def downloads(self) -> Path:
+        """Archives and apt state."""
+        return self.folder / "downloads"
+
+    @property
+    def history(self) -> Path:
+        """What compiling each file cost on this machine."""
+        return self.folder / "compile-history"
+
+    def source(self, recipe: Recipe) -> Path:
+        """The folder of a fetched source: one for each different description of it."""
+        text = json.dumps(encode(recipe.source), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        version = re.sub(r"[^A-Za-z0-9._+-]", "-", recipe.version) or "unversioned"
+        return self.folder / "sources" / f"{recipe.name}-{version}-{digest}"
+
+    def build(self, name: str) -> BuildFolder:
+        """The folder of one build."""
+        return BuildFolder(folder=self.builds / check_build_name(name, where="--name"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildFolder:
+    """The folder of one build: everything it owns is below."""
+
+    folder: Path
+
+    @property
+    def prefix(self) -> Path:
+        """Where libraries and programs are installed."""
+        return self.folder / "prefix"
+
+    @property
+    def wheels(self) -> Path:
+        """Where the wheels are collected."""
+        return self.folder / "wheels"
+
+    @property
+    def meter(self) -> Path:
+        """The compile meter, its locks and its logs."""
+        return self.folder / "meter"
+
+    @property
+    def plan_file(self) -> Path:
+        """The plan of the latest start."""
+        return self.folder / "plan.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held while a build runs, so that two cannot run in one folder."""
+        return self.folder / "running"
+
+    def tree(self, component: str) -> Path:
+        """The working copy of a component."""
+        return self.folder / "trees" / component
+
+    def dist(self, component: str) -> Path:
+        """Where a component's own wheel is made."""
+        return self.folder / "trees" / f"{component}.dist"
+
+    def log(self, step: str) -> Path:
+        """The log of a step."""
+        return self.folder / "logs" / f"{step.replace('/', '-')}.log"
+
+    def state(self, step: str) -> Path:
+        """What is known of a step's last run."""
+        return self.folder / "steps" / f"{step.replace('/', '-')}.json"
+
+    def report(self, component: str) -> Path:
+        """What verifying a component found."""
+        return self.folder / "steps" / f"{component}.verified.json"
+
+    def meter_log(self, component: str) -> Path:
+        """What the compiles of a component cost."""
+        return self.meter / f"{component}.log"

@@ -1,0 +1,296 @@
+"""What a recipe says: source, environment, builder, options, checks. No I/O.
+
+These dataclasses are the grammar of recipe files: a key that is no field here is an error with the
+nearest valid name. `build.recipe_file` reads files and merges variants into one Recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = [
+    "BuilderKind",
+    "CMakeTable",
+    "ComponentTable",
+    "CondaTable",
+    "DebianRootTable",
+    "DebianSource",
+    "EnvironmentKind",
+    "EnvironmentTable",
+    "FolderSource",
+    "GitSource",
+    "MakeTable",
+    "PrepareCommand",
+    "PythonTable",
+    "Recipe",
+    "Scalar",
+    "SconsTable",
+    "SdistSource",
+    "SmokeTest",
+    "SourceKind",
+    "SourceTable",
+    "TarballSource",
+    "TestFile",
+    "VenvTable",
+    "VerifyTable",
+]
+
+Scalar = str | int | float | bool
+SourceKind = Literal["git", "folder", "tarball", "sdist", "debian"]
+EnvironmentKind = Literal["venv", "conda", "debian-root", "current"]
+BuilderKind = Literal["cmake", "python", "scons", "make", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitSource:
+    """A git repository at one revision."""
+
+    url: str
+    ref: str = "main"
+    """Branch, tag or commit."""
+    submodules: bool = True
+    shallow: bool = True
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Path of a submodule -> another revision of it (oneDNN inside PyTorch, say)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderSource:
+    """A folder on this machine; it is copied, never built in."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarballSource:
+    """An archive from an address or a path, with its checksum."""
+
+    url: str
+    sha256: str
+    strip: int = 1
+    """Leading folders to drop from the names inside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdistSource:
+    """A source distribution from the package index that pip is configured for."""
+
+    name: str
+    version: str
+    sha256: str = ""
+    """Without one, the checksum the index gives is used, and is written into the lock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianSource:
+    """A Debian source package, through this machine's own apt configuration."""
+
+    package: str
+    suite: str = ""
+    """Any suite the mirror has; empty means the machine's own."""
+    version: str = ""
+    """Empty means the newest of the suite."""
+    upstream_only: bool = False
+    """Only the upstream tarball, without Debian's patches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTable:
+    """The places a source can come from, and the one that is used."""
+
+    use: SourceKind | None = None
+    """Which table below; may be left out when there is only one."""
+    git: GitSource | None = None
+    folder: FolderSource | None = None
+    tarball: TarballSource | None = None
+    sdist: SdistSource | None = None
+    debian: DebianSource | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VenvTable:
+    """What pip installs into a virtual environment before the build."""
+
+    packages: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    """Requirement files of the source tree, relative to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CondaTable:
+    """What conda (or mamba, micromamba, pixi) installs."""
+
+    channels: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianRootTable:
+    """A Debian of any suite in a folder."""
+
+    suite: str = "trixie"
+    packages: tuple[str, ...] = ()
+    build_dependencies_of: tuple[str, ...] = ()
+    """Source packages whose build dependencies are installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentTable:
+    """Where the build runs and what it finds there."""
+
+    use: EnvironmentKind = "venv"
+    python: str = ""
+    """Version (`3.12`) or path of the interpreter; empty means the yard's, or the root's."""
+    base: str = ""
+    """An interpreter whose packages (a torch) the build sees and does not change."""
+    venv: VenvTable = field(default_factory=VenvTable)
+    conda: CondaTable = field(default_factory=CondaTable)
+    debian_root: DebianRootTable = field(default_factory=DebianRootTable)
+    variables: dict[str, str] = field(default_factory=dict)
+    """Set in every step and in the activation script; may use {placeholders}."""
+    path: tuple[str, ...] = ()
+    """Folders put before PATH."""
+    include: tuple[str, ...] = ()
+    """Header folders, in the order the compiler must look: environment first."""
+    libraries: tuple[str, ...] = ()
+    """Library folders, in the order the linker and the loader must look."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareCommand:
+    """One command between unpacking and building (hipify, code generation)."""
+
+    run: tuple[str, ...]
+    folder: str = ""
+    """Relative to the source tree."""
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CMakeTable:
+    """A CMake project."""
+
+    folder: str = ""
+    """Where CMakeLists.txt is, relative to the source tree."""
+    generator: str = "Ninja"
+    build_type: str = "Release"
+    arguments: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    install: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonTable:
+    """A Python project with native code."""
+
+    distribution: str = ""
+    """Name of the wheel; empty means the recipe's name."""
+    front_end: Literal["auto", "setup.py", "pep517"] = "auto"
+    """`auto` looks the release up in the coupling table, then at the tree."""
+    configure: tuple[str, ...] = ()
+    """Arguments after `python` that stop behind the configure step, where the project can."""
+    install: Literal["wheel", "editable"] = "wheel"
+    options_as: Literal["variables", "cmake-args"] = "variables"
+    """How options reach the project: as variables of its build, or in CMAKE_ARGS."""
+    build_folder: str = "build"
+    """Where the project keeps CMakeCache.txt and objects, relative to the source tree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SconsTable:
+    """A SCons project (Arm Compute Library)."""
+
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeTable:
+    """A plain Makefile."""
+
+    targets: tuple[str, ...] = ("all",)
+    install_targets: tuple[str, ...] = ("install",)
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeTest:
+    """A few lines that must run in the finished target, outside the source."""
+
+    name: str
+    python: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFile:
+    """A test file of the project with the failures that are known."""
+
+    path: str
+    known_failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyTable:
+    """How the result is checked."""
+
+    import_name: str = ""
+    """Module that must import from outside the source tree."""
+    libraries: tuple[str, ...] = ()
+    """Glob patterns below site-packages or the prefix, whose linked libraries are checked."""
+    files: tuple[str, ...] = ()
+    """Files that must exist below the prefix."""
+    ignored_options: tuple[str, ...] = ()
+    """Options that no CMakeCache shows, so that their absence there is no finding."""
+    smoke: tuple[SmokeTest, ...] = ()
+    tests: tuple[TestFile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentTable:
+    """One part of a stack."""
+
+    recipe: str
+    variant: str = ""
+    version: str = ""
+    needs: tuple[str, ...] = ()
+    settings: dict[str, Scalar] = field(default_factory=dict)
+    """As `--set KEY=VALUE`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One component, or a stack of them, with variant and settings already merged in."""
+
+    name: str
+    summary: str = ""
+    version: str = ""
+    variant: str = ""
+    builder: BuilderKind = "cmake"
+    needs: tuple[str, ...] = ()
+    """Recipes that are built first and whose prefix this one sees."""
+    source: SourceTable = field(default_factory=SourceTable)
+    environment: EnvironmentTable = field(default_factory=EnvironmentTable)
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """Build options by the project's own names."""
+    patches: tuple[str, ...] = ()
+    """Paths relative to the recipe file."""
+    prepare: tuple[PrepareCommand, ...] = ()
+    cmake: CMakeTable = field(default_factory=CMakeTable)
+    python: PythonTable = field(default_factory=PythonTable)
+    scons: SconsTable = field(default_factory=SconsTable)
+    make: MakeTable = field(default_factory=MakeTable)
+    verify: VerifyTable = field(default_factory=VerifyTable)
+    disk_gib: float = 1.0
+    """What source, objects and result take together."""
+    cpu_seconds: float = 0.0
+    """Compile time seen on a 2020s server core, for the first estimate; 0 means unknown."""
+    job_memory_mib: int = 1024
+    """Peak memory of an ordinary compile, until this machine has measured its own."""
+    heavy: dict[str, int] = field(default_factory=dict)
+    """Glob pattern of object or source names -> MiB, for files known to need more."""
+    components: tuple[ComponentTable, ...] = ()
+    """A stack has these and no source of its own."""
+    known_release: str = ""
+    """Name of the coupling table's project when it differs from `name`."""
+    folder: str = ""
+    """Folder of the recipe file, for relative paths; filled in by the reader."""
