@@ -1,0 +1,305 @@
+"""What a finished build was made of and how it was checked. No I/O.
+
+A record holds what is needed to name the same sources again, to trust the options, and to say where
+the time went. It is read with lenient decoding, so every field added later needs a default. Knows
+nothing of how any of it is found out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from torchyard.core.recipe import Scalar, SourceKind
+
+__all__ = [
+    "RECORD_VERSION",
+    "BuildRecord",
+    "CheckFinding",
+    "ComponentRecord",
+    "FindingLevel",
+    "ImportedModule",
+    "LinkedLibrary",
+    "OptionVerdict",
+    "OptionVerdictKind",
+    "PackageRecord",
+    "PatchRecord",
+    "RecipeIdentity",
+    "SmokeResult",
+    "SourceIdentity",
+    "StepTimes",
+    "TestAccount",
+    "ToolRecord",
+    "VerifyReport",
+    "WheelRecord",
+    "without_credentials",
+]
+
+RECORD_VERSION: Final = 1
+"""Raised only when an older Torchyard would misread the file."""
+
+OptionVerdictKind = Literal["honoured", "overridden", "ignored", "unknown"]
+FindingLevel = Literal["failure", "warning"]
+
+
+def without_credentials(origin: str) -> str:
+    """An address without user name and password; a path as it is.
+
+    `git@host:path` stays: that user name is part of the address and no secret.
+    """
+    parts = urlsplit(origin)
+    if not parts.scheme or "@" not in parts.netloc:
+        return origin
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceIdentity:
+    """Exactly which source a component was built from."""
+
+    kind: SourceKind
+    origin: str
+    """Address, path or package name; credentials are cut off."""
+    revision: str = ""
+    """Full commit, for git."""
+    sha256: str = ""
+    """Of the archive, or of the whole content of a folder."""
+    version: str = ""
+    """Of an sdist or a Debian source package."""
+    submodules: dict[str, str] = field(default_factory=dict)
+    """Path -> full commit."""
+    dirty: bool = False
+    """The content is not what the revision says."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Name -> sha256, where a source consists of several files (a Debian source package)."""
+
+    def __post_init__(self) -> None:
+        """No secret gets into a record, wherever the address came from."""
+        object.__setattr__(self, "origin", without_credentials(self.origin))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchRecord:
+    """A patch that was applied."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolRecord:
+    """A program that took part: compiler, linker, cmake, ninja, python."""
+
+    name: str
+    version: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRecord:
+    """A wheel that was made."""
+
+    file: str
+    sha256: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageRecord:
+    """A Python package of the environment."""
+
+    name: str
+    version: str
+    origin: str = ""
+    """Where it was installed from, when not from an index: a wheel file, a folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """What one step cost."""
+
+    step: str
+    wall_s: float
+    cpu_s: float | None = None
+    compiles: int = 0
+    peak_memory_mib: float | None = None
+    """Of the largest single compile."""
+    cache_hit_rate: float | None = None
+    """Between 0 and 1; None without a compiler cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionVerdict:
+    """What became of one requested option."""
+
+    name: str
+    requested: str
+    cache: str | None = None
+    """Value in CMakeCache.txt; None when it is not there."""
+    config: str | None = None
+    """Value the finished module reports; None when it says nothing."""
+    verdict: OptionVerdictKind
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFinding:
+    """Something that is not as it should be."""
+
+    check: str
+    level: FindingLevel
+    what: str
+    why: str = ""
+    mend: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedModule:
+    """The module as it imports outside the source tree."""
+
+    name: str
+    version: str
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedLibrary:
+    """A shared library that a checked library pulls in, and where the loader takes it from."""
+
+    name: str
+    """As it is asked for."""
+    path: str
+    """Empty when it is not found."""
+    wanted_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeResult:
+    """How one smoke test ended."""
+
+    name: str
+    passed: bool
+    duration_s: float
+    output: str = ""
+    """The last lines, when it failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestAccount:
+    """Every test of one file, accounted for."""
+
+    path: str
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    """Tests whose set-up or tear-down failed, and modules that could not be collected."""
+    skipped: int = 0
+    expected_failures: int = 0
+    """Marked by the project itself."""
+    not_run: int = 0
+    """Collected, and never started, because the interpreter ended before."""
+    new_failures: tuple[str, ...] = ()
+    """Failed or errored, and not known."""
+    known_failures: tuple[str, ...] = ()
+    """Failed, as known."""
+    mended: tuple[str, ...] = ()
+    """Known failures that passed this time."""
+    unseen: tuple[str, ...] = ()
+    """Known failures of no test that was collected."""
+    crashed_in: tuple[str, ...] = ()
+    """Tests in which the interpreter died; they are counted as failed."""
+    crashes: tuple[str, ...] = ()
+    """How it died, one for each: `signal SIGABRT`, `exit code 3`."""
+    timed_out: bool = False
+    duration_s: float = 0.0
+    junit: str = ""
+    log: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Everything ran, and nothing failed that is not known."""
+        return not (self.new_failures or self.errors or self.not_run or self.timed_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What checking a component found."""
+
+    component: str
+    findings: tuple[CheckFinding, ...] = ()
+    imported: ImportedModule | None = None
+    options: tuple[OptionVerdict, ...] = ()
+    config: dict[str, str] = field(default_factory=dict)
+    """What the finished module says of its own build."""
+    libraries: tuple[LinkedLibrary, ...] = ()
+    loaded: tuple[str, ...] = ()
+    """Shared libraries in the process after the import."""
+    smoke: tuple[SmokeResult, ...] = ()
+    tests: tuple[TestAccount, ...] = ()
+    duration_s: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """No finding that makes the result unfit for use."""
+        return all(finding.level != "failure" for finding in self.findings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeIdentity:
+    """Which recipe, with which choices."""
+
+    name: str
+    variant: str = ""
+    version: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Component -> key -> value, as given with `--set`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentRecord:
+    """One component of a finished build."""
+
+    name: str
+    version: str = ""
+    recipe: str = ""
+    variant: str = ""
+    needs: tuple[str, ...] = ()
+    source: SourceIdentity | None = None
+    patches: tuple[PatchRecord, ...] = ()
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """As requested; what became of them is in `verified.options`."""
+    toolchain: tuple[ToolRecord, ...] = ()
+    wheels: tuple[WheelRecord, ...] = ()
+    prefix_files: tuple[str, ...] = ()
+    """Relative to the prefix."""
+    verified: VerifyReport | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecord:
+    """A finished build: what a target of that name stands for."""
+
+    record_version: int = RECORD_VERSION
+    torchyard: str = ""
+    """Version that wrote the record."""
+    name: str
+    recipe: RecipeIdentity
+    plan_fingerprint: str = ""
+    components: tuple[ComponentRecord, ...] = ()
+    times: tuple[StepTimes, ...] = ()
+    machine: dict[str, Any] = field(default_factory=dict)
+    packages: tuple[PackageRecord, ...] = ()
+    python: str = ""
+    """What starts the interpreter of the environment, from outside any root folder."""
+    root: str = ""
+    """Root folder the build lives in; empty means this machine."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What the activation sets for running, as opposed to building."""
+    started: str = ""
+    """UTC, ISO 8601."""
+    finished: str = ""
+
+    def component(self, name: str) -> ComponentRecord | None:
+        """The component of that name; None when there is none."""
+        return next((part for part in self.components if part.name == name), None)
