@@ -1,0 +1,90 @@
+"""What fetching a source consists of, and what is known of a source that was fetched.
+
+Shared by the modules of this family. Actions are data: nothing is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchyard.core.build_plan import Action, Command
+from torchyard.core.recipe import SourceKind
+
+__all__ = [
+    "FetchPlan",
+    "SourceIdentity",
+    "arrive",
+    "on_this_machine",
+    "part_of",
+    "start_afresh",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchPlan:
+    """How a source gets into its folder."""
+
+    kind: SourceKind
+    summary: str
+    """For people: `pytorch from Debian trixie, complete`."""
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceIdentity:
+    """Which source it was, for the record and the lock; never with credentials."""
+
+    kind: SourceKind
+    origin: str
+    """Where it came from, without user names, passwords and tokens."""
+    version: str = ""
+    commit: str = ""
+    sha256: str = ""
+    dirty: bool = False
+    """A git tree that was copied with changes that are in no commit."""
+    digest: str = ""
+    """Of a folder without git; the text says what was digested."""
+    submodules: Mapping[str, str] = field(default_factory=dict)
+    """Path -> commit."""
+    overridden: tuple[str, ...] = ()
+    """Submodules whose revision is the recipe's and not the repository's."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Name -> sha256 of what was downloaded."""
+    patches: tuple[str, ...] = ()
+    """Patches that the packager applied, in order."""
+
+
+def part_of(destination: Path) -> Path:
+    """Where the work happens until it is whole; never looked at again when it is left over."""
+    return destination.with_name(destination.name + ".part")
+
+
+def start_afresh(destination: Path) -> tuple[Command, ...]:
+    """Remove what an earlier attempt left, and make an empty place for this one."""
+    part = str(part_of(destination))
+    return (
+        on_this_machine("rm", "-rf", "--", part),
+        on_this_machine("mkdir", "-p", "--", part),
+    )
+
+
+def arrive(destination: Path, tree: Path) -> tuple[Command, ...]:
+    """Give the finished tree its name. The rename is the last thing, and it is whole or not done."""
+    part = part_of(destination)
+    commands = (
+        on_this_machine("rm", "-rf", "--", str(destination)),
+        on_this_machine("mv", "-T", "--", str(tree), str(destination)),
+    )
+    return commands if tree == part else (*commands, on_this_machine("rm", "-rf", "--", str(part)))
+
+
+def on_this_machine(*argv: str, folder: Path | None = None) -> Command:
+    """A command that is never run in a root folder, and whose messages are in English."""
+    return Command(
+        argv=argv,
+        folder=str(folder) if folder else "",
+        variables=(("LC_ALL", "C"),),
+        inside_root=False,
+    )
