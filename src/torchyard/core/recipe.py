@@ -133,6 +133,8 @@ class DebianRootTable:
     packages: tuple[str, ...] = ()
     build_dependencies_of: tuple[str, ...] = ()
     """Source packages whose build dependencies are installed."""
+    mirror: str = ""
+    """Address of an archive that has the suite; empty means the one this machine's apt uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
