@@ -17,9 +17,17 @@ _AS_WRITTEN: Final = ("smoke", "summary", "why")
 """Keys whose texts are programs or prose, where braces mean braces."""
 
 
-def filled_in(recipe: Recipe, names: Mapping[str, str], *, where: str) -> Recipe:
-    """The recipe with every {name} replaced; an unknown one is an error that names its key."""
-    return decode(Recipe, _walk(encode(recipe), names, where), where=where)
+def filled_in(recipe: Recipe, names: Mapping[str, str], *, where: str, only: str = "") -> Recipe:
+    """The recipe with every {name} replaced; an unknown one is an error that names its key.
+
+    `only` fills in one table and leaves the others as they are.
+    """
+    table = encode(recipe)
+    if only:
+        table[only] = _walk(table[only], names, f"{where}.{only}")
+    else:
+        table = _walk(table, names, where)
+    return decode(Recipe, table, where=where)
 
 
 def _walk(value: Any, names: Mapping[str, str], where: str) -> Any:

@@ -23,6 +23,7 @@ __all__ = [
     "Plan",
     "SdistDownload",
     "Step",
+    "Variables",
     "Verify",
     "WriteFile",
     "fingerprints",
@@ -118,6 +119,8 @@ class Step:
     """Its compiles are measured and admitted by memory."""
     creates: tuple[str, ...] = ()
     """Paths that exist when it is done; one that is gone makes the step run again."""
+    kept: bool = True
+    """False: what it creates may go once the steps that need it are done (a fetched source)."""
     inputs: tuple[tuple[str, str], ...] = ()
     """What else it depends on, by name: checksums of patches, versions of compilers."""
 

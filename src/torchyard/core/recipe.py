@@ -197,6 +197,8 @@ class PythonTable:
     """How options reach the project: as variables of its build, or in CMAKE_ARGS."""
     build_folder: str = "build"
     """Where the project keeps CMakeCache.txt and objects, relative to the source tree."""
+    compiles_with: Literal["compiler", "cmake"] = "compiler"
+    """`cmake` where CMake starts the compilers, so that the meter can be its launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,249 @@
+"""Runs the steps of a plan that are not done: several at once where they do not need each other.
+
+Keeps each step's state on disk, so that a run that was killed goes on where it stopped. What a step
+does is in `perform`; what is left to do is in `selection`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from torchyard.build.layout import BuildFolder
+from torchyard.build.perform import CommandFailed, StepPerformer
+from torchyard.build.selection import Selection, steps_to_run
+from torchyard.build.step_state import StepState, StepStatus, is_fresh, read_state, write_state
+from torchyard.core.build_events import BuildEvent, BuildListener
+from torchyard.core.build_plan import Plan, Step, fingerprints
+from torchyard.errors import StepFailed, TorchyardError
+
+__all__ = ["RunResult", "Runner", "StepWatch"]
+
+_SIDE_BY_SIDE: Final = 4
+"""Steps at once. Compiles among them share the meter's slots, so cores are not oversubscribed."""
+
+
+class StepWatch(Protocol):
+    """What looks over a running step's shoulder: progress, and what its compiles cost."""
+
+    def begin(self, step: Step) -> Mapping[str, str]:
+        """Called before the step; returns variables for its commands."""
+        ...
+
+    def heard(self, step: Step, output: bytes) -> BuildEvent | None:
+        """Called with the output; may answer with progress to tell."""
+        ...
+
+    def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
+        """Called after the step, whole or not."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did."""
+
+    ran: tuple[str, ...]
+    skipped: tuple[str, ...]
+    failed: Mapping[str, TorchyardError]
+    blocked: tuple[str, ...]
+    """Steps that could not start because one they need failed."""
+    wall_s: float
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """One run of a plan in its folder."""
+
+    plan: Plan
+    folder: BuildFolder
+    performer: Callable[[Step, Mapping[str, str], Callable[[bytes], None]], StepPerformer]
+    explain: Callable[[Step, StepPerformer, CommandFailed], StepFailed]
+    watch: StepWatch
+    listener: BuildListener
+    selection: Selection = field(default_factory=Selection)
+    keep_going: bool = False
+    _active: dict[str, StepPerformer] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> RunResult:
+        """Run what must run; a failed step ends the run unless `keep_going`.
+
+        Ctrl-C ends the running steps, marks them as interrupted and goes on to whoever called.
+        """
+        started = time.monotonic()
+        prints = fingerprints(self.plan)
+        chosen = steps_to_run(
+            self.plan,
+            self.selection,
+            fresh=lambda step: is_fresh(
+                step, read_state(self.folder.state(step.name)), prints[step.name]
+            ),
+        )
+        skipped = tuple(step.name for step in self.plan.steps if step.name not in chosen)
+        for name in skipped:
+            self.listener(BuildEvent(kind="skip", step=name))
+        done, failed = self._run_all(chosen, prints)
+        blocked = tuple(name for name in chosen if name not in done and name not in failed)
+        return RunResult(
+            ran=tuple(done),
+            skipped=skipped,
+            failed=failed,
+            blocked=blocked,
+            wall_s=time.monotonic() - started,
+        )
+
+    def _run_all(
+        self, chosen: tuple[str, ...], prints: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, TorchyardError]]:
+        steps = {step.name: step for step in self.plan.steps}
+        waiting, running = list(chosen), set[str]()
+        done: list[str] = []
+        failed: dict[str, TorchyardError] = {}
+        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]] = (
+            queue.SimpleQueue()
+        )
+        try:
+            while True:
+                if not failed or self.keep_going:
+                    for name in list(waiting):
+                        unmet = [n for n in steps[name].needs if n in chosen and n not in done]
+                        if len(running) < _SIDE_BY_SIDE and not unmet:
+                            waiting.remove(name)
+                            running.add(name)
+                            self._start(steps[name], prints[name], ended)
+                if not running:
+                    return done, failed
+                name, error = self._next_ended(ended)
+                running.discard(name)
+                if error is None:
+                    done.append(name)
+                elif isinstance(error, TorchyardError):
+                    failed[name] = error
+                else:
+                    raise error
+        except BaseException:
+            self._stop_all()
+            raise
+
+    @staticmethod
+    def _next_ended(
+        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]],
+    ) -> tuple[str, TorchyardError | BaseException | None]:
+        while True:  # waking up now and then lets Ctrl-C through
+            with suppress(queue.Empty):
+                return ended.get(timeout=0.5)
+
+    def _start(
+        self,
+        step: Step,
+        fingerprint: str,
+        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]],
+    ) -> None:
+        def work() -> None:
+            try:
+                self._run_step(step, fingerprint)
+            except BaseException as error:  # noqa: BLE001  # belongs to the thread that waits
+                ended.put((step.name, error))
+            else:
+                ended.put((step.name, None))
+
+        threading.Thread(target=work, name=f"step-{step.name}", daemon=True).start()
+
+    def _run_step(self, step: Step, fingerprint: str) -> None:
+        state = StepState(
+            step=step.name,
+            fingerprint=fingerprint,
+            status="running",
+            started_at=time.time(),
+            earlier_s=self._spent_before(step, fingerprint),
+        )
+        write_state(self.folder.state(step.name), state)
+        self.listener(BuildEvent(kind="start", step=step.name, text=step.title))
+        started = time.monotonic()
+        variables = self.watch.begin(step)
+
+        def heard(output: bytes) -> None:
+            event = self.watch.heard(step, output)
+            if event is not None:
+                self.listener(event)
+
+        performer = self.performer(step, variables, heard)
+        with self._lock:
+            self._active[step.name] = performer
+        status: StepStatus = "failed"
+        detail, exit_code = "", None
+        try:
+            performer.perform()
+            status = "done"
+        except CommandFailed as error:
+            exit_code = error.command_exit_code
+            if error.stopped:
+                status = "interrupted"
+                raise
+            mended = self.explain(step, performer, error)
+            detail = mended.why or mended.what
+            raise mended from error
+        except TorchyardError as error:
+            detail = error.what
+            raise
+        finally:
+            wall_s = time.monotonic() - started
+            with self._lock:
+                self._active.pop(step.name, None)
+            self.watch.end(step, wall_s, whole=status == "done")
+            self._write_end(state, status, wall_s, exit_code, detail)
+            kind = "done" if status == "done" else "failed"
+            self.listener(BuildEvent(kind=kind, step=step.name, text=detail, elapsed_s=wall_s))
+
+    def _spent_before(self, step: Step, fingerprint: str) -> float:
+        """Time of earlier runs of the same step that were cut off: their objects still count."""
+        earlier = read_state(self.folder.state(step.name))
+        if earlier is None or earlier.fingerprint != fingerprint or earlier.status == "done":
+            return 0.0
+        wall_s = earlier.wall_s
+        if earlier.status == "running":  # killed: the log's last line is the last sign of life
+            with suppress(OSError):
+                last = self.folder.log(step.name).stat().st_mtime
+                wall_s = max(last - earlier.started_at, 0.0)
+        return earlier.earlier_s + wall_s
+
+    def _write_end(
+        self,
+        state: StepState,
+        status: StepStatus,
+        wall_s: float,
+        exit_code: int | None,
+        detail: str,
+    ) -> None:
+        # A full disk must not hide why the step failed.
+        with suppress(TorchyardError):
+            write_state(
+                self.folder.state(state.step),
+                StepState(
+                    step=state.step,
+                    fingerprint=state.fingerprint,
+                    status=status,
+                    started_at=state.started_at,
+                    wall_s=wall_s,
+                    earlier_s=state.earlier_s,
+                    exit_code=exit_code,
+                    detail=detail,
+                ),
+            )
+
+    def _stop_all(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with self._lock:
+                active = list(self._active.values())
+            if not active:
+                return
+            for performer in active:
+                performer.stop()
+            time.sleep(0.05)

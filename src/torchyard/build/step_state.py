@@ -1,0 +1,60 @@
+"""What is known on disk of each step: done, with which fingerprint, and what it took.
+
+A state is written whole before a step starts and when it ends, so a step that was killed is seen as
+started and never as done. Knows nothing of how steps run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torchyard.core.build_plan import Step
+from torchyard.core.records import decode, encode
+from torchyard.errors import UsageError
+from torchyard.results.durable import replace_file, to_json_text
+
+__all__ = ["StepState", "StepStatus", "is_fresh", "read_state", "write_state"]
+
+StepStatus = Literal["running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepState:
+    """The last run of a step."""
+
+    step: str
+    fingerprint: str
+    status: StepStatus
+    started_at: float
+    wall_s: float = 0.0
+    earlier_s: float = 0.0
+    """Time of runs of the same fingerprint that were cut off before."""
+    exit_code: int | None = None
+    detail: str = ""
+
+
+def read_state(path: Path) -> StepState | None:
+    """The state; None when there is none, or none that can be read: the step then runs again."""
+    try:
+        return decode(StepState, json.loads(path.read_text()), where=str(path), strict=False)
+    except (OSError, ValueError, UsageError):
+        return None
+
+
+def write_state(path: Path, state: StepState) -> None:
+    """Put the state on disk, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, to_json_text(encode(state), indent=1) + "\n")
+
+
+def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:
+    """Whether the step is done as the plan wants it and what it made is still there."""
+    return (
+        state is not None
+        and state.status == "done"
+        and state.fingerprint == fingerprint
+        and (not step.kept or all(Path(path).exists() for path in step.creates))
+    )
