@@ -98,7 +98,7 @@ def choose_cache(
             failures.append(f"{cache} is not installed")
             continue
         choice = CacheChoice(
-            name=cache, program=program, variables=_cache_variables(cache, base_folder)
+            name=cache, program=program, variables=_cache_variables(cache, base_folder, variables)
         )
         trouble = _trouble(choice, variables, compiler, before)
         if not trouble:
@@ -135,15 +135,17 @@ def cache_statistics(before: CacheCounts | None, after: CacheCounts | None) -> C
     return CacheCounts(hits=hits, misses=misses) if hits >= 0 and misses >= 0 else None
 
 
-def _cache_variables(name: CacheName, base_folder: Path | None) -> dict[str, str]:
+def _cache_variables(
+    name: CacheName, base_folder: Path | None, variables: Mapping[str, str]
+) -> dict[str, str]:
     """Variables that let builds of other names share the cache.
 
     CCACHE_BASEDIR makes names below it relative, so that one source built in two folders hits.
     CCACHE_NOHASHDIR is left alone: with -g the working folder is part of the object, and a hit from
     another build would send debuggers and profilers to that build's sources. The cache's own
-    folder and size stay as the user has them.
+    folder and size, and a base folder that is set, stay as the user has them.
     """
-    if name == "ccache" and base_folder is not None:
+    if name == "ccache" and base_folder is not None and "CCACHE_BASEDIR" not in variables:
         return {"CCACHE_BASEDIR": str(base_folder)}
     return {}
 

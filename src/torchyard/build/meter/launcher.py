@@ -88,7 +88,7 @@ def meter_variables(
     if cache is not None:
         variables.update(cache.variables)
     if masquerade:
-        variables["PATH"] = f"{folder / 'bin'}:{path}"
+        variables["PATH"] = f"{folder / 'bin'}:{path or DEFAULT_PATH}"
         if cache is not None:
             variables["TORCHYARD_METER_CACHE"] = cache.program
         return variables

@@ -6,9 +6,7 @@ A line that is damaged (the disk was full, the machine lost power) is skipped an
 from __future__ import annotations
 
 import json
-import os
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -147,17 +145,17 @@ def read_meter_log(path: Path) -> MeterLog:
     return MeterLog(compiles=tuple(compiles), unfinished=tuple(unfinished), damaged_lines=damaged)
 
 
-def remove_unfinished(outputs: Iterable[str], *, below: Path) -> tuple[Path, ...]:
-    """Delete half-written outputs, so that make and ninja do not take them for whole.
+def remove_unfinished(log: MeterLog, *, below: Path | None = None) -> tuple[Path, ...]:
+    """Delete half-written outputs, so that make does not take them for whole.
 
-    Only regular files below that folder: a compile may well have had `-o /dev/null`.
+    Only regular files, because a compile may well have had `-o /dev/null`; and only those below
+    the folder, where one is given.
     """
     removed: list[Path] = []
-    real_below = below.resolve()
-    for output in outputs:
-        path = Path(os.path.normpath(output))
+    for output in log.unfinished:
+        path = Path(output)
         try:
-            if not path.parent.resolve().is_relative_to(real_below):
+            if below is not None and not path.parent.resolve().is_relative_to(below.resolve()):
                 continue
             if stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
