@@ -5,6 +5,8 @@ alone costs three times the start of Python. The group in `group.py` shows the s
 """
 
 COMMANDS: "dict[str, tuple[str, str]]" = {
+    "build": ("torchyard.cli.build:build", "build PyTorch and its companions from recipes"),
+    "doctor": ("torchyard.cli.doctor:doctor", "say before a build whether it can work"),
     "bench": (
         "torchyard.cli.bench:bench",
         "compare variants on workloads: which is faster, and how sure",

@@ -7,7 +7,7 @@ nearest valid name. `build.recipe_file` reads files and merges variants into one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
     "BuilderKind",
@@ -257,7 +257,7 @@ class ComponentTable:
     variant: str = ""
     version: str = ""
     needs: tuple[str, ...] = ()
-    settings: dict[str, Scalar] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     """As `--set KEY=VALUE`."""
 
 
