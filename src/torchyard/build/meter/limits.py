@@ -1,0 +1,169 @@
+"""How many cores and how much memory a build may use here: the machine's and its control groups'.
+
+Reads /proc and /sys below a folder that tests replace. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MachineLimits", "read_limits"]
+
+_MIB_BYTES: Final = 1 << 20
+_NO_LIMIT_BYTES: Final = 1 << 60
+"""Version 1 of control groups writes almost 2**63 for "no limit"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineLimits:
+    """What this process may use."""
+
+    cores: int
+    """Whole cores at least one, after affinity and quota."""
+    total_mib: int
+    """Memory of the machine, or the control group's limit where that is lower."""
+    available_mib: int
+    """What could be taken now without swapping."""
+    cores_why: str
+    memory_why: str
+
+
+def read_limits(root: Path = Path("/")) -> MachineLimits:
+    """Cores and memory as the files below `root` tell them."""
+    cores, cores_why = _cores(root)
+    total, available = _machine_memory(root)
+    memory_why = "on this machine"
+    for group in _groups(root, "memory"):
+        limit = _group_limit(group)
+        if limit is None:
+            continue
+        left = max(limit - _group_use(group), 0)
+        if limit < total:
+            total, memory_why = limit, "in the control group"
+        if left < available:
+            available, memory_why = left, "in the control group"
+    return MachineLimits(
+        cores=cores,
+        total_mib=total // _MIB_BYTES,
+        available_mib=available // _MIB_BYTES,
+        cores_why=cores_why,
+        memory_why=memory_why,
+    )
+
+
+def _cores(root: Path) -> tuple[int, str]:
+    allowed = _allowed_cores(_text(root / "proc/self/status"))
+    online = sum(line.startswith("processor") for line in _lines(root / "proc/cpuinfo"))
+    cores = allowed or online or 1
+    why = _cores_text(cores)
+    if online > cores:
+        why = f"{cores} of {online} cores (the affinity of this process)"
+    quota = min((found for found in map(_quota, _groups(root, "cpu")) if found), default=None)
+    if quota is not None and quota < cores:
+        # Rounded up: half a core more than the quota only waits a little, a core less is lost.
+        cores = max(int(-(-quota // 1)), 1)
+        why = f"{_cores_text(cores)} (a quota of {quota:.3g} in the control group)"
+    return cores, why
+
+
+def _cores_text(cores: int) -> str:
+    return "1 core" if cores == 1 else f"{cores} cores"
+
+
+def _allowed_cores(status: str) -> int:
+    for line in status.splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            ranges = [part.split("-") for part in line.split(":", 1)[1].strip().split(",") if part]
+            try:
+                return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
+            except ValueError:
+                return 0
+    return 0
+
+
+def _machine_memory(root: Path) -> tuple[int, int]:
+    facts: dict[str, int] = {}
+    for line in _lines(root / "proc/meminfo"):
+        name, _, rest = line.partition(":")
+        number = rest.split()
+        if number and number[0].isdigit():
+            facts[name] = int(number[0]) * 1024
+    total = facts.get("MemTotal", 0)
+    # Kernels before 3.14 have no MemAvailable.
+    available = facts.get("MemAvailable", facts.get("MemFree", 0) + facts.get("Cached", 0))
+    return total, available
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's control groups with that controller, from inner to outer.
+
+    A container often sees its own group as the top of the tree while /proc names it by the host's
+    path, so folders that do not exist are passed over and the top is always looked at.
+    """
+    top = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup"):
+        hierarchy, _, rest = line.partition(":")
+        names, _, group = rest.partition(":")
+        if hierarchy == "0":
+            mounts = [top, top / "unified"]
+        elif controller in names.split(","):
+            mounts = [top / names, top / controller]
+        else:
+            continue
+        parts = [part for part in group.split("/") if part not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(parts), -1, -1):
+                folder = mount.joinpath(*parts[:depth])
+                if folder.is_dir():
+                    yield folder
+
+
+def _group_limit(group: Path) -> int | None:
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    found = [limit for name in names if (limit := _number(group / name)) is not None]
+    limit = min(found, default=_NO_LIMIT_BYTES)
+    return limit if limit < _NO_LIMIT_BYTES else None
+
+
+def _group_use(group: Path) -> int:
+    """Memory in use, without the file cache that the kernel gives back when it is needed."""
+    for use_name, cache_name in (
+        ("memory.current", "inactive_file"),
+        ("memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        use = _number(group / use_name)
+        if use is None:
+            continue
+        for line in _lines(group / "memory.stat"):
+            name, _, value = line.partition(" ")
+            if name == cache_name and value.isdigit():
+                return max(use - int(value), 0)
+        return use
+    return 0
+
+
+def _quota(group: Path) -> float | None:
+    words = _text(group / "cpu.max").split()
+    if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):  # noqa: PLR2004 - "quota period"
+        return int(words[0]) / int(words[1])
+    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period else None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    return _text(path).splitlines()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
