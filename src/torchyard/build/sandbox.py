@@ -26,7 +26,7 @@ _PROGRAM: Final = str(Path(__file__).resolve().with_name("sandbox_program.py"))
 _PACKAGE: Final = str(Path(torchyard.__file__).resolve().parent)
 _PROBE_LIMIT_S: Final = 30.0
 
-_OF_THE_LOADER: Final = ("LD_", "GLIBC_TUNABLES", "MALLOC_")
+_OF_THE_LOADER: Final = ("LD_", "GLIBC_TUNABLES")
 """Beginnings of the names of variables that would change, or break, the program's interpreter."""
 
 _SWITCHES: Final = (
@@ -189,7 +189,7 @@ def root_python_script(*, root: str, python: str, variables: Mapping[str, str]) 
 # {shlex.quote(python)} of the root folder {shlex.quote(root)}, for programs outside of it.
 # The loader's variables are meant for that interpreter, not for the one that makes the root.
 set -- {settings} -- {shlex.quote(python)} "$@"
-for name in LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT LD_BIND_NOW GLIBC_TUNABLES MALLOC_ARENA_MAX; do
+for name in LD_LIBRARY_PATH LD_PRELOAD LD_AUDIT GLIBC_TUNABLES; do
     eval "value=\\${{$name-}}"
     if [ -n "$value" ]; then
         set -- --set "$name=$value" "$@"

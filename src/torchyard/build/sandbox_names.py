@@ -21,6 +21,8 @@ __all__ = ["NameDesk", "hide_resolvers", "without_proxies"]
 
 _PORT = 53
 _SET_FLAGS = 0x8914
+_SET_ADDRESS = 0x8916
+_OWN_ADDRESS = bytes((192, 0, 2, 1))  # of the block that is for examples only
 _UP_AND_RUNNING = 0x41
 _NO_SUCH_NAME = 3
 _HEADER_BYTES = 12
@@ -105,6 +107,10 @@ class NameDesk:
             self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             wish = struct.pack("16sh14x", b"lo", _UP_AND_RUNNING)
             fcntl.ioctl(self._datagrams.fileno(), _SET_FLAGS, wish)
+            # Without any address but 127.0.0.1, a look-up that wants only addresses this machine
+            # could reach (AI_ADDRCONFIG) fails before it asks the name server.
+            wish = struct.pack("16sHH4s8x", b"lo:0", socket.AF_INET, 0, _OWN_ADDRESS)
+            fcntl.ioctl(self._datagrams.fileno(), _SET_ADDRESS, wish)
             step = "listen for names"
             self._streams = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._streams.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,0 +1,287 @@
+"""The processes of a sandbox: one that waits outside, process 1 inside, and the command.
+
+The outer one stays in the machine's process namespace, passes signals on and watches the yard. The
+inner one is process 1 of the sandbox: it makes it, answers name look-ups and reaps. When the outer
+one is killed, the kernel kills the inner one (PR_SET_PDEATHSIG), and with process 1 all of its
+namespace. Where Linux gives no process namespace, the inner one ends its descendants itself.
+
+Standard library only, any Python from 3.8; once the root is entered nothing may be imported.
+"""
+# ruff: noqa: PTH123, PTH208
+# Importing pathlib takes longer than all that is done with paths here.
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+
+from torchyard.build import sandbox_mounts as mounts
+from torchyard.build.sandbox_mounts import Refused
+from torchyard.build.sandbox_order import COULD_NOT_MAKE, Order, complain, execute
+
+TYPE_CHECKING = False  # importing typing takes 8 ms
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from torchyard.build.sandbox_names import NameDesk
+
+__all__ = ["OuterProcess"]
+
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_PASSED_ON = (
+    *_FROM_TERMINAL,
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
+)
+
+
+class OuterProcess:
+    """The process that was started: waits outside of the process namespace."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._inherited = _Inherited()
+        self._parent_file = _watch_parent(order.parent)
+
+    def run(self) -> int:
+        """The exit code, unless the command died of a signal: then this process does, too."""
+        order = self._order
+        inner = _InnerProcess(order, self._inherited)
+        kinds = mounts.PROCESSES if order.own_processes else 0
+        kinds |= mounts.NETWORK if order.no_network else 0
+        mounts.enter_namespaces(kinds, as_root=bool(order.root))
+        said, say = os.pipe()
+        lifeline, life = os.pipe()
+        signals = _catch(_PASSED_ON)
+        pid = os.fork()
+        if pid == 0:
+            os.close(life)
+            os.close(said)
+            inner.run(say, lifeline)
+        os.close(say)
+        os.close(lifeline)
+        self._inherited.let_go()
+        return _end_as(self._wait(pid, said, signals))
+
+    def _wait(self, pid: int, said: int, signals: int) -> int:
+        """The wait status of the command."""
+        poll = select.poll()
+        for number in (said, signals, self._parent_file):
+            if number >= 0:
+                poll.register(number, select.POLLIN)
+        while True:
+            ready = {number for number, _ in poll.poll()}
+            if said in ready:
+                report = os.read(said, 16)
+                _, own = os.waitpid(pid, 0)  # returns when all of the namespace is gone
+                return int(report) if report else own
+            if self._parent_file in ready:  # whoever wanted the result is gone
+                os._exit(COULD_NOT_MAKE)  # and the inner process dies of that
+            for number in os.read(signals, 64):
+                if self._inherited.is_to_pass_on(number):
+                    os.kill(pid, number)
+
+
+class _Inherited:
+    """What the starter gave this process and the command is to have unchanged."""
+
+    def __init__(self) -> None:
+        seen = [int(name) for name in os.listdir("/proc/self/fd")]
+        self._files = [number for number in seen if number > 2 and _is_open(number)]  # noqa: PLR2004
+        self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would lose us the exit code
+        try:
+            self.is_foreground = os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:
+            self.is_foreground = False
+
+    def is_to_pass_on(self, number: int) -> bool:
+        """False for what a terminal has sent to the command, too."""
+        return not (self.is_foreground and number in _FROM_TERMINAL)
+
+    def let_go(self) -> None:
+        """Close the starter's files: a pipe ends when the command closes it, not when we do."""
+        for number in self._files:
+            os.close(number)
+        for number in (0, 1, 2):
+            os.dup2(self._nothing, number)
+
+
+def _is_open(number: int) -> bool:
+    """False for the file through which the list of files was read."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _watch_parent(parent: str) -> int:
+    """A file that becomes readable when the process is gone; -1 where Linux has no such file.
+
+    A file and not PR_SET_PDEATHSIG, which speaks of the thread that started us: a yard starts
+    commands from threads that end before the command does.
+    """
+    pid, _, ticks = parent.partition(":")
+    if not pid:
+        return -1
+    try:
+        watched = os.pidfd_open(int(pid))  # before its age is asked: a number can be used again
+    except ProcessLookupError:
+        watched = None
+    except (AttributeError, OSError):  # Python 3.8, Linux before 5.3
+        mounts.die_with_parent(signal.SIGKILL)
+        watched = -1
+    if watched is None or _stat(pid)[19:20] != [ticks.encode()]:
+        raise Refused(f"go on: process {pid}, which wanted the result, is gone")
+    return watched
+
+
+def _stat(pid: str) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            text = stat.read()
+    except OSError:
+        return []
+    return text[text.rindex(b")") + 2 :].split()
+
+
+class _InnerProcess:
+    """Process 1 of the sandbox: makes it, starts the command, answers and reaps."""
+
+    def __init__(self, order: Order, inherited: _Inherited) -> None:
+        """Everything that must be asked, opened or imported before the root is entered."""
+        self._order = order
+        self._inherited = inherited
+        self._environment = order.environment()
+        self._shown = mounts.plan_root(order.show) if order.root else []
+        self._wanted_file = -1
+        if order.wanted_file:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._wanted_file = os.open(order.wanted_file, flags, 0o666)
+
+    def run(self, say: int, lifeline: int) -> NoReturn:
+        """Ends the process, with the wait status of the command written to `say`."""
+        ending = COULD_NOT_MAKE << 8
+        try:
+            if self._order.own_processes:
+                mounts.die_with_parent(signal.SIGKILL)
+            else:
+                mounts.adopt_orphans()
+            if not self._inherited.is_foreground:
+                os.setpgid(0, 0)  # a signal to the group would arrive twice: directly and passed on
+            ending = self._start_and_wait(self._make(), lifeline)
+        except Refused as refusal:
+            complain(f"cannot {refusal}")
+        except OSError as error:
+            complain(f"{error.strerror}: {error.filename}")
+        finally:
+            if not self._order.own_processes:
+                _end_descendants()
+            os.write(say, b"%d" % ending)
+            os._exit(0)
+
+    def _make(self) -> NameDesk | None:
+        order = self._order
+        if order.root:
+            mounts.enter_root(order.root, self._shown, fresh_proc=order.own_processes)
+        elif order.own_processes:
+            mounts.mount_proc()
+        if not order.no_network:
+            return None
+        from torchyard.build.sandbox_names import NameDesk, hide_resolvers  # known since before
+
+        hide_resolvers()
+        return NameDesk(self._wanted_file)
+
+    def _start_and_wait(self, desk: NameDesk | None, lifeline: int) -> int:
+        if not self._order.command:
+            return 0
+        signals = _catch((*_PASSED_ON, signal.SIGCHLD))
+        own_group = not self._inherited.is_foreground
+        command = os.fork()
+        if command == 0:
+            if own_group:
+                os.setpgid(0, 0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._inherited.mask)
+            execute(self._order, self._environment)
+        if own_group:
+            with suppress(OSError):
+                os.setpgid(command, command)  # both do it, because either may come first
+        self._inherited.let_go()
+        poll = select.poll()
+        poll.register(signals, select.POLLIN)
+        poll.register(lifeline, select.POLLIN)
+        if desk:
+            desk.join(poll)
+        while True:
+            for number, _ in poll.poll():
+                if number == lifeline:
+                    return signal.SIGKILL
+                if number != signals:
+                    if desk:
+                        desk.serve(number, poll)
+                    continue
+                for arrived in os.read(signals, 64):
+                    if arrived != signal.SIGCHLD and self._inherited.is_to_pass_on(arrived):
+                        with suppress(OSError):
+                            os.kill(-command if own_group else command, arrived)
+                ending = _reap(command)
+                if ending is not None:
+                    return ending
+
+
+def _catch(numbers: tuple[int, ...]) -> int:
+    """A file that gets one byte for each signal that arrives; ignored signals stay ignored."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    return read
+
+
+def _reap(command: int) -> int | None:
+    """Collect whatever has ended; the wait status of the command once it has."""
+    ending = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == command:
+                ending = status
+    return ending
+
+
+def _end_descendants() -> None:
+    """Without a process namespace: kill all that descends from here, until nothing does."""
+    for _ in range(1000):
+        parents = {pid: _stat(pid)[1:2] for pid in os.listdir("/proc") if pid.isdigit()}
+        family, size = {str(os.getpid())}, 0
+        while len(family) != size:
+            size = len(family)
+            family |= {pid for pid, up in parents.items() if up and up[0].decode() in family}
+        family.discard(str(os.getpid()))
+        if not family:
+            return
+        for pid in family:
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+        _reap(0)
+
+
+def _end_as(status: int) -> int:
+    """The exit code of the command; a signal that ended it ends this process as well."""
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    mounts.leave_no_core()
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number
