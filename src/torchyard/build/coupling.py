@@ -78,7 +78,6 @@ class ReleaseFacts:
 class CudaToolkit:
     """What one CUDA toolkit accepts."""
 
-    version: str
     gcc_most: int
     clang_most: int
     driver_least: str
@@ -108,9 +107,8 @@ class BadCombination:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OneDnn:
-    version: str
-    acl: str
+class _Companions:
+    releases: tuple[ReleaseFacts, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +121,9 @@ class _Rocm:
 class _Table:
     format: int
     release: tuple[ReleaseFacts, ...]
-    onednn: tuple[_OneDnn, ...]
-    cuda: tuple[CudaToolkit, ...]
+    companions: _Companions
+    onednn_acl: dict[str, str]
+    cuda: dict[str, CudaToolkit]
     capabilities: dict[str, str]
     rocm: tuple[_Rocm, ...]
     bad: tuple[BadCombination, ...]
@@ -133,6 +132,13 @@ class _Table:
 @cache
 def _table() -> _Table:
     return decode(_Table, tomllib.loads(_TABLE.read_text(encoding="utf-8")), where=_TABLE.name)
+
+
+@cache
+def _releases(project: str) -> tuple[ReleaseFacts, ...]:
+    name = _ALIASES.get(project, project)
+    table = _table()
+    return tuple(f for f in (*table.release, *table.companions.releases) if f.project == name)
 
 
 def parse_version(text: str) -> Version | None:
@@ -152,19 +158,18 @@ def allows(wanted: str, version: str) -> bool:
 
 def known_releases(project: str) -> tuple[str, ...]:
     """Releases of a project in the table, oldest first; empty for a project it does not have."""
-    name = _ALIASES.get(project, project)
-    return tuple(facts.version for facts in _table().release if facts.project == name)
+    return tuple(facts.version for facts in _releases(project))
 
 
 def release_facts(project: str, version: str) -> ReleaseFacts:
     """Facts of a release; of its nearest neighbour, with a note, when the table lacks it."""
-    name = _ALIASES.get(project, project)
-    known = [facts for facts in _table().release if facts.project == name]
+    known = _releases(project)
     if not known:
         raise UsageError(
             f"the version table has no project {project!r}",
-            hint=f"it knows {', '.join(sorted({facts.project for facts in _table().release}))}",
+            hint="it knows pytorch, torchvision and torchaudio",
         )
+    name = known[0].project
     wanted = parse_version(version)
     if wanted is None:
         said = version or "no version"
@@ -206,15 +211,15 @@ def fits_torch(project: str, version: str, torch_version: str) -> bool:
 def onednn_acl_range(version: str) -> str:
     """Range of Arm Compute Library versions that a oneDNN accepts; empty when not known."""
     wanted = parse_version(version)
-    known = [item for item in _table().onednn if wanted and Version(item.version) <= wanted]
-    return known[-1].acl if known else ""
+    known = [name for name in _table().onednn_acl if wanted and Version(name) <= wanted]
+    return _table().onednn_acl[known[-1]] if known else ""
 
 
 def cuda_toolkit(version: str) -> CudaToolkit | None:
     """What a toolkit accepts; the next older known one's facts when it is not in the table."""
     wanted = parse_version(version)
-    known = [item for item in _table().cuda if wanted and Version(item.version) <= wanted]
-    return known[-1] if known else None
+    known = [name for name in _table().cuda if wanted and Version(name) <= wanted]
+    return _table().cuda[known[-1]] if known else None
 
 
 def host_gcc_limit(cuda: str) -> int | None:
