@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,15 @@ from torchyard.build.environments.base_variables import (
     dropped_notes,
     passed_through,
 )
+from torchyard.build.environments.conda import Conda
 from torchyard.build.environments.contract import (
     Environment,
     EnvironmentPlan,
     EnvironmentRequest,
 )
+from torchyard.build.environments.current import Current
 from torchyard.build.environments.debian_root import DebianRoot
+from torchyard.build.environments.venv import Venv
 from torchyard.core.recipe import EnvironmentTable
 
 __all__ = [
@@ -35,7 +39,7 @@ __all__ = [
 ]
 
 ENVIRONMENTS: Final[Mapping[str, Environment]] = {
-    environment.kind: environment for environment in (DebianRoot(),)
+    environment.kind: environment for environment in (Venv(), Conda(), DebianRoot(), Current())
 }
 
 
@@ -58,4 +62,5 @@ def plan_environment(
         where=where,
         environ=os.environ if environ is None else environ,
     )
-    return ENVIRONMENTS[table.use].plan(request)
+    plan = ENVIRONMENTS[table.use].plan(request)
+    return replace(plan, notes=(*plan.notes, *dropped_notes(request.environ)))

@@ -16,8 +16,9 @@ from torchyard.build.environments.contract import COMPONENT, EnvironmentPlan, En
 from torchyard.build.environments.programs import find_program
 from torchyard.build.environments.python_packages import (
     layer_actions,
+    packages_steps,
     pip_installer,
-    wanted_packages,
+    python_variables,
 )
 from torchyard.build.environments.search_order import ordered_variables
 from torchyard.core.build_plan import Command, Step, Variables, WriteFile
@@ -63,9 +64,10 @@ class DebianRoot:
             request,
             programs=(f"{environment}/bin",),
             prefixes=(environment,),
-            more=(("VIRTUAL_ENV", environment), ("PYTHONNOUSERSITE", "1")),
+            more=python_variables(request, environment),
         )
         base = base_variables(request.environ)
+        installer = pip_installer(python)
         return EnvironmentPlan(
             kind=self.kind,
             python=python,
@@ -74,10 +76,12 @@ class DebianRoot:
                 _root_step(table, request, root, base),
                 _debian_packages_step(table, request, root, base),
                 _python_step(request, root, environment, base),
-                *_packages_step(request, root, python, variables),
+                *packages_steps(
+                    request, installer, variables, root=root, before=(_names_command(root),)
+                ),
             ),
             variables=variables,
-            installer=pip_installer(request, python),
+            installer=installer,
             missing=_missing(table, request),
             notes=(f"the build runs in a Debian {table.suite} below {root}",),
         )
@@ -165,29 +169,6 @@ def _python_step(request: EnvironmentRequest, root: str, environment: str, base:
         root=root,
         # The interpreter is a link that leads nowhere, or elsewhere, outside the root.
         creates=(f"{environment}/pyvenv.cfg",),
-    )
-
-
-def _packages_step(
-    request: EnvironmentRequest, root: str, python: str, variables: Variables
-) -> tuple[Step, ...]:
-    packages = wanted_packages(request)
-    if not packages:
-        return ()
-    return (
-        Step(
-            name=f"{COMPONENT}/packages",
-            component=COMPONENT,
-            title="install the Python packages",
-            actions=(
-                _names_command(root),
-                Command(argv=(*pip_installer(request, python), "--", *packages)),
-            ),
-            needs=(f"{COMPONENT}/python",),
-            variables=variables,
-            network=True,
-            root=root,
-        ),
     )
 
 

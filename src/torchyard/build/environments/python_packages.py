@@ -8,10 +8,17 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
-from torchyard.build.environments.contract import EnvironmentRequest
-from torchyard.core.build_plan import Action, Command, WriteFile
+from torchyard.build.environments.contract import COMPONENT, EnvironmentRequest
+from torchyard.core.build_plan import Action, Command, Step, Variables, WriteFile
 
-__all__ = ["layer_actions", "pip_installer", "wanted_packages"]
+__all__ = [
+    "layer_actions",
+    "layer_variables",
+    "packages_steps",
+    "pip_installer",
+    "python_variables",
+    "wanted_packages",
+]
 
 _LAYER_PROGRAM: Final = "layer-packages.py"
 
@@ -21,11 +28,45 @@ def wanted_packages(request: EnvironmentRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*request.table.venv.packages, *request.packages)))
 
 
-def pip_installer(request: EnvironmentRequest, python: str) -> tuple[str, ...]:
-    """The pip of that interpreter; with a base, held to the torch that the base has."""
-    options = ("--no-input", "--disable-pip-version-check")
-    constraint = ("--constraint", _constraints_file(request)) if request.table.base else ()
-    return (python, "-m", "pip", "install", *options, *constraint)
+def pip_installer(python: str) -> tuple[str, ...]:
+    """The pip of that interpreter, without questions."""
+    return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
+
+
+def packages_steps(
+    request: EnvironmentRequest,
+    installer: tuple[str, ...],
+    variables: Variables,
+    *,
+    root: str = "",
+    before: tuple[Action, ...] = (),
+) -> tuple[Step, ...]:
+    """The step that installs the wanted packages; none where nothing is wanted."""
+    packages = wanted_packages(request)
+    if not packages:
+        return ()
+    return (
+        Step(
+            name=f"{COMPONENT}/packages",
+            component=COMPONENT,
+            title="install the Python packages",
+            actions=(*before, Command(argv=(*installer, "--", *packages))),
+            needs=(f"{COMPONENT}/python",),
+            variables=variables,
+            network=True,
+            root=root,
+        ),
+    )
+
+
+def python_variables(request: EnvironmentRequest, environment: str) -> Variables:
+    """What makes `environment` the active virtual environment, without the user's own packages."""
+    return (
+        ("VIRTUAL_ENV", environment),
+        # An environment that sees the system's packages would see ~/.local as well.
+        ("PYTHONNOUSERSITE", "1"),
+        *layer_variables(request),
+    )
 
 
 def layer_actions(request: EnvironmentRequest, python: str) -> tuple[Action, ...]:
@@ -35,11 +76,18 @@ def layer_actions(request: EnvironmentRequest, python: str) -> tuple[Action, ...
         return ()
     program = str(request.folder / _LAYER_PROGRAM)
     text = resources.files(__package__).joinpath("layer_packages.py").read_text(encoding="utf-8")
+    constraints = str(request.folder / "base-constraints.txt")
     return (
         WriteFile(path=program, text=text),
-        Command(argv=(python, program, base, _constraints_file(request))),
+        Command(argv=(python, program, base, constraints)),
     )
 
 
-def _constraints_file(request: EnvironmentRequest) -> str:
-    return str(request.folder / "base-constraints.txt")
+def layer_variables(request: EnvironmentRequest) -> Variables:
+    """Hold every pip of the build to the torch that the base has.
+
+    As an address: pip cuts the variable at spaces, and a folder may have some.
+    """
+    if not request.table.base:
+        return ()
+    return (("PIP_CONSTRAINT", (request.folder / "base-constraints.txt").as_uri()),)

@@ -1,0 +1,117 @@
+"""A virtual environment, made by uv where it is and can see the packages, else by Python itself."""
+
+from __future__ import annotations
+
+from torchyard.build.environments.contract import COMPONENT, EnvironmentPlan, EnvironmentRequest
+from torchyard.build.environments.pip_settings import places_of_pip_settings, uv_has_own_index
+from torchyard.build.environments.programs import Interpreter, find_interpreter, find_program
+from torchyard.build.environments.python_packages import (
+    layer_actions,
+    packages_steps,
+    pip_installer,
+    python_variables,
+)
+from torchyard.build.environments.search_order import ordered_variables
+from torchyard.core.build_plan import Action, Command, Step, Variables
+from torchyard.core.recipe import EnvironmentKind
+
+__all__ = ["Venv"]
+
+
+class Venv:
+    """The environment kind `venv`."""
+
+    kind: EnvironmentKind = "venv"
+
+    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
+        """Make `env` below the plan's folder and install what the components want."""
+        where = request.where
+        base = request.table.base
+        base_facts = (
+            find_interpreter(base, request.environ, where=f"{where}.base") if base else None
+        )
+        named = request.table.python
+        if base_facts and not named:
+            interpreter = base_facts
+        else:
+            interpreter = find_interpreter(named, request.environ, where=f"{where}.python")
+        uv, notes = _choose_uv(request)
+        if base_facts:
+            notes = (*notes, f"sees the packages of {base_facts.path}, which stays as it is")
+        environment = str(request.folder / "env")
+        python = f"{environment}/bin/python"
+        variables = ordered_variables(
+            request,
+            programs=(f"{environment}/bin",),
+            prefixes=(environment,),
+            more=python_variables(request, environment),
+        )
+        installer = (uv, "pip", "install", "--python", python) if uv else pip_installer(python)
+        return EnvironmentPlan(
+            kind=self.kind,
+            python=python,
+            steps=(
+                _python_step(request, interpreter, uv, environment, variables),
+                *packages_steps(request, installer, variables),
+            ),
+            variables=variables,
+            installer=installer,
+            missing=_missing(interpreter, uv),
+            notes=notes,
+        )
+
+
+def _choose_uv(request: EnvironmentRequest) -> tuple[str, tuple[str, ...]]:
+    """The path of uv or nothing, and why."""
+    uv = find_program("uv", request.environ)
+    if not uv:
+        return "", ()
+    if request.table.base:
+        # uv looks at the environment's own folder only: it would install a second torch.
+        return "", ("pip installs, not uv: uv does not see the packages of the base",)
+    places = places_of_pip_settings(request.environ)
+    if places and not uv_has_own_index(request.environ):
+        return "", (
+            f"pip installs, not uv: uv would not see the settings of pip ({'; '.join(places)})",
+        )
+    return uv, (f"uv makes the environment ({uv})",)
+
+
+def _python_step(
+    request: EnvironmentRequest,
+    interpreter: Interpreter,
+    uv: str,
+    environment: str,
+    variables: Variables,
+) -> Step:
+    """Always from nothing: an environment that an earlier run left half-made is not repaired."""
+    make: tuple[Action, ...]
+    if uv:
+        # With pip inside, because projects start `python -m pip`. Removed first, because whether uv
+        # replaces an environment, asks or refuses depends on its version.
+        argv = (uv, "venv", "--seed", "--python", interpreter.path, environment)
+        make = (Command(argv=("rm", "-rf", "--", environment)), Command(argv=argv))
+    else:
+        make = (Command(argv=(interpreter.path, "-m", "venv", "--clear", "--", environment)),)
+    return Step(
+        name=f"{COMPONENT}/python",
+        component=COMPONENT,
+        title=f"make the virtual environment (Python {interpreter.version or 'not found'})",
+        actions=(*make, *layer_actions(request, f"{environment}/bin/python")),
+        variables=tuple(pair for pair in variables if pair[0] != "PIP_CONSTRAINT"),
+        network=True,
+        creates=(f"{environment}/bin/python", f"{environment}/pyvenv.cfg"),
+        inputs=(("python", f"{interpreter.implementation} {interpreter.version}"),),
+    )
+
+
+def _missing(interpreter: Interpreter, uv: str) -> tuple[str, ...]:
+    if uv:
+        # uv looks in more places than PATH, and can fetch an interpreter.
+        return ()
+    if not interpreter.version:
+        return (f"{interpreter.path} (install it, or give another environment.python)",)
+    if not interpreter.has_pip:
+        minor = interpreter.version.rpartition(".")[0]
+        return (f"ensurepip of {interpreter.path} (apt-get install python{minor}-venv)",)
+    return ()
