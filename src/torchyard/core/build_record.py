@@ -7,8 +7,9 @@ nothing of how any of it is found out.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from torchyard.core.recipe import Scalar, SourceKind
@@ -43,15 +44,21 @@ OptionVerdictKind = Literal["honoured", "overridden", "ignored", "unknown"]
 FindingLevel = Literal["failure", "warning"]
 
 
-def without_credentials(origin: str) -> str:
-    """An address without user name and password; a path as it is.
+_SECRET: Final = re.compile(r"(?i)([^&=]*(?:token|secret|signature|password|credential|key))=[^&]*")
 
-    `git@host:path` stays: that user name is part of the address and no secret.
+
+def without_credentials(origin: str) -> str:
+    """An address without password, token and user name; a path as it is.
+
+    The user name of ssh stays (`git@host:path`): it is part of the address and no secret.
     """
     parts = urlsplit(origin)
-    if not parts.scheme or "@" not in parts.netloc:
+    if not parts.scheme or not parts.netloc:
         return origin
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    user, _, host = parts.netloc.rpartition("@")
+    if user and parts.scheme.endswith("ssh"):
+        host = f"{user.partition(':')[0]}@{host}"
+    return urlunsplit(parts._replace(netloc=host, query=_SECRET.sub(r"\1=", parts.query)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +196,9 @@ class SmokeResult:
 class TestAccount:
     """Every test of one file, accounted for."""
 
+    __test__: ClassVar[bool] = False
+    """Not a test class, whatever pytest thinks of the name."""
+
     path: str
     passed: int = 0
     failed: int = 0
@@ -213,13 +223,14 @@ class TestAccount:
     """How it died, one for each: `signal SIGABRT`, `exit code 3`."""
     timed_out: bool = False
     duration_s: float = 0.0
-    junit: str = ""
+    junit: tuple[str, ...] = ()
+    """One file for each start of the interpreter that came to its end."""
     log: str = ""
 
     @property
     def good(self) -> bool:
         """Everything ran, and nothing failed that is not known."""
-        return not (self.new_failures or self.errors or self.not_run or self.timed_out)
+        return not (self.new_failures or self.not_run or self.timed_out)
 
 
 @dataclass(frozen=True, kw_only=True)
