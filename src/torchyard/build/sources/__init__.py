@@ -10,12 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchyard.build.sources import debian
+from torchyard.build.sources import debian, folder, git, sdist, tarball
 from torchyard.build.sources.fetch_plan import FetchPlan, SourceIdentity
 from torchyard.core.recipe import SourceKind, SourceTable
 from torchyard.errors import UsageError
 
-__all__ = ["SOURCES", "FetchPlan", "Source", "SourceIdentity", "fetch_actions", "source_identity"]
+__all__ = [
+    "SOURCES",
+    "FetchPlan",
+    "Source",
+    "SourceIdentity",
+    "fetch_actions",
+    "source_identity",
+    "update_actions",
+    "used_kind",
+]
 
 
 class Source(Protocol):
@@ -26,11 +35,22 @@ class Source(Protocol):
     ) -> FetchPlan:
         """How the source gets to `destination`; `where` is the recipe's key, for errors."""
 
+    def update_actions(
+        self, table: Any, *, destination: Path, downloads: Path, where: str
+    ) -> FetchPlan:
+        """How what lies at `destination` is brought to the newest; no actions if it never moves."""
+
     def source_identity(self, table: Any, destination: Path) -> SourceIdentity:
         """Which source it is that lies at `destination`."""
 
 
-SOURCES: Mapping[SourceKind, Source] = {"debian": debian}
+SOURCES: Mapping[SourceKind, Source] = {
+    "git": git,
+    "folder": folder,
+    "tarball": tarball,
+    "sdist": sdist,
+    "debian": debian,
+}
 
 
 def fetch_actions(
@@ -42,6 +62,19 @@ def fetch_actions(
     """
     kind = used_kind(source, where)
     return SOURCES[kind].fetch_actions(
+        getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
+    )
+
+
+def update_actions(
+    source: SourceTable, *, destination: Path, downloads: Path, where: str
+) -> FetchPlan:
+    """How a fetched source is brought to the newest: a branch's tip, a folder's present state.
+
+    Without actions when it never moves; `source_identity` before and after says what has changed.
+    """
+    kind = used_kind(source, where)
+    return SOURCES[kind].update_actions(
         getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
     )
 

@@ -16,6 +16,9 @@ __all__ = [
     "FetchPlan",
     "SourceIdentity",
     "arrive",
+    "files_of",
+    "keep_files",
+    "nothing_to_update",
     "on_this_machine",
     "part_of",
     "start_afresh",
@@ -30,6 +33,9 @@ class FetchPlan:
     summary: str
     """For people: `pytorch from Debian trixie, complete`."""
     actions: tuple[Action, ...]
+    """None at all when an update has nothing to do."""
+    inputs: tuple[tuple[str, str], ...] = ()
+    """What the actions do not show and the result depends on, for `Step.inputs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +86,30 @@ def arrive(destination: Path, tree: Path) -> tuple[Command, ...]:
     return commands if tree == part else (*commands, on_this_machine("rm", "-rf", "--", str(part)))
 
 
+def files_of(destination: Path) -> Path:
+    """Where downloaded files of a fetched source are kept, for the record."""
+    return destination.with_name(destination.name + ".files")
+
+
+def keep_files(destination: Path) -> tuple[Command, ...]:
+    """Move `files` out of the working folder to their place beside the source."""
+    files = files_of(destination)
+    return (
+        on_this_machine("rm", "-rf", "--", str(files)),
+        on_this_machine("mv", "-T", "--", str(part_of(destination) / "files"), str(files)),
+    )
+
+
+def nothing_to_update(kind: SourceKind, why: str) -> FetchPlan:
+    """The plan of an update that cannot change anything."""
+    return FetchPlan(kind=kind, summary=f"nothing to update: {why}", actions=())
+
+
 def on_this_machine(*argv: str, folder: Path | None = None) -> Command:
     """A command that is never run in a root folder, and whose messages are in English."""
     return Command(
         argv=argv,
         folder=str(folder) if folder else "",
-        variables=(("LC_ALL", "C"),),
+        variables=(("LC_ALL", "C.UTF-8"),),
         inside_root=False,
     )
