@@ -22,6 +22,7 @@ _PASSED: Final = re.compile(
     r"|(?i:(http|https|ftp|all|no)_proxy)"
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO|NODE_EXTRA_CA_CERTS"
     r"|(PIP|UV|CCACHE|SCCACHE)_\w+"
+    r"|CONDARC|CONDA_PKGS_DIRS|MAMBA_ROOT_PREFIX|RATTLER_\w+|PIXI_(HOME|CACHE_DIR)"
     r"|GIT_CONFIG_\w+|XDG_(CONFIG|CACHE)_HOME|NETRC|SSH_AUTH_SOCK"
 )
 _NOT_PASSED: Final = re.compile(
@@ -64,8 +65,11 @@ def passed_through(environ: Mapping[str, str]) -> dict[str, str]:
 
 def dropped_notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Names what the build does not see although a build by hand would have."""
+    passed = passed_through(environ)
     names = sorted(
-        name for name in environ if _MATTERS.fullmatch(name) or _NOT_PASSED.fullmatch(name)
+        name
+        for name in environ
+        if name not in passed and (_MATTERS.fullmatch(name) or _NOT_PASSED.fullmatch(name))
     )
     notes = []
     if names:
