@@ -5,7 +5,7 @@ sent to a tiny name server that says "no such name" and notes the name. Part of 
 standard library only, any Python from 3.8, nothing may be imported once the root was entered.
 """
 # ruff: noqa: PTH110, PTH113, PTH123
-# Importing pathlib takes longer than all that is done with paths here.
+# Importing pathlib takes 10 ms, longer than all that is done with paths here.
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Standard library only, any Python from 3.8; once the root is entered nothing may be imported.
 """
 # ruff: noqa: PTH112, PTH118
-# Importing pathlib takes longer than all that is done with paths here.
+# Importing pathlib takes 10 ms, longer than all that is done with paths here.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import signal
 from torchyard.build import sandbox_mounts as mounts
 from torchyard.build.sandbox_mounts import Refused
 
-TYPE_CHECKING = False  # importing typing takes 8 ms
+TYPE_CHECKING = False  # importing typing takes 7 ms
 if TYPE_CHECKING:
     from typing import NoReturn
 

@@ -8,7 +8,7 @@ namespace. Where Linux gives no process namespace, the inner one ends its descen
 Standard library only, any Python from 3.8; once the root is entered nothing may be imported.
 """
 # ruff: noqa: PTH123, PTH208
-# Importing pathlib takes longer than all that is done with paths here.
+# Importing pathlib takes 10 ms, longer than all that is done with paths here.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard.build import sandbox_mounts as mounts
 from torchyard.build.sandbox_mounts import Refused
 from torchyard.build.sandbox_order import COULD_NOT_MAKE, Order, complain, execute
 
-TYPE_CHECKING = False  # importing typing takes 8 ms
+TYPE_CHECKING = False  # importing typing takes 7 ms
 if TYPE_CHECKING:
     from typing import NoReturn
 
