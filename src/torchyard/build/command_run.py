@@ -39,7 +39,7 @@ class CommandRun:
         marked = {**environment, LAUNCH_VARIABLE: self._mark, YARD_VARIABLE: yard_mark()}
 
         def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(  # noqa: S603
+            return subprocess.Popen(
                 argv,
                 cwd=folder or None,
                 env=marked,

@@ -1,32 +1,53 @@
 """Looks over the shoulder of steps that compile: hands them the meter, follows their counts.
 
-Joins the meter, its history and the progress reader; the runner knows only the StepWatch side.
+Joins the meter, its history, the compiler cache and the progress reader; the runner knows only the
+StepWatch side. What it learns makes the next build's guesses better.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from torchyard.build.compiler_cache import CacheChoice
+from torchyard.build.compile_progress import ProgressReader, RemainingTime
+from torchyard.build.compiler_cache import (
+    CacheCounts,
+    CacheDecision,
+    cache_statistics,
+    read_counts,
+)
 from torchyard.build.layout import BuildFolder
 from torchyard.build.meter import (
     meter_variables,
     read_meter_log,
     remove_unfinished,
     step_variables,
+    write_table,
 )
+from torchyard.build.meter.history import History, StepRun
+from torchyard.build.meter.jobs import JobChoice, memory_table
 from torchyard.core.build_events import BuildEvent
 from torchyard.core.build_plan import Plan, Step
+from torchyard.core.build_record import StepTimes
 from torchyard.core.recipe import Recipe
 
 __all__ = ["CompileWatch"]
 
-_COUNT: Final = re.compile(rb"\[\s*(\d+)/(\d+)\]")
 _TELL_EVERY_S: Final = 1.0
+
+
+@dataclass(kw_only=True)
+class _Watched:
+    """A running step."""
+
+    begun: float
+    begun_at: float
+    told: float = 0.0
+    reader: ProgressReader = field(default_factory=ProgressReader)
+    remaining: RemainingTime = field(default_factory=RemainingTime)
+    counts: CacheCounts | None = None
 
 
 @dataclass(kw_only=True)
@@ -35,55 +56,102 @@ class CompileWatch:
 
     plan: Plan
     folder: BuildFolder
-    jobs: int
-    memory_mib: int
-    cache: CacheChoice | None
+    choice: JobChoice
+    history: History
+    cache_for: Callable[[Step], tuple[CacheDecision, tuple[str, ...]]]
+    """The compiler cache of a step, probed when it is first asked for, and what enters its root."""
     passed: Mapping[str, str]
     """Variables of the user that every step gets."""
-    _begun: dict[str, float] = field(default_factory=dict)
-    _told: dict[str, float] = field(default_factory=dict)
+    times: dict[str, StepTimes] = field(default_factory=dict)
+    """What each step of this run cost."""
+    _running: dict[str, _Watched] = field(default_factory=dict)
 
     def begin(self, step: Step) -> Mapping[str, str]:
         """The whole environment of the step's commands."""
-        self._begun[step.name] = time.monotonic()
+        watched = _Watched(begun=time.monotonic(), begun_at=time.time())
+        self._running[step.name] = watched
         variables = {**self.passed, **dict(step.variables)}
+        known = self.history.read(step.component)
+        watched.remaining = RemainingTime(earlier=known.steps.get(step.name))
         if not step.compiles:
             return variables
         recipe = self.plan.component(step.component).recipe
         log = self.folder.meter_log(step.component)
+        table = self.folder.meter / f"{step.component}.table"
         if log.exists():
+            # A half-written object would be taken for whole by make, which looks at times only.
             remove_unfinished(read_meter_log(log))
+        write_table(table, memory_table(recipe, known))
+        decision, before = self.cache_for(step)
         variables |= meter_variables(
             self.folder.meter,
-            jobs=self.jobs,
-            memory_mib=self.memory_mib,
+            jobs=self.choice.jobs,
+            memory_mib=self.choice.memory_mib,
             masquerade=not _cmake_compiles(recipe),
-            cache=self.cache,
-            default_mib=recipe.job_memory_mib,
+            cache=decision.choice,
+            default_mib=self.choice.default_mib,
             path=variables.get("PATH", ""),
         )
-        variables |= step_variables(log=log, table=self.folder.meter / f"{step.component}.table")
-        variables |= {"MAX_JOBS": str(self.jobs), "CMAKE_BUILD_PARALLEL_LEVEL": str(self.jobs)}
+        variables |= step_variables(log=log, table=table)
+        variables |= self.plan.runner_variables
+        if decision.choice is not None:
+            watched.counts = read_counts(decision.choice, variables=variables, before=before)
         return variables
 
     def heard(self, step: Step, output: bytes) -> BuildEvent | None:
-        """Progress by ninja's own counts, at most once a second."""
-        counts = _COUNT.findall(output)
+        """Progress by the build's own counts, at most once a second."""
+        watched = self._running[step.name]
+        watched.reader.feed(output)
         now = time.monotonic()
-        if not counts or now - self._told.get(step.name, 0.0) < _TELL_EVERY_S:
+        progress = watched.reader.progress
+        if progress is None or now - watched.told < _TELL_EVERY_S:
             return None
-        self._told[step.name] = now
-        done, total = (int(text) for text in counts[-1])
+        watched.told = now
+        elapsed_s = now - watched.begun
+        watched.remaining.observe(progress, elapsed_s)
         return BuildEvent(
             kind="progress",
             step=step.name,
-            done=done,
-            total=total,
-            elapsed_s=now - self._begun[step.name],
+            done=progress.done,
+            total=progress.total or 0,
+            elapsed_s=elapsed_s,
+            remaining_s=watched.remaining.remaining_s(elapsed_s),
         )
 
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
         """Keep what was learned."""
+        watched = self._running.pop(step.name)
+        if not step.compiles:
+            self.times[step.name] = StepTimes(step=step.name, wall_s=wall_s)
+            return
+        log = read_meter_log(self.folder.meter_log(step.component))
+        mine = [one for one in log.compiles if one.start_s >= watched.begun_at - 1]
+        self.history.learn(step.component, log)
+        cpu_s = sum(one.cpu_s for one in mine)
+        if whole and mine:
+            run = StepRun(
+                wall_s=wall_s, jobs=self.choice.jobs, cpu_s=cpu_s, curve=watched.remaining.curve
+            )
+            self.history.learn_step(step.component, step.name, run)
+        self.times[step.name] = StepTimes(
+            step=step.name,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            compiles=len(mine),
+            peak_memory_mib=max((one.peak_mib for one in mine), default=None),
+            cache_hit_rate=self._hit_rate(step, watched),
+        )
+
+    def _hit_rate(self, step: Step, watched: _Watched) -> float | None:
+        if watched.counts is None:
+            return None
+        decision, before = self.cache_for(step)
+        if decision.choice is None:
+            return None
+        variables = {**self.passed, **dict(step.variables), **decision.choice.variables}
+        after = read_counts(decision.choice, variables=variables, before=before)
+        counted = cache_statistics(watched.counts, after)
+        return counted.rate if counted else None
 
 
 def _cmake_compiles(recipe: Recipe) -> bool:

@@ -6,19 +6,22 @@ Raises StepFailed for whatever goes wrong; which step runs when is the runner's 
 from __future__ import annotations
 
 import shlex
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from torchyard.build.command_run import CommandRun
 from torchyard.build.layout import BuildFolder
-from torchyard.build.sandbox import Sandbox, abilities
+from torchyard.build.sandbox import Sandbox
 from torchyard.build.sources.performing import perform as perform_fetch
+from torchyard.build.verify import RunInTarget
 from torchyard.core.build_plan import Action, Command, Step, Verify, WriteFile
 from torchyard.errors import StepFailed
+from torchyard.process.markers import LAUNCH_VARIABLE, YARD_VARIABLE, new_launch_mark, yard_mark
 from torchyard.results.durable import replace_file, write_failed
 
 __all__ = ["CommandFailed", "StepPerformer"]
@@ -43,7 +46,7 @@ class StepPerformer:
     folder: BuildFolder
     variables: Mapping[str, str]
     """The whole environment of the step's commands."""
-    verify: Callable[[Verify, Step, Callable[[Command, BinaryIO], int]], None]
+    verify: Callable[[Verify, Step, RunInTarget], None]
     heard: Callable[[bytes], None]
     """Gets the output of commands as it comes."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -90,6 +93,26 @@ class StepPerformer:
         ]
         return "\n".join(lines) + "\n"
 
+    def run_in_target(
+        self, argv: Sequence[str], variables: Mapping[str, str], /
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command where the step's commands run, and give back what it said."""
+        sandbox = self._sandbox(Command(argv=tuple(argv)))
+        environment = {**self.variables, **variables}
+        folder = str(self.folder.folder)
+        full_argv, full = sandbox.command(argv, folder=folder, variables=environment)
+        marks = {LAUNCH_VARIABLE: new_launch_mark(), YARD_VARIABLE: yard_mark()}
+        return subprocess.run(
+            full_argv,
+            cwd=folder,
+            env={**full, **marks},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
     def _perform(self, action: Action, log: BinaryIO) -> None:
         if isinstance(action, Command):
             code = self._run(action, log)
@@ -98,7 +121,8 @@ class StepPerformer:
         elif isinstance(action, WriteFile):
             self._write(action, log)
         elif isinstance(action, Verify):
-            self.verify(action, self.step, self._run)
+            self._say(f"checking {action.component}", log)
+            self.verify(action, self.step, self.run_in_target)
         else:
             perform_fetch(action, progress=lambda text: self._say(text, log))
 
@@ -113,13 +137,7 @@ class StepPerformer:
     def _run(self, command: Command, log: BinaryIO) -> int:
         folder = command.folder or str(self.folder.folder)
         environment = {**self.variables, **dict(command.variables)}
-        cut = not self.step.network and abilities().can_unshare_network
-        sandbox = Sandbox(
-            root=self.step.root if command.inside_root else "",
-            network=not cut,
-            writable=(str(self.folder.folder),),
-            wanted_file=str(self.wanted_file) if cut else "",
-        )
+        sandbox = self._sandbox(command)
         argv, full = sandbox.command(command.argv, folder=folder, variables=environment)
         self._say(f"$ {shlex.join(command.argv)}", log)
         self._last = (argv, folder, full)
@@ -133,6 +151,14 @@ class StepPerformer:
             return self._running.wait(log, self.heard)
         finally:
             self._running = None
+
+    def _sandbox(self, command: Command) -> Sandbox:
+        return Sandbox(
+            root=self.step.root if command.inside_root else "",
+            network=self.step.network,
+            writable=(str(self.folder.folder),),
+            wanted_file="" if self.step.network else str(self.wanted_file),
+        )
 
     @staticmethod
     def _say(text: str, log: BinaryIO) -> None:

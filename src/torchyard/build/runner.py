@@ -105,7 +105,7 @@ class Runner:
         waiting, running = list(chosen), set[str]()
         done: list[str] = []
         failed: dict[str, TorchyardError] = {}
-        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]] = (
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]] = (
             queue.SimpleQueue()
         )
         try:
@@ -123,18 +123,16 @@ class Runner:
                 running.discard(name)
                 if error is None:
                     done.append(name)
-                elif isinstance(error, TorchyardError):
-                    failed[name] = error
                 else:
-                    raise error
+                    failed[name] = _ours(error)
         except BaseException:
             self._stop_all()
             raise
 
     @staticmethod
     def _next_ended(
-        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]],
-    ) -> tuple[str, TorchyardError | BaseException | None]:
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]],
+    ) -> tuple[str, BaseException | None]:
         while True:  # waking up now and then lets Ctrl-C through
             with suppress(queue.Empty):
                 return ended.get(timeout=0.5)
@@ -143,7 +141,7 @@ class Runner:
         self,
         step: Step,
         fingerprint: str,
-        ended: queue.SimpleQueue[tuple[str, TorchyardError | BaseException | None]],
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]],
     ) -> None:
         def work() -> None:
             try:
@@ -198,8 +196,14 @@ class Runner:
                 self._active.pop(step.name, None)
             self.watch.end(step, wall_s, whole=status == "done")
             self._write_end(state, status, wall_s, exit_code, detail)
-            kind = "done" if status == "done" else "failed"
-            self.listener(BuildEvent(kind=kind, step=step.name, text=detail, elapsed_s=wall_s))
+            self.listener(
+                BuildEvent(
+                    kind="done" if status == "done" else "failed",
+                    step=step.name,
+                    text=detail,
+                    elapsed_s=wall_s,
+                )
+            )
 
     def _spent_before(self, step: Step, fingerprint: str) -> float:
         """Time of earlier runs of the same step that were cut off: their objects still count."""
@@ -247,3 +251,10 @@ class Runner:
             for performer in active:
                 performer.stop()
             time.sleep(0.05)
+
+
+def _ours(error: BaseException) -> TorchyardError:
+    """The step's error; a mistake of our own goes on as it is."""
+    if isinstance(error, TorchyardError):
+        return error
+    raise error

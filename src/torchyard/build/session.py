@@ -6,22 +6,30 @@ Joins the parts of this room; prints nothing.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from torchyard.build.compile_watch import CompileWatch
+from torchyard.build.compiler_cache import CacheDecision, choose_cache
 from torchyard.build.environments import passed_through
 from torchyard.build.failure import explain_failure
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import BuildFolder, YardHome
+from torchyard.build.meter.history import History
+from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.perform import StepPerformer
 from torchyard.build.runner import Runner, RunResult
+from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
-from torchyard.core.build_events import BuildListener, ignore_build_events
-from torchyard.core.build_plan import Command, Plan, Step, Verify
+from torchyard.build.verify import RunInTarget, perform_verify
+from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
+from torchyard.core.build_plan import Plan, Step, Verify
+from torchyard.core.build_record import StepTimes, VerifyReport
+from torchyard.core.recipe import Recipe
 from torchyard.core.records import encode
+from torchyard.errors import StepFailed
 from torchyard.process.markers import sweep_orphans
 from torchyard.results.durable import replace_file, to_json_text
 
@@ -34,10 +42,18 @@ class BuildSession:
 
     plan: Plan
     home: YardHome
+    choice: JobChoice
+    cache: str = "auto"
     listener: BuildListener = ignore_build_events
     selection: Selection = field(default_factory=Selection)
     keep_going: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    times: Mapping[str, StepTimes] = field(default_factory=dict)
+    """What each step of the run cost; filled in by `run`."""
+    _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
+    _cache_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def folder(self) -> BuildFolder:
@@ -45,18 +61,19 @@ class BuildSession:
         return BuildFolder(folder=Path(self.plan.folder))
 
     def run(self) -> RunResult:
-        """Run what is not done; raises what ends the run."""
+        """Run what is not done; failures are in the result, and Ctrl-C is raised."""
         with only_run(self.folder.lock_file):
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             watch = CompileWatch(
                 plan=self.plan,
                 folder=self.folder,
-                jobs=self.plan.jobs,
-                memory_mib=20000,
-                cache=None,
+                choice=self.choice,
+                history=History(folder=self.home.history),
+                cache_for=self._cache_for,
                 passed=passed_through(self.environ),
             )
+            self.times = watch.times
             runner = Runner(
                 plan=self.plan,
                 folder=self.folder,
@@ -78,7 +95,56 @@ class BuildSession:
             step=step, folder=self.folder, variables=variables, verify=self._verify, heard=heard
         )
 
-    def _verify(
-        self, action: Verify, step: Step, run: Callable[[Command, BinaryIO], int]
-    ) -> None:
-        raise NotImplementedError
+    def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
+        component = self.plan.component(action.component)
+        report = perform_verify(component, root=step.root, run=run)
+        Path(action.report).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(Path(action.report), to_json_text(encode(report), indent=1) + "\n")
+        for finding in report.findings:
+            self.listener(
+                BuildEvent(kind="note", step=step.name, text=f"{finding.level}: {finding.what}")
+            )
+        if not report.good:
+            raise _not_good(report, action.report)
+
+    def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
+        recipe = self.plan.component(step.component).recipe
+        key = (step.root, _has_precompiled_headers(recipe))
+        with self._cache_lock:
+            if key not in self._caches:
+                self._caches[key] = self._choose_cache(step, precompiled=key[1])
+                why = self._caches[key][0].why
+                self.listener(BuildEvent(kind="note", step=step.name, text=f"compiler cache: {why}"))
+            return self._caches[key]
+
+    def _choose_cache(
+        self, step: Step, *, precompiled: bool
+    ) -> tuple[CacheDecision, tuple[str, ...]]:
+        if precompiled and self.cache == "auto":
+            # ccache sees a precompiled header only with gcc's -fpch-preprocess, which CMake does
+            # not pass: a changed header could be answered with an old object.
+            return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
+        variables = {**passed_through(self.environ), **dict(step.variables)}
+        sandbox = Sandbox(root=step.root, network=False, writable=(self.plan.folder,))
+        argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
+        before = tuple(argv[:-1])
+        decision = choose_cache(
+            self.cache, variables=full, base_folder=self.folder.folder, before=before
+        )
+        return decision, before
+
+
+def _has_precompiled_headers(recipe: Recipe) -> bool:
+    return bool(recipe.options.get("USE_PRECOMPILED_HEADERS"))
+
+
+def _not_good(report: VerifyReport, path: str) -> StepFailed:
+    failures = [finding for finding in report.findings if finding.level == "failure"]
+    first = failures[0]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return StepFailed(
+        f"{report.component} was built, but does not pass its checks: {first.what}{more}",
+        why=first.why,
+        hint=first.mend or "see the report",
+        log=path,
+    )

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchyard.core.records import encode
 from torchyard.core.recipe import Recipe
+from torchyard.core.records import encode
 
 __all__ = [
     "Action",

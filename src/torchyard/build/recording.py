@@ -1,0 +1,190 @@
+"""Gathers what a finished build was made of into its record.
+
+Looks at sources, wheels, tools and states after the fact; decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard import __version__
+from torchyard.build.layout import BuildFolder
+from torchyard.build.runtime import runtime_variables
+from torchyard.build.sources import source_identity
+from torchyard.build.step_state import read_state
+from torchyard.build.verify import RunInTarget, list_packages, open_target
+from torchyard.core.build_plan import Component, Plan, fingerprints
+from torchyard.core.build_record import (
+    BuildRecord,
+    ComponentRecord,
+    PackageRecord,
+    PatchRecord,
+    RecipeIdentity,
+    SourceIdentity,
+    StepTimes,
+    ToolRecord,
+    VerifyReport,
+    WheelRecord,
+)
+from torchyard.core.records import decode
+from torchyard.errors import TorchyardError, UsageError
+
+__all__ = ["RecordInputs", "make_record"]
+
+_TOOLS: Final = ("cc", "c++", "ld", "cmake", "ninja", "nvcc", "hipcc")
+_VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)(?![\d.]*\))")
+_MOST_PREFIX_FILES: Final = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordInputs:
+    """What only the caller knows."""
+
+    recipe: RecipeIdentity
+    times: Mapping[str, StepTimes]
+    """Steps of this run; those done before come from their states."""
+    machine: Mapping[str, Any]
+    python: str
+    run: RunInTarget
+    """Runs commands where the build's commands ran."""
+    earlier: BuildRecord | None = None
+    """The record that this one replaces: times of steps that were not run again stay."""
+
+
+def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
+    """The record of a build whose steps are all done."""
+    folder = BuildFolder(folder=Path(plan.folder))
+    tools = _toolchain(inputs.run)
+    states = [read_state(folder.state(step.name)) for step in plan.steps]
+    begun = [state.started_at for state in states if state is not None]
+    ended = [state.started_at + state.wall_s for state in states if state is not None]
+    prints = fingerprints(plan)
+    digest = hashlib.sha256("".join(prints.values()).encode()).hexdigest()
+    return BuildRecord(
+        torchyard=__version__,
+        name=plan.name,
+        recipe=inputs.recipe,
+        plan_fingerprint=digest,
+        components=tuple(_component(part, folder, tools) for part in plan.components),
+        times=tuple(_times(plan, folder, inputs)),
+        machine=dict(inputs.machine),
+        packages=_packages(plan, inputs.run),
+        python=inputs.python,
+        root=plan.steps[-1].root,
+        variables=runtime_variables(plan),
+        started=_iso(min(begun)) if begun else "",
+        finished=_iso(max(ended)) if ended else "",
+    )
+
+
+def _component(
+    part: Component, folder: BuildFolder, tools: tuple[ToolRecord, ...]
+) -> ComponentRecord:
+    recipe = part.recipe
+    return ComponentRecord(
+        name=part.name,
+        version=recipe.version,
+        recipe=recipe.name,
+        variant=recipe.variant,
+        needs=part.needs,
+        source=_source(part),
+        patches=tuple(
+            PatchRecord(name=name, sha256=_sha256(Path(recipe.folder, name)))
+            for name in recipe.patches
+        ),
+        options=dict(recipe.options),
+        toolchain=tools,
+        wheels=_wheels(folder.dist(part.name)),
+        prefix_files=_prefix_files(part),
+        verified=_report(folder.report(part.name)),
+    )
+
+
+def _source(part: Component) -> SourceIdentity | None:
+    # A source may have been removed to save space; the rest of the record still holds.
+    with suppress(TorchyardError, OSError):
+        return source_identity(part.recipe.source, Path(part.source))
+    return None
+
+
+def _report(path: Path) -> VerifyReport | None:
+    try:
+        return decode(VerifyReport, json.loads(path.read_text()), where=str(path), strict=False)
+    except (OSError, ValueError, UsageError):
+        return None
+
+
+def _times(plan: Plan, folder: BuildFolder, inputs: RecordInputs) -> list[StepTimes]:
+    """Of each step the latest run; what earlier attempts took before they were cut off is added."""
+    before = {one.step: one for one in inputs.earlier.times} if inputs.earlier else {}
+    found = []
+    for step in plan.steps:
+        state = read_state(folder.state(step.name))
+        known = inputs.times.get(step.name) or before.get(step.name)
+        wall_s = state.wall_s + state.earlier_s if state else (known.wall_s if known else 0.0)
+        found.append(
+            StepTimes(
+                step=step.name,
+                wall_s=wall_s,
+                cpu_s=known.cpu_s if known else None,
+                compiles=known.compiles if known else 0,
+                peak_memory_mib=known.peak_memory_mib if known else None,
+                cache_hit_rate=known.cache_hit_rate if known else None,
+            )
+        )
+    return found
+
+
+def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
+    script = 'path=$(command -v "$1") || exit 3; printf "%s\\n" "$path"; "$1" --version 2>/dev/null'
+    found = []
+    for name in _TOOLS:
+        ended = run(("sh", "-c", script, "sh", name), {})
+        lines = ended.stdout.splitlines()
+        if ended.returncode or not lines:
+            continue
+        version = _VERSION.search("\n".join(lines[1:]))
+        found.append(ToolRecord(name=name, path=lines[0], version=version[1] if version else ""))
+    return tuple(found)
+
+
+def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:
+    with open_target(plan.components[-1], run) as target:
+        return tuple(list_packages(target)) if target is not None else ()
+
+
+def _wheels(dist: Path) -> tuple[WheelRecord, ...]:
+    return tuple(
+        WheelRecord(file=path.name, sha256=_sha256(path), size_bytes=path.stat().st_size)
+        for path in sorted(dist.glob("*.whl"))
+    )
+
+
+def _prefix_files(part: Component) -> tuple[str, ...]:
+    if part.recipe.builder == "python" or not part.recipe.verify.files:
+        return ()
+    return _files_like(Path(part.prefix), part.recipe.verify.files)
+
+
+def _files_like(prefix: Path, patterns: Sequence[str]) -> tuple[str, ...]:
+    names = (str(path.relative_to(prefix)) for path in sorted(prefix.rglob("*")) if path.is_file())
+    chosen = [name for name in names if any(fnmatch(name, f"{one}*") for one in patterns)]
+    return tuple(chosen[:_MOST_PREFIX_FILES])
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
