@@ -30,6 +30,7 @@ UNIT_MIB: Final = 64
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_METER_FILES: Final = ("meter.c", "command_line.h", "make_meter.sh")
 _MOST_UNITS: Final = (1 << 20) - 1
 """What meter.c accepts; 64 TiB."""
 _CACHED_LANGUAGES: Final = ("C", "CXX", "CUDA")
@@ -41,12 +42,12 @@ _LINKED_LANGUAGES: Final = ("C", "CXX")
 def meter_actions(folder: Path) -> tuple[Action, ...]:
     """Compile the meter in `folder`, in the step's own root, and link compiler names to it."""
     files = resources.files("torchyard.build.meter")
-    source, script = folder / "meter.c", folder / "make_meter.sh"
-    return (
-        WriteFile(path=str(source), text=(files / "meter.c").read_text(encoding="utf-8")),
-        WriteFile(path=str(script), text=(files / "make_meter.sh").read_text(encoding="utf-8")),
-        Command(argv=("sh", str(script), str(folder)), folder=str(folder)),
+    texts = (
+        WriteFile(path=str(folder / name), text=(files / name).read_text(encoding="utf-8"))
+        for name in _METER_FILES
     )
+    script = str(folder / "make_meter.sh")
+    return (*texts, Command(argv=("sh", script, str(folder)), folder=str(folder)))
 
 
 def memory_units(memory_mib: int) -> int:

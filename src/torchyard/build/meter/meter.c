@@ -28,12 +28,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "command_line.h"
+
+/* Bytes of the lock file. All locks are from its start (SEEK_SET, which is 0). */
 enum { TURNSTILE = 0, SLOTS = 1, MEMORY = 1 << 20, LINE_BYTES = 65536 };
 enum { FIRST_PAUSE_US = 2000, LONGEST_PAUSE_US = 20000, GONE_SIGNAL_OFFSET = 7 };
 
-struct job {
-    const char *kind, *language, *tool, *output, *source;
-    char made_output[PATH_MAX]; /* the compiler's own choice of name when there is no -o */
+struct means {
+    int log, locks;
+    long jobs, units, unit_mib;
 };
 
 static volatile sig_atomic_t child = 0;
@@ -55,79 +58,43 @@ static long number(const char *name, long fallback) {
     return text && !*end && value >= 0 && value < MEMORY ? value : fallback;
 }
 
-static const char *basename_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static double now(clockid_t clock) {
     struct timespec time;
     clock_gettime(clock, &time);
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* --- what is asked for --------------------------------------------------------------------- */
+/* --- the program behind our name ------------------------------------------------------------ */
 
-static const char *language_of(const char *name) {
-    static const char *const known[][2] = {
-        {"c", "c"}, {"i", "c"}, {"cc", "c++"}, {"cpp", "c++"}, {"cxx", "c++"}, {"c++", "c++"},
-        {"C", "c++"}, {"ii", "c++"}, {"cu", "cuda"}, {"hip", "hip"}, {"s", "assembler"},
-        {"S", "assembler"}, {"sx", "assembler"}, {"asm", "assembler"}, {"m", "objective-c"},
-        {"mm", "objective-c++"}, {"f", "fortran"}, {"F", "fortran"}, {"for", "fortran"},
-        {"f90", "fortran"}, {"F90", "fortran"}, {"f95", "fortran"}, {"f03", "fortran"}};
-    const char *dot = strrchr(basename_of(name), '.');
-    for (size_t i = 0; dot && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(dot + 1, known[i][0])) return known[i][1];
+/* The next program of this name on PATH, behind the folder that holds ours, or else before it: a
+ * compiler cache there has called us and must not be called back. NULL: none. */
+static char *next_program(const char *name) {
+    static char found[PATH_MAX];
+    struct stat self, other;
+    const char *execfn = (const char *)getauxval(AT_EXECFN), *path = getenv("PATH");
+    if (!path || !execfn || stat(execfn, &self)) return NULL;
+    for (int anywhere = 0; anywhere < 2; anywhere++) {
+        int seen = anywhere;
+        for (const char *at = path, *end; at; at = *end ? end + 1 : NULL) {
+            end = strchrnul(at, ':');
+            snprintf(found, sizeof found, "%.*s/%s", end == at ? 1 : (int)(end - at),
+                     end == at ? "." : at, name);
+            if (stat(found, &other) || !S_ISREG(other.st_mode) || access(found, X_OK)) continue;
+            if (other.st_dev == self.st_dev && other.st_ino == self.st_ino)
+                seen = 1;
+            else if (seen)
+                return found;
+        }
+    }
     return NULL;
 }
 
-static int is_any(const char *word, const char *const *list) {
-    for (; *list; list++)
-        if (!strcmp(word, *list)) return 1;
-    return 0;
-}
-
-/* False for a probe (a version, a search path, preprocessing), which is not worth measuring. */
-static int understand(char **argv, struct job *job) {
-    static const char *const compiling[] = {"-c", "-S", "--compile", "-dc", "--device-c", "-dw",
-                                            "-ptx", "-cubin", "-fatbin", NULL};
-    static const char *const probing[] = {"-E", "-M", "-MM", "--version", "-###", "--help",
-                                          "-dumpversion", "-dumpmachine", "-dumpspecs", NULL};
-    static const char *const caches[] = {"ccache", "sccache", "distcc", "icecc", NULL};
-    static const char *const valued[] = {"-MF", "-MT", "-MQ", "-I", "-isystem", "-include", "-L",
-                                         "-x", "-Xlinker", "-Xcompiler", "-D", "-U", NULL};
-    int compiles = 0, cached = argv[1] && is_any(basename_of(argv[0]), caches);
-    job->tool = basename_of(argv[0]);
-    int nvcc = !strncmp(basename_of(argv[cached]), "nvcc", 4);
-    for (char **at = argv + 1 + cached; *at; at++) {
-        const char *word = *at, *language;
-        if (is_any(word, probing) || !strncmp(word, "-print-", 7)) return 0;
-        if (is_any(word, compiling))
-            compiles = 1;
-        else if ((!strcmp(word, "-o") || !strcmp(word, "--output-file")) && at[1])
-            job->output = *++at;
-        else if (!strncmp(word, "-o", 2) && word[2] && !nvcc)
-            job->output = word + 2;
-        else if (is_any(word, valued) && at[1])
-            at++;
-        else if (*word != '-' && (language = language_of(word)))
-            job->source = word, job->language = language;
-    }
-    job->kind = compiles ? "compile" : "link";
-    if (compiles && !job->output && job->source) {
-        const char *name = basename_of(job->source);
-        snprintf(job->made_output, sizeof job->made_output, "%.*s.o",
-                 (int)(strrchr(name, '.') - name), name);
-        job->output = job->made_output;
-    }
-    if (!job->language) job->language = "";
-    if (!job->source) job->source = "";
-    return job->output != NULL;
-}
+/* --- admission ------------------------------------------------------------------------------ */
 
 /* MiB expected: the exact name of output or source, else the first glob, else its kind. */
 static long expected_mib(const struct job *job) {
-    const char *path = variable("TABLE"), *names[3] = {basename_of(job->output), basename_of(job->source), job->output};
+    const char *names[3] = {basename_of(job->output), basename_of(job->source), job->output};
+    const char *path = variable("TABLE");
     long by_glob = -1, by_kind = -1;
     FILE *table = path ? fopen(path, "re") : NULL;
     char entry[4096 + 32];
@@ -148,32 +115,8 @@ static long expected_mib(const struct job *job) {
     return by_glob >= 0 ? by_glob : by_kind >= 0 ? by_kind : number("DEFAULT_MIB", 1024);
 }
 
-/* --- the program behind our name ------------------------------------------------------------ */
-
-/* The next program of this name on PATH, behind the folder that holds ours. NULL: none. */
-static char *next_program(const char *name) {
-    static char found[PATH_MAX];
-    struct stat self, other;
-    const char *execfn = (const char *)getauxval(AT_EXECFN), *path = getenv("PATH");
-    if (!path || !execfn || stat(execfn, &self)) return NULL;
-    for (int ours_seen = 0; ours_seen < 2; ours_seen++) /* second round: ours is not on PATH */
-        for (const char *at = path, *end; at; at = *end ? end + 1 : NULL) {
-            end = strchrnul(at, ':');
-            snprintf(found, sizeof found, "%.*s/%s", end == at ? 1 : (int)(end - at),
-                     end == at ? "." : at, name);
-            if (stat(found, &other) || !S_ISREG(other.st_mode) || access(found, X_OK)) continue;
-            if (other.st_dev == self.st_dev && other.st_ino == self.st_ino)
-                ours_seen = 1;
-            else if (ours_seen)
-                return found;
-        }
-    return NULL;
-}
-
-/* --- admission ------------------------------------------------------------------------------ */
-
 static int lock(int file, int command, int type, long start, long length) {
-    struct flock range = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+    struct flock range = {.l_type = (short)type, .l_start = start, .l_len = length};
     int result;
     do result = fcntl(file, command, &range);
     while (result && errno == EINTR);
@@ -189,7 +132,7 @@ static long take(int file, long start, long total, long wanted, unsigned char *m
             at++;
             continue;
         }
-        struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start + at, .l_len = total - at};
+        struct flock range = {.l_type = F_WRLCK, .l_start = start + at, .l_len = total - at};
         if (fcntl(file, F_GETLK, &range)) return got;
         long free_until = range.l_type == F_UNLCK ? total : range.l_start - start;
         for (; at < free_until && got < wanted; at++)
@@ -250,17 +193,17 @@ static void add_text(const char *key, const char *text) {
     add("\"");
 }
 
-/* Begin or continue a record; the caller adds what it knows and calls write_line. */
-static void start_line(const char *event, const struct job *job, const char *id) {
+static void start_line(const char *event, const struct job *job) {
     char folder[PATH_MAX] = "", path[2 * PATH_MAX];
     if (*job->output != '/' && !getcwd(folder, sizeof folder)) *folder = 0;
     snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", job->output);
     used = 0;
-    add("{\"event\":\"%s\",\"id\":\"%s\"", event, id);
+    add("{\"event\":\"%s\",\"id\":\"%s\"", event, job->id);
     add_text("kind", job->kind);
     add_text("output", path);
 }
 
+/* One write of a whole line to a file opened with O_APPEND: lines of many writers do not mix. */
 static void write_line(int log) {
     add("}\n");
     if (write(log, line, used) < 0) return; /* a full disk is the build's trouble, not ours */
@@ -300,17 +243,98 @@ static int run(char **argv, const sigset_t *passed, struct rusage *cost) {
     return status;
 }
 
-static double seconds(struct timeval time) { return (double)time.tv_sec + (double)time.tv_usec / 1e6; }
+/* Pass signals on to the compiler, and hear of the parent's end. */
+static void listen(sigset_t *passed) {
+    struct sigaction action = {.sa_handler = pass_on}, earlier;
+    int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGRTMIN + GONE_SIGNAL_OFFSET};
+    sigemptyset(passed);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        /* a signal that is ignored (nohup) stays ignored */
+        if (sigaction(list[i], NULL, &earlier) || earlier.sa_handler == SIG_IGN) continue;
+        sigaddset(passed, list[i]);
+        sigaction(list[i], &action, NULL);
+    }
+    prctl(PR_SET_PDEATHSIG, SIGRTMIN + GONE_SIGNAL_OFFSET);
+    if (getppid() != parent) _exit(128 + SIGTERM);
+}
+
+static double seconds(struct timeval time) {
+    return (double)time.tv_sec + (double)time.tv_usec / 1e6;
+}
+
+/* Run it once and log it. True when it was killed for want of memory. */
+static int attempt(char **command, const struct job *job, const struct means *means, long mib,
+                   long need, const sigset_t *passed, double waited, int times, int *status) {
+    struct rusage cost = {0};
+    long kills = oom_kills();
+    double began = now(CLOCK_REALTIME), clock = now(CLOCK_MONOTONIC);
+    start_line("begin", job);
+    add(",\"start\":%.3f", began);
+    write_line(means->log);
+    *status = run(command, passed, &cost);
+    double wall = now(CLOCK_MONOTONIC) - clock;
+    int code = WIFSIGNALED(*status) ? WTERMSIG(*status) : 0;
+    int exit_status = code ? -1 : WEXITSTATUS(*status);
+    /* A driver whose compiler proper was killed only says exit status 1; the kernel's count of such
+     * kills tells it from an ordinary error. Should both happen at once: a needless second try. */
+    int killed = code == SIGKILL || (exit_status > 0 && kills >= 0 && oom_kills() > kills);
+    start_line("end", job);
+    add_text("language", job->language);
+    add_text("source", job->source);
+    add_text("tool", job->tool);
+    add(",\"start\":%.3f,\"end\":%.3f,\"wall_s\":%.4f", began, began + wall, wall);
+    add(",\"user_s\":%.4f,\"system_s\":%.4f,\"rss_kib\":%ld", seconds(cost.ru_utime),
+        seconds(cost.ru_stime), cost.ru_maxrss);
+    add(",\"waited_s\":%.4f,\"expected_mib\":%ld,\"units\":%ld,\"attempt\":%d", waited, mib,
+        need < means->units ? need : means->units, times);
+    add(",\"out_of_memory\":%s,\"retried\":%s", killed ? "true" : "false",
+        killed && times == 1 ? "true" : "false");
+    add(",\"status\":%d,\"signal\":%d", exit_status, code);
+    write_line(means->log);
+    return killed;
+}
+
+/* Admit, run, and once more alone if memory was short. Returns only if it cannot do its work. */
+static void metered(char **command, struct job *job, const struct means *means) {
+    double asked = now(CLOCK_MONOTONIC);
+    long mib = expected_mib(job), need = mib / means->unit_mib + (mib % means->unit_mib != 0);
+    sigset_t passed;
+    int status = 0;
+    if (need < 1) need = 1;
+    parent = getppid();
+    if (setenv("TORCHYARD_METER_INSIDE", "1", 1) ||
+        admit(means->locks, means->jobs, 1, means->units, need))
+        return;
+    snprintf(job->id, sizeof job->id, "%ld-%.6f", (long)getpid(), now(CLOCK_REALTIME));
+    listen(&passed);
+    for (int times = 1; times <= 2; times++) {
+        double waited = now(CLOCK_MONOTONIC) - asked;
+        if (!attempt(command, job, means, mib, need, &passed, waited, times, &status)) break;
+        /* Alone: give everything back first, so that two of these cannot wait for each other. */
+        asked = now(CLOCK_MONOTONIC);
+        need = means->units;
+        long slots = need ? 1 : means->jobs;
+        if (times == 1 && (lock(means->locks, F_SETLK, F_UNLCK, 0, 0) ||
+                           admit(means->locks, means->jobs, slots, means->units, need)))
+            break;
+    }
+    if (!WIFSIGNALED(status)) exit(WEXITSTATUS(status));
+    int code = WTERMSIG(status);
+    if (code == SIGINT || code == SIGTERM || code == SIGHUP) { /* ninja and make look at these */
+        signal(code, SIG_DFL);
+        raise(code);
+    }
+    exit(128 + code);
+}
 
 int main(int argc, char **argv) {
-    char **command = argv, id[64];
-    int masquerading = strcmp(basename_of(argv[0]), "meter") != 0;
+    char **command = argv;
     struct job job = {0};
+    int masquerading = strcmp(basename_of(argv[0]), "meter") != 0;
     if (masquerading) {
-        const char *name = basename_of(argv[0]);
-        char *program = next_program(name);
+        char *program = next_program(basename_of(argv[0]));
         if (!program) {
-            fprintf(stderr, "%s: no such program behind Torchyard's meter on PATH\n", name);
+            fprintf(stderr, "%s: no program of this name on PATH behind the meter\n", argv[0]);
             return 127;
         }
         argv[0] = program;
@@ -320,90 +344,22 @@ int main(int argc, char **argv) {
     } else
         command = argv + 1;
 
-    const char *log_path = variable("LOG"), *locks_path = variable("LOCKS"), *cache = variable("CACHE");
-    long jobs = number("JOBS", 0), units = number("UNITS", 0), unit_mib = number("UNIT_MIB", 64);
-    int log = -1, locks = -1, known = 0;
-    if (log_path && locks_path && jobs > 0 && unit_mib > 0 && !variable("INSIDE") &&
-        (known = understand(command, &job))) {
-        log = open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-        locks = open(locks_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    }
-    if (known && masquerading && cache && !strcmp(job.kind, "compile")) {
+    const char *log = variable("LOG"), *locks = variable("LOCKS"), *cache = variable("CACHE");
+    struct means means = {-1, -1, number("JOBS", 0), number("UNITS", 0), number("UNIT_MIB", 64)};
+    if (log && locks && means.jobs > 0 && means.unit_mib > 0 && !variable("INSIDE") &&
+        understand(command, &job)) {
         char **longer = calloc((size_t)argc + 2, sizeof *longer);
-        if (longer) {
+        if (longer && masquerading && cache && !strcmp(job.kind, "compile")) {
             longer[0] = (char *)cache;
             memcpy(longer + 1, argv, (size_t)argc * sizeof *longer);
             job.tool = basename_of(cache);
             command = longer;
         }
+        means.log = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        means.locks = open(locks, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (means.log >= 0 && means.locks >= 0) metered(command, &job, &means);
     }
-    double asked = now(CLOCK_MONOTONIC);
-    long mib = 0, need = 0;
-    if (log >= 0 && locks >= 0) {
-        mib = expected_mib(&job);
-        need = mib / unit_mib + (mib % unit_mib != 0);
-        if (need < 1) need = 1;
-    }
-    parent = getppid();
-    if (log < 0 || locks < 0 || setenv("TORCHYARD_METER_INSIDE", "1", 1) ||
-        admit(locks, jobs, 1, units, need)) {
-        execvp(command[0], command);
-        fprintf(stderr, "%s: %s\n", command[0], strerror(errno));
-        return 127;
-    }
-    snprintf(id, sizeof id, "%ld-%.6f", (long)getpid(), now(CLOCK_REALTIME));
-
-    sigset_t passed;
-    struct sigaction action = {.sa_handler = pass_on};
-    int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGRTMIN + GONE_SIGNAL_OFFSET};
-    sigemptyset(&passed);
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        struct sigaction earlier; /* a signal that is ignored (nohup) stays ignored */
-        if (sigaction(list[i], NULL, &earlier) || earlier.sa_handler == SIG_IGN) continue;
-        sigaddset(&passed, list[i]);
-        sigaction(list[i], &action, NULL);
-    }
-    prctl(PR_SET_PDEATHSIG, SIGRTMIN + GONE_SIGNAL_OFFSET);
-    if (getppid() != parent) return 128 + SIGTERM;
-
-    int status = 0;
-    for (int attempt = 1; attempt <= 2; attempt++) {
-        struct rusage cost = {0};
-        double waited = now(CLOCK_MONOTONIC) - asked, began = now(CLOCK_REALTIME);
-        long kills = oom_kills();
-        start_line("begin", &job, id);
-        add(",\"start\":%.3f", began);
-        write_line(log);
-        double clock = now(CLOCK_MONOTONIC);
-        status = run(command, &passed, &cost);
-        double wall = now(CLOCK_MONOTONIC) - clock;
-        int failed = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) != 0;
-        /* A driver whose compiler proper was killed only says exit status 1; the kernel's count of
-         * such kills tells it from an ordinary error. Two at once: a needless second try at worst. */
-        int out_of_memory = failed && (WIFSIGNALED(status) || (kills >= 0 && oom_kills() > kills));
-        int again = out_of_memory && attempt == 1;
-        start_line("end", &job, id);
-        add_text("language", job.language);
-        add_text("source", job.source);
-        add_text("tool", job.tool);
-        add(",\"start\":%.3f,\"end\":%.3f,\"wall_s\":%.4f,\"user_s\":%.4f,\"system_s\":%.4f,\"rss_kib\":%ld",
-            began, began + wall, wall, seconds(cost.ru_utime), seconds(cost.ru_stime), cost.ru_maxrss);
-        add(",\"waited_s\":%.4f,\"expected_mib\":%ld,\"units\":%ld,\"attempt\":%d,\"out_of_memory\":%s,\"retried\":%s",
-            waited, mib, need < units ? need : units, attempt, out_of_memory ? "true" : "false", again ? "true" : "false");
-        add(",\"status\":%d,\"signal\":%d", WIFSIGNALED(status) ? -1 : WEXITSTATUS(status),
-            WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-        write_line(log);
-        if (!again) break;
-        /* Alone: give everything back first, so that two of these cannot wait for each other. */
-        asked = now(CLOCK_MONOTONIC);
-        need = units;
-        if (lock(locks, F_SETLK, F_UNLCK, 0, 0) || admit(locks, jobs, units ? 1 : jobs, units, need)) break;
-    }
-    if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
-    int code = WTERMSIG(status);
-    if (code == SIGINT || code == SIGTERM || code == SIGHUP) {
-        signal(code, SIG_DFL);
-        raise(code);
-    }
-    return 128 + code;
+    execvp(command[0], command);
+    fprintf(stderr, "%s: %s\n", command[0], strerror(errno));
+    return 127;
 }
