@@ -114,7 +114,7 @@ def _plain(value: str) -> tuple[str, ...]:
 
 
 def _unquoted(value: str) -> str:
-    # CMake puts single quotes around a value that starts or ends with a blank.
+    # CMake puts single quotes around a value that ends with a blank.
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1]
     return value

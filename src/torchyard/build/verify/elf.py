@@ -46,7 +46,7 @@ def read_dynamic(path: Path) -> DynamicSection | None:
                 return None
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(data)
-    except (OSError, ValueError, struct.error, IndexError):
+    except (OSError, ValueError, OverflowError, IndexError, struct.error):
         return None
 
 

@@ -29,7 +29,7 @@ _MODULE: Final = """
 import importlib, os, sys
 name = sys.argv[1]
 module = importlib.import_module(name)
-file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
+file = getattr(module, "__file__", None)  # None: a folder without __init__.py
 version = getattr(module, "__version__", None)
 if version is None:
     from importlib import metadata
