@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -31,10 +32,23 @@ _UV_INDEX_VARIABLES: Final = (
     "UV_INDEX_URL",
 )
 
+_UV_INDEX_KEYS: Final = frozenset(
+    ("index", "index-url", "extra-index-url", "find-links", "no-index")
+)
+
 
 def uv_has_own_index(environ: Mapping[str, str]) -> bool:
-    """Whether the user has told uv itself where packages are."""
-    return any(environ.get(name) for name in _UV_INDEX_VARIABLES)
+    """Whether the user has told uv itself where packages are, in a variable or in its file."""
+    if any(environ.get(name) for name in _UV_INDEX_VARIABLES):
+        return True
+    config = Path(environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '/'}/.config")
+    file = Path(environ.get("UV_CONFIG_FILE") or config / "uv" / "uv.toml")
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False
+    tables = (settings, settings.get("pip"))
+    return any(isinstance(table, dict) and not _UV_INDEX_KEYS.isdisjoint(table) for table in tables)
 
 
 def places_of_pip_settings(environ: Mapping[str, str]) -> tuple[str, ...]:

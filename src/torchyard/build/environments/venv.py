@@ -46,7 +46,7 @@ class Venv:
             prefixes=(environment,),
             more=python_variables(request, environment),
         )
-        installer = (uv, "pip", "install", "--python", python) if uv else pip_installer(python)
+        installer = _uv_installer(uv, environment) if uv else pip_installer(python)
         return EnvironmentPlan(
             kind=self.kind,
             python=python,
@@ -87,10 +87,14 @@ def _python_step(
     """Always from nothing: an environment that an earlier run left half-made is not repaired."""
     make: tuple[Action, ...]
     if uv:
-        # With pip inside, because projects start `python -m pip`. Removed first, because whether uv
-        # replaces an environment, asks or refuses depends on its version.
-        argv = (uv, "venv", "--seed", "--python", interpreter.path, environment)
-        make = (Command(argv=("rm", "-rf", "--", environment)), Command(argv=argv))
+        # Removed first, because whether uv replaces an environment, asks or refuses depends on its
+        # version. With pip inside, because projects start `python -m pip`; not by `--seed`, which
+        # goes to the public index whatever uv is configured for (seen with uv 0.13.7).
+        make = (
+            Command(argv=("rm", "-rf", "--", environment)),
+            Command(argv=(uv, "venv", "--python", interpreter.path, environment)),
+            Command(argv=(*_uv_installer(uv, environment), "--", "pip")),
+        )
     else:
         make = (Command(argv=(interpreter.path, "-m", "venv", "--clear", "--", environment)),)
     return Step(
@@ -103,6 +107,10 @@ def _python_step(
         creates=(f"{environment}/bin/python", f"{environment}/pyvenv.cfg"),
         inputs=(("python", f"{interpreter.implementation} {interpreter.version}"),),
     )
+
+
+def _uv_installer(uv: str, environment: str) -> tuple[str, ...]:
+    return (uv, "pip", "install", "--python", f"{environment}/bin/python")
 
 
 def _missing(interpreter: Interpreter, uv: str) -> tuple[str, ...]:
