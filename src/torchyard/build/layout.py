@@ -94,6 +94,16 @@ class BuildFolder:
         return self.folder / "plan.json"
 
     @property
+    def record_file(self) -> Path:
+        """What the finished build was made of."""
+        return self.folder / "record.json"
+
+    @property
+    def freeze_file(self) -> Path:
+        """Packages of the environment, in pip's form."""
+        return self.folder / "freeze.txt"
+
+    @property
     def lock_file(self) -> Path:
         """Held while a build runs, so that two cannot run in one folder."""
         return self.folder / "running"

@@ -15,11 +15,11 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from torchyard.core.recipe import Recipe, Scalar
+from torchyard.core.recipe import Recipe
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
 
-__all__ = ["Choice", "merged", "parse_setting", "scalar_text"]
+__all__ = ["Choice", "merged", "parse_setting"]
 
 _CONDITIONS: Final = ("release", "source", "environment", "machine", "variant")
 _FIELDS: Final = {field.name.replace("_", "-") for field in fields(Recipe)}
@@ -159,10 +159,3 @@ def _release_in(version: str, wanted: str, where: str) -> bool:
     except InvalidVersion:
         # A branch or commit: taken for newer than every release.
         return Version("9999") in allowed
-
-
-def scalar_text(value: Scalar) -> str:
-    """A setting as a build system reads it: true is ON, false is OFF."""
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return str(value)

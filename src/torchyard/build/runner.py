@@ -55,6 +55,11 @@ class RunResult:
     """Steps that could not start because one they need failed."""
     wall_s: float
 
+    @property
+    def good(self) -> bool:
+        """Everything that was to be done is done."""
+        return not self.failed and not self.blocked
+
 
 @dataclass(kw_only=True)
 class Runner:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchyard.build.compile_watch import CompileWatch
 from torchyard.build.compiler_cache import CacheDecision, choose_cache
@@ -20,13 +21,16 @@ from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.perform import StepPerformer
+from torchyard.build.record import freeze_text, read_earlier, write_record
+from torchyard.build.recording import RecordInputs, make_record
 from torchyard.build.runner import Runner, RunResult
+from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
 from torchyard.build.verify import RunInTarget, perform_verify
 from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
 from torchyard.core.build_plan import Plan, Step, Verify
-from torchyard.core.build_record import StepTimes, VerifyReport
+from torchyard.core.build_record import RecipeIdentity, StepTimes, VerifyReport
 from torchyard.core.recipe import Recipe
 from torchyard.core.records import encode
 from torchyard.errors import StepFailed
@@ -48,6 +52,10 @@ class BuildSession:
     selection: Selection = field(default_factory=Selection)
     keep_going: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    identity: RecipeIdentity | None = None
+    """What was asked for; without it no record is written."""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the machine, for the record."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
     """What each step of the run cost; filled in by `run`."""
     _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
@@ -86,7 +94,37 @@ class BuildSession:
                 selection=self.selection,
                 keep_going=self.keep_going,
             )
-            return runner.run()
+            result = runner.run()
+            if result.good and not self.selection.only:
+                self._finish(ran=bool(result.ran))
+            return result
+
+    def _finish(self, *, ran: bool) -> None:
+        """Write what the build is used through, and its record, where they are not there yet."""
+        folder = self.folder
+        if not ran and folder.record_file.exists():
+            return
+        python = write_runtime_files(self.plan, folder)
+        if self.identity is None:
+            return
+        last = self.plan.steps[-1]
+        performer = self._performer(
+            last, {**passed_through(self.environ), **dict(last.variables)}, lambda _: None
+        )
+        record = make_record(
+            self.plan,
+            RecordInputs(
+                recipe=self.identity,
+                times=self.times,
+                machine=self.machine,
+                python=str(python or ""),
+                run=performer.run_in_target,
+                earlier=read_earlier(folder.folder),
+            ),
+        )
+        write_record(folder.folder, record)
+        if record.packages:
+            replace_file(folder.freeze_file, freeze_text(record))
 
     def _performer(
         self, step: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]

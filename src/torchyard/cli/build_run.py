@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, talk
+from torchyard.cli.output import common_options, print_data, print_json, talk, write_file
 from torchyard.cli.sections import SectionedCommand, section
 
 if TYPE_CHECKING:
     from torchyard.build.components import BuildRequest
+    from torchyard.core.build_plan import Plan
 
 __all__ = ["build_request", "run"]
 
@@ -58,15 +59,48 @@ def build_request(
 @click.argument("recipe")
 @_what("--variant", default="", help="Variant of the recipe; `build recipes RECIPE` lists them.")
 @_what("--version", default="", help="Release to build instead of the recipe's own.")
-@_what("--set", "settings", multiple=True, metavar="[COMPONENT/]KEY=VALUE", help="Change an option (USE_CUDA=0) or a key of the recipe (source.git.ref=main).")
-@_what("--base", default="", metavar="PYTHON", help="Build against the torch of this interpreter or virtual environment.")
+@_what(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="[COMPONENT/]KEY=VALUE",
+    help="Change an option (USE_CUDA=0) or a key of the recipe (source.git.ref=main).",
+)
+@_what(
+    "--base",
+    default="",
+    metavar="PYTHON",
+    help="Build against the torch of this interpreter or virtual environment.",
+)
 @_what("--name", default="", help="Name of the build and of its target.")
-@_steps("--from", "start_from", default="", metavar="STEP", help="Run this step and all that depend on it again.")
+@_what("--locked", default="", metavar="FILE", help="Build the very sources of a lock file.")
+@_steps("--from", "start_from", default="", metavar="STEP", help="Run this step and what follows.")
 @_steps("--only", multiple=True, metavar="STEP", help="Run only this step.")
 @_steps("--force", is_flag=True, help="Run every step again.")
-@_steps("--keep-going", is_flag=True, help="After a failure go on with what does not depend on it.")
-@_how("--jobs", default="auto", metavar="N|auto", help="Compiles at once; auto follows cores and memory.")
-@_out("--plan", "plan_only", is_flag=True, help="Print every command, file and variable, and do nothing.")
+@_steps("--keep-going", is_flag=True, help="After a failure go on with what does not need it.")
+@_how(
+    "--jobs",
+    default="auto",
+    metavar="N|auto",
+    help="Compiles at once; auto follows cores and memory, and says why.",
+)
+@_how(
+    "--cache",
+    type=click.Choice(["auto", "ccache", "sccache", "none"]),
+    default="auto",
+    help="Compiler cache; one that does not work is not used.",
+)
+@_how("--no-doctor", is_flag=True, help="Do not look for known causes of failure first.")
+@_out("--plan", "plan_only", is_flag=True, help="Print what would be done, and do nothing.")
+@_out(
+    "--format",
+    "plan_format",
+    type=click.Choice(["text", "json", "script", "dockerfile", "apptainer", "devcontainer"]),
+    default="text",
+    help="Form of the plan.",
+)
+@_out("--output", default="", metavar="PATH", help="File or folder for the plan.")
+@_out("--quiet", is_flag=True, help="No progress.")
 @common_options
 def run(
     recipe: str,
@@ -75,45 +109,67 @@ def run(
     settings: tuple[str, ...],
     base: str,
     name: str,
+    locked: str,
     start_from: str,
     only: tuple[str, ...],
     force: bool,
     keep_going: bool,
     jobs: str,
+    cache: str,
+    no_doctor: bool,
     plan_only: bool,
+    plan_format: str,
+    output: str,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Plan and run one build."""
-    from dataclasses import replace
-
-    from torchyard.build.layout import YardHome
-    from torchyard.build.planner import make_plan
     from torchyard.build.selection import Selection
-    from torchyard.build.session import BuildSession
-    from torchyard.core.build_events import BuildEvent
-    from torchyard.core.records import encode
+    from torchyard.workflow.build_run import BuildChoices, plan_build, run_build
 
-    home = YardHome.default()
-    plan = make_plan(build_request(recipe, variant, version, settings, base), home=home, name=name)
-    plan = replace(plan, jobs=int(jobs) if jobs != "auto" else 2)
-    if plan_only:
-        print_json({"plan": encode(plan)})
-        return
-
-    def listen(event: BuildEvent) -> None:
-        talk(f"{event.kind} {event.step} {event.text} {event.done}/{event.total} {event.elapsed_s:.0f}s")
-
-    session = BuildSession(
-        plan=plan,
-        home=home,
-        listener=listen,
+    request = build_request(recipe, variant, version, settings, base)
+    choices = BuildChoices(
+        name=name,
+        jobs=jobs,
+        cache=cache,
+        lock_file=locked,
         selection=Selection(force=force, start_from=start_from, only=only),
         keep_going=keep_going,
+        doctor=not no_doctor,
     )
-    result = session.run()
-    for error in result.failed.values():
-        raise error
+    planned = plan_build(request, choices)
+    if plan_only:
+        _print_plan(planned.plan, "json" if as_json else plan_format, output)
+        return
+    from torchyard.cli.build_progress import show_build_progress
+    from torchyard.cli.build_text import outcome_json, outcome_text
+
+    for finding in planned.findings:
+        talk(f"{finding.severity}: {finding.what}")
+    with show_build_progress(quiet=quiet) as listener:
+        outcome = run_build(planned, choices, listener)
+    for error in outcome.errors[1:]:
+        talk(f"also failed: {error.what}")
+    if outcome.errors:
+        raise outcome.errors[0]
     if as_json:
-        print_json({"ran": list(result.ran)})
+        print_json(outcome_json(outcome))
     else:
-        print_data(f"ran {len(result.ran)}, skipped {len(result.skipped)}")
+        print_data(outcome_text(outcome))
+
+
+def _print_plan(plan: Plan, plan_format: str, output: str) -> None:
+    from torchyard.build.export import export_plan
+
+    files = export_plan(plan, plan_format)
+    if not output:
+        for file in files:
+            if len(files) > 1:
+                print_data(f"# ---- {file.name}")
+            print_data(file.text)
+        return
+    place = Path(output)
+    for file in files:
+        path = place / file.name if len(files) > 1 or place.is_dir() else place
+        write_file(path, file.text, option="--output")
+        talk(f"wrote {path}")

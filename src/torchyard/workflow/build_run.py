@@ -1,0 +1,112 @@
+"""A whole build: plan, doctor, steps, record. Joins the build room with the machine's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
+from torchyard.build.doctor import can_build, examine
+from torchyard.build.job_plan import parse_jobs, with_jobs
+from torchyard.build.layout import BuildFolder, YardHome
+from torchyard.build.lock import apply_lock, read_lock
+from torchyard.build.meter.jobs import JobChoice
+from torchyard.build.meter.limits import read_limits
+from torchyard.build.planner import make_plan
+from torchyard.build.runner import RunResult
+from torchyard.build.selection import Selection
+from torchyard.build.session import BuildSession
+from torchyard.core.build_events import BuildListener
+from torchyard.core.build_plan import Plan
+from torchyard.core.build_record import RecipeIdentity, StepTimes
+from torchyard.core.doctor_finding import DoctorFinding
+from torchyard.errors import MissingTool, TorchyardError
+from torchyard.machine.facts import read_facts
+
+__all__ = ["BuildChoices", "BuildOutcome", "PlannedBuild", "plan_build", "run_build"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildChoices:
+    """How to build, as opposed to what."""
+
+    name: str = ""
+    jobs: str = "auto"
+    cache: str = "auto"
+    lock_file: str = ""
+    selection: Selection = field(default_factory=Selection)
+    keep_going: bool = False
+    doctor: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedBuild:
+    """A plan with everything that was looked at to make it."""
+
+    request: BuildRequest
+    resolved: ResolvedBuild
+    home: YardHome
+    plan: Plan
+    jobs: JobChoice
+    findings: tuple[DoctorFinding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOutcome:
+    """What a run of a plan came to."""
+
+    plan: Plan
+    result: RunResult
+    times: Mapping[str, StepTimes]
+    folder: BuildFolder
+
+    @property
+    def python(self) -> str:
+        """What starts the interpreter of the build; empty where it has none."""
+        script = self.folder.folder / "bin" / "python"
+        return str(script) if script.exists() else ""
+
+    @property
+    def errors(self) -> tuple[TorchyardError, ...]:
+        """The failed steps' errors."""
+        return tuple(self.result.failed.values())
+
+
+def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
+    """Resolve recipes, apply the lock, make the plan, choose the jobs; changes nothing."""
+    home = YardHome.default()
+    resolved = resolve(request)
+    if choices.lock_file:
+        resolved = apply_lock(resolved, read_lock(Path(choices.lock_file)))
+    plan = make_plan(request, home=home, name=choices.name, resolved=resolved)
+    plan, jobs = with_jobs(plan, parse_jobs(choices.jobs), home=home, limits=read_limits())
+    return PlannedBuild(request=request, resolved=resolved, home=home, plan=plan, jobs=jobs)
+
+
+def run_build(
+    planned: PlannedBuild, choices: BuildChoices, listener: BuildListener
+) -> BuildOutcome:
+    """Run what is not done; the doctor speaks first, and stops what cannot work."""
+    session = BuildSession(
+        plan=planned.plan,
+        home=planned.home,
+        choice=planned.jobs,
+        cache=choices.cache,
+        listener=listener,
+        selection=choices.selection,
+        keep_going=choices.keep_going,
+        identity=RecipeIdentity(
+            name=planned.request.recipe,
+            variant=planned.resolved.recipe.variant,
+            version=planned.resolved.recipe.version,
+            settings={
+                component: dict(values) for component, values in planned.request.settings.items()
+            },
+        ),
+        machine=read_facts(),
+    )
+    result = session.run()
+    return BuildOutcome(
+        plan=planned.plan, result=result, times=session.times, folder=session.folder
+    )
