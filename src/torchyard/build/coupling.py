@@ -29,6 +29,7 @@ __all__ = [
     "capabilities_of",
     "check_versions",
     "cuda_toolkit",
+    "debian_toolchain",
     "fits_torch",
     "host_clang_limit",
     "host_gcc_limit",
@@ -126,6 +127,7 @@ class _Table:
     cuda: dict[str, CudaToolkit]
     capabilities: dict[str, str]
     rocm: tuple[_Rocm, ...]
+    debian: dict[str, dict[str, str]]
     bad: tuple[BadCombination, ...]
 
 
@@ -248,6 +250,11 @@ def capabilities_of(cuda: str) -> tuple[str, ...]:
 def rocm_notes(rocm: str) -> tuple[str, ...]:
     """What to know about a ROCm version."""
     return tuple(item.note for item in _table().rocm if allows(item.versions, rocm))
+
+
+def debian_toolchain(suite: str) -> dict[str, str]:
+    """Tools of a Debian suite -> their versions; empty for a suite the table does not have."""
+    return dict(_table().debian.get(suite, {}))
 
 
 _MENDS = {

@@ -102,11 +102,15 @@ class Toolbox:
 
     def find(self, name: str) -> Tool | None:
         """The first program of that name (or at that path), with its version; None if none."""
-        spelling = _spelling(name)
-        for program in (name,) if "/" in name else spelling.programs:
+        path = self.find_path(name)
+        return None if path is None else self._described(name, path, _spelling(name))
+
+    def find_path(self, name: str) -> str | None:
+        """Where the program is, without asking it anything."""
+        for program in (name,) if "/" in name else _spelling(name).programs:
             path = _executable(program, self.search_path)
             if path is not None:
-                return self._described(name, path, spelling)
+                return path
         return None
 
     def version(self, name: str) -> str:

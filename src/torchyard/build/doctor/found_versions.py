@@ -1,0 +1,151 @@
+"""Which versions of compilers, tools and toolkits a build will meet.
+
+Not simply what is on the machine: a virtual environment brings its own CMake, a conda environment
+its own gcc, a root folder a whole Debian. What can't be known before the environment is made is
+left out, because a doctor that cries without reason is not listened to.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from torchyard.build.coupling import debian_toolchain
+from torchyard.build.doctor.patient import Patient
+from torchyard.build.tools import installed_versions
+from torchyard.core.recipe import Recipe
+
+__all__ = ["cudnn_version", "found_versions", "interpreter", "pip_brings"]
+
+_CONDA_TOOLS: Final = {
+    "gcc_linux-64": "gcc",
+    "gxx_linux-64": "gcc",
+    "gcc_linux-aarch64": "gcc",
+    "gxx_linux-aarch64": "gcc",
+    "gxx": "gcc",
+    "cxx-compiler": "gcc",
+    "cuda-toolkit": "cuda",
+    "cuda-nvcc": "cuda",
+    "cuda-version": "cuda",
+    "scikit-build-core": "scikit-build-core",
+}
+_PACKAGES: Final = ("setuptools", "scikit-build-core")
+
+
+def found_versions(patient: Patient, recipe: Recipe) -> dict[str, str]:
+    """Tool -> version, as the coupling table names the tools."""
+    table = recipe.environment if patient.environment is None else patient.environment
+    if table.use == "debian-root":
+        return debian_toolchain(table.debian_root.suite)
+    found = _on_the_machine(patient)
+    if table.use == "conda" and not patient.environment_made:
+        for tool, version in _conda_versions(table.conda.packages).items():
+            found.pop(tool, None)
+            if version:
+                found[tool] = version
+    elif not patient.environment_made:
+        for tool in pip_brings(patient, recipe):
+            found.pop(tool, None)
+    found |= _of_the_interpreter(patient, recipe)
+    if not patient.wants_cuda:
+        found.pop("cuda", None)
+        found.pop("cudnn", None)
+    return {tool: version for tool, version in found.items() if version}
+
+
+def _on_the_machine(patient: Patient) -> dict[str, str]:
+    box = patient.toolbox
+    found = {name: box.version(name) for name in ("cmake", "ninja", "glibc")}
+    if patient.cxx is not None:
+        found[patient.cxx.family] = patient.cxx.version
+    if patient.nvcc is not None:
+        found["cuda"] = patient.nvcc.version
+        found["cudnn"] = cudnn_version(patient)
+    return found
+
+
+def pip_brings(patient: Patient, recipe: Recipe) -> set[str]:
+    """Tools that the environment will install, so that the machine's own do not matter."""
+    facts = patient.facts(recipe)
+    wanted = [
+        *(item for other in patient.recipes for item in other.environment.venv.packages),
+        *recipe.environment.venv.packages,
+        *(facts.build_requires if facts and recipe.builder == "python" else ()),
+    ]
+    names: set[str] = set()
+    for text in wanted:
+        try:
+            names.add(Requirement(text).name.lower())
+        except InvalidRequirement:
+            continue
+    return names
+
+
+def _conda_versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Tools that conda brings -> the version that is pinned, or nothing where a range is."""
+    found: dict[str, str] = {}
+    for text in packages:
+        match = re.fullmatch(r"(?:.*::)?([\w.-]+)\s*(?:==?\s*([\d.]+)\*?)?.*", text.strip())
+        if match is None:
+            continue
+        name, version = match[1], match[2] or ""
+        label = re.match(r".*/label/cuda-([\d.]+)::", text)
+        if label and not version:
+            version = label[1]
+        found[_CONDA_TOOLS.get(name, name)] = version.rstrip(".")
+    return found
+
+
+def interpreter(patient: Patient, recipe: Recipe) -> str:
+    """The interpreter whose headers and packages can be looked at now; empty when there is none."""
+    component = patient.component(recipe)
+    if component is not None and component.python and Path(component.python).exists():
+        return component.python
+    table = recipe.environment if patient.environment is None else patient.environment
+    for name in (table.python, table.base):
+        if "/" in name:
+            return name if Path(name).exists() else ""
+    if table.python:
+        tool = patient.toolbox.find(f"python{table.python}")
+        return tool.path if tool else ""
+    if table.use == "current" and (tool := patient.toolbox.find("python")):
+        return tool.path
+    # An environment is made of the interpreter that runs the yard when nothing else is said.
+    return sys.executable
+
+
+def _of_the_interpreter(patient: Patient, recipe: Recipe) -> dict[str, str]:
+    if patient.environment_kind == "conda" and not patient.environment_made:
+        return {}
+    python = interpreter(patient, recipe)
+    if not python:
+        return {}
+    tool = patient.toolbox.find(python)
+    found = {"python": tool.version} if tool else {}
+    if patient.environment_kind == "current" or patient.environment_made:
+        found |= installed_versions(python, _PACKAGES, environ=patient.variables)
+    return found
+
+
+def cudnn_version(patient: Patient) -> str:
+    """Version of the cuDNN whose header the build would find; empty when none is found."""
+    names = ("CUDNN_ROOT", "CUDNN_INCLUDE_DIR", "CUDA_HOME", "CONDA_PREFIX")
+    roots = [Path(patient.variables[name]) for name in names if patient.variables.get(name)]
+    system = [patient.system("usr"), patient.system("usr/local/cuda")]
+    for folder in (*roots, *system):
+        for header in (folder / "include/cudnn_version.h", folder / "cudnn_version.h"):
+            try:
+                text = header.read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            parts = [
+                match[1]
+                for name in ("MAJOR", "MINOR", "PATCHLEVEL")
+                if (match := re.search(rf"#define CUDNN_{name}\s+(\d+)", text))
+            ]
+            return ".".join(parts)
+    return ""

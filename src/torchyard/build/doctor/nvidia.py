@@ -1,0 +1,220 @@
+"""Check: a CUDA toolkit is there, the driver can run what it makes, and it knows the cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+from torchyard.build.coupling import capabilities_of, cuda_toolkit, parse_version, toolkit_knows
+from torchyard.build.doctor.patient import Check, Patient
+from torchyard.build.tools import Tool
+from torchyard.core.doctor_finding import DoctorFinding
+
+__all__ = ["CHECK"]
+
+_NAMED_ARCHITECTURES: Final = {
+    "Kepler+Tegra": "3.2",
+    "Kepler+Tesla": "3.7",
+    "Kepler": "3.5",
+    "Maxwell+Tegra": "5.3",
+    "Maxwell": "5.0",
+    "Pascal": "6.0",
+    "Volta+Tegra": "7.2",
+    "Volta": "7.0",
+    "Turing": "7.5",
+    "Ampere": "8.0",
+    "Ada": "8.9",
+    "Hopper": "9.0",
+    "Blackwell": "10.0",
+}
+"""Names that PyTorch's cmake/public/utils.cmake understands in the list of architectures."""
+
+
+def _examine(patient: Patient) -> Iterator[DoctorFinding]:
+    if not patient.wants_cuda or patient.tools_come_later:
+        return
+    nvcc = patient.nvcc
+    if nvcc is None:
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="blocks",
+            what="CUDA's compiler nvcc is not there",
+            why="the build is for CUDA (USE_CUDA), and neither CUDA_HOME nor PATH leads to it",
+            mend="install the toolkit and set CUDA_HOME, or take it from conda:"
+            " --set environment.use=conda",
+        )
+        return
+    yield from _conflicting(patient, nvcc)
+    if nvcc.version:
+        cards = _cards(patient)
+        yield from _driver(patient, nvcc)
+        yield from _architectures(patient, nvcc, cards)
+
+
+def _conflicting(patient: Patient, nvcc: Tool) -> Iterator[DoctorFinding]:
+    other = patient.toolbox.find("nvcc")
+    if other is not None and other.version != nvcc.version:
+        home = Path(nvcc.path).parent.parent
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="warns",
+            what=f"two CUDA toolkits: {nvcc.path} is {nvcc.version}, and PATH has {other.path}"
+            f" {other.version}",
+            why="`Found two conflicting CUDA installs` is what CMake says to that",
+            mend=f'export CUDA_HOME={home} PATH="{home}/bin:$PATH"',
+        )
+
+
+def _driver(patient: Patient, nvcc: Tool) -> Iterator[DoctorFinding]:
+    driver = _driver_version(patient)
+    toolkit = cuda_toolkit(nvcc.version)
+    if not driver:
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="notes",
+            what="no NVIDIA driver answers",
+            why="the build works without one, its result can't be tried on this machine",
+        )
+        return
+    found = parse_version(driver)
+    if toolkit is None or found is None:
+        return
+    if found < Version(toolkit.driver_least):
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="warns",
+            what=f"the driver {driver} is too old for CUDA {nvcc.version}",
+            why=f"its programs need {toolkit.driver_least} or newer; what is built can't run here",
+            mend=f"install a driver {toolkit.driver_own or toolkit.driver_least} or newer, or an"
+            " older CUDA toolkit",
+        )
+    elif toolkit.driver_own and found < Version(toolkit.driver_own):
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="notes",
+            what=f"the driver {driver} is older than the one CUDA {nvcc.version} came with"
+            f" ({toolkit.driver_own})",
+            why="programs run by minor version compatibility; code kept as PTX does not",
+            mend="name every card in TORCH_CUDA_ARCH_LIST without +PTX, or install a newer driver",
+        )
+
+
+def _driver_version(patient: Patient) -> str:
+    smi = patient.toolbox.find_path("nvidia-smi")
+    if smi is not None:
+        said = patient.ask((smi, "--query-gpu=driver_version", "--format=csv,noheader"))
+        match = re.search(r"(?m)^\d+(\.\d+)+$", said.text.strip())
+        if said.exit_code == 0 and match:
+            return match[0]
+    try:
+        text = patient.system("proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
+    return match[1] if match else ""
+
+
+def _cards(patient: Patient) -> tuple[str, ...]:
+    """Compute capabilities of the cards in this machine."""
+    smi = patient.toolbox.find_path("nvidia-smi")
+    if smi is None:
+        return ()
+    said = patient.ask((smi, "--query-gpu=compute_cap", "--format=csv,noheader"))
+    if said.exit_code != 0:
+        return ()
+    return tuple(dict.fromkeys(re.findall(r"(?m)^(\d+\.\d+)\s*$", said.text)))
+
+
+def _architectures(patient: Patient, nvcc: Tool, cards: tuple[str, ...]) -> Iterator[DoctorFinding]:
+    for name in (card for card in cards if toolkit_knows(nvcc.version, card) is False):
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="warns",
+            what=f"CUDA {nvcc.version} can't compile for the card in this machine ({name})",
+            why=f"it knows {', '.join(capabilities_of(nvcc.version))}",
+            mend="install a toolkit that knows it",
+        )
+    for recipe in patient.recipes:
+        listed = patient.settings(recipe).get("TORCH_CUDA_ARCH_LIST", "")
+        facts = patient.facts(recipe)
+        if facts is None or facts.project != "pytorch":
+            continue
+        if not listed:
+            yield DoctorFinding(
+                check=CHECK.name,
+                severity="notes" if cards else "warns",
+                what="TORCH_CUDA_ARCH_LIST is not set",
+                why=f"PyTorch builds for the cards it sees ({', '.join(cards)})"
+                if cards
+                else "PyTorch sees no card and builds for a long list of them, which takes hours"
+                " more, or asks for one that the toolkit does not know",
+                mend=f"--set options.TORCH_CUDA_ARCH_LIST={';'.join(cards) or '8.0'}",
+            )
+            continue
+        yield from _list_problems(nvcc, listed, cards)
+
+
+def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[DoctorFinding]:
+    wanted = _capabilities(listed)
+    refused = [name for name in wanted if toolkit_knows(nvcc.version, name) is False]
+    strange = [name for name in wanted if toolkit_knows(nvcc.version, name) is None]
+    if refused:
+        kept = [name for name in wanted if name not in refused]
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="blocks",
+            what=f"CUDA {nvcc.version} does not compile for {', '.join(refused)}",
+            why="`nvcc fatal : Unsupported gpu architecture` would be the end; it knows "
+            + ", ".join(capabilities_of(nvcc.version)),
+            mend="--set options.TORCH_CUDA_ARCH_LIST="
+            + (f"'{';'.join(kept)}'" if kept else "LIST"),
+        )
+    if strange:
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="warns",
+            what=f"TORCH_CUDA_ARCH_LIST has {', '.join(strange)}, which the version table"
+            " does not know",
+            why="capabilities are written with a dot and separated by `;`: 8.0;9.0+PTX",
+        )
+    uncovered = [card for card in cards if not _covered(card, listed)]
+    if uncovered:
+        yield DoctorFinding(
+            check=CHECK.name,
+            severity="warns",
+            what=f"the card in this machine ({', '.join(uncovered)}) is not in"
+            f" TORCH_CUDA_ARCH_LIST ({listed})",
+            why="`no kernel image is available for execution` is what it would say",
+            mend=f"--set options.TORCH_CUDA_ARCH_LIST='{listed};{';'.join(uncovered)}'",
+        )
+
+
+def _capabilities(listed: str) -> list[str]:
+    names = [name for name in re.split(r"[;,\s]+", listed) if name]
+    plain = [name.removesuffix("+PTX") for name in names]
+    found = [_NAMED_ARCHITECTURES.get(name, name) for name in plain]
+    return list(dict.fromkeys(name for name in found if name not in {"All", "Common", "Auto"}))
+
+
+def _covered(card: str, listed: str) -> bool:
+    """Whether code for the list runs on a card: same major and not newer, or PTX of an older one."""
+    if re.search(r"\b(All|Common|Auto)\b", listed):
+        return True
+    have = tuple(int(part) for part in card.split("."))
+    for name in re.split(r"[;,\s]+", listed):
+        plain = _NAMED_ARCHITECTURES.get(name.removesuffix("+PTX"), name.removesuffix("+PTX"))
+        match = re.fullmatch(r"(\d+)\.(\d+)([af]?)", plain)
+        if match is None:
+            continue
+        number = (int(match[1]), int(match[2]))
+        binary = have == number if match[3] else have[0] == number[0] and have >= number
+        if binary or (name.endswith("+PTX") and have >= number):
+            return True
+    return False
+
+
+CHECK = Check(name="nvidia", looks_at="CUDA toolkit, driver and cards", run=_examine)
