@@ -7,7 +7,6 @@ nothing of how any of it is found out.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -34,7 +33,6 @@ __all__ = [
     "ToolRecord",
     "VerifyReport",
     "WheelRecord",
-    "without_credentials",
 ]
 
 RECORD_VERSION: Final = 1
@@ -44,21 +42,12 @@ OptionVerdictKind = Literal["honoured", "overridden", "ignored", "unknown"]
 FindingLevel = Literal["failure", "warning"]
 
 
-_SECRET: Final = re.compile(r"(?i)([^&=]*(?:token|secret|signature|password|credential|key))=[^&]*")
-
-
-def without_credentials(origin: str) -> str:
-    """An address without password, token and user name; a path as it is.
-
-    The user name of ssh stays (`git@host:path`): it is part of the address and no secret.
-    """
+def _without_credentials(origin: str) -> str:
+    """An address without user name, password and query (signed links have a token there)."""
     parts = urlsplit(origin)
-    if not parts.scheme or not parts.netloc:
+    if not parts.netloc:
         return origin
-    user, _, host = parts.netloc.rpartition("@")
-    if user and parts.scheme.endswith("ssh"):
-        host = f"{user.partition(':')[0]}@{host}"
-    return urlunsplit(parts._replace(netloc=host, query=_SECRET.sub(r"\1=", parts.query)))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +56,29 @@ class SourceIdentity:
 
     kind: SourceKind
     origin: str
-    """Address, path or package name; credentials are cut off."""
-    revision: str = ""
-    """Full commit, for git."""
-    sha256: str = ""
-    """Of the archive, or of the whole content of a folder."""
+    """Where it came from; user names, passwords and tokens are cut off."""
     version: str = ""
-    """Of an sdist or a Debian source package."""
+    """Of an sdist or a Debian source package; the branch, tag or commit asked for, with git."""
+    commit: str = ""
+    """Full, for git."""
+    sha256: str = ""
+    """Of the archive."""
+    dirty: bool = False
+    """A git tree that was copied with changes that are in no commit."""
+    digest: str = ""
+    """Of the content of a folder, where no commit says it; the text says what was digested."""
     submodules: dict[str, str] = field(default_factory=dict)
     """Path -> full commit."""
-    dirty: bool = False
-    """The content is not what the revision says."""
+    overridden: tuple[str, ...] = ()
+    """Submodules whose revision is the recipe's and not the repository's."""
     files: dict[str, str] = field(default_factory=dict)
     """Name -> sha256, where a source consists of several files (a Debian source package)."""
+    patches: tuple[str, ...] = ()
+    """Patches that the packager applied, in order."""
 
     def __post_init__(self) -> None:
         """No secret gets into a record, wherever the address came from."""
-        object.__setattr__(self, "origin", without_credentials(self.origin))
+        object.__setattr__(self, "origin", _without_credentials(self.origin))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +115,10 @@ class PackageRecord:
     version: str
     origin: str = ""
     """Where it was installed from, when not from an index: a wheel file, a folder."""
+
+    def __post_init__(self) -> None:
+        """As for sources: no secret gets into a record."""
+        object.__setattr__(self, "origin", _without_credentials(self.origin))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ Shared by the modules of this family. Actions are data: nothing is done here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard.core.build_plan import Action, Command
+from torchyard.core.build_record import SourceIdentity
 from torchyard.core.recipe import SourceKind
 
 __all__ = [
@@ -36,30 +36,6 @@ class FetchPlan:
     """None at all when an update has nothing to do."""
     inputs: tuple[tuple[str, str], ...] = ()
     """What the actions do not show and the result depends on, for `Step.inputs`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceIdentity:
-    """Which source it was, for the record and the lock; never with credentials."""
-
-    kind: SourceKind
-    origin: str
-    """Where it came from, without user names, passwords and tokens."""
-    version: str = ""
-    commit: str = ""
-    sha256: str = ""
-    dirty: bool = False
-    """A git tree that was copied with changes that are in no commit."""
-    digest: str = ""
-    """Of a folder without git; the text says what was digested."""
-    submodules: Mapping[str, str] = field(default_factory=dict)
-    """Path -> commit."""
-    overridden: tuple[str, ...] = ()
-    """Submodules whose revision is the recipe's and not the repository's."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Name -> sha256 of what was downloaded."""
-    patches: tuple[str, ...] = ()
-    """Patches that the packager applied, in order."""
 
 
 def part_of(destination: Path) -> Path:
