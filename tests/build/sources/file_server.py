@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 
 @dataclass
@@ -50,7 +51,7 @@ def served() -> Iterator[FileServer]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
+            path = unquote(self.path.partition("?")[0])
             headers = {name.lower(): value for name, value in self.headers.items()}
             server.requests.append((path, headers))
             reply = server.replies.get(path, Reply(status=404))

@@ -131,7 +131,9 @@ def test_plans_work_beside_the_destination_and_rename_last(place: Place, tmp_pat
         SourceTable(debian=DebianSource(package="pytorch", suite="trixie")),
     ]
     for source in sources:
-        commands = [getattr(action, "argv", ()) for action in place.plan(source).actions]
+        commands: list[tuple[str, ...]] = [
+            getattr(action, "argv", ()) for action in place.plan(source).actions
+        ]
         assert ("rm", "-rf", "--", str(place.part)) in commands
         rename = max(i for i, argv in enumerate(commands) if argv[:1] == ("mv",))
         assert commands[rename][-1] == str(place.destination)

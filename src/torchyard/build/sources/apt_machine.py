@@ -15,7 +15,14 @@ from pathlib import Path
 
 from torchyard.errors import MissingTool, UsageError
 
-__all__ = ["AptEntry", "MachineApt", "entries_for", "read_machine_apt"]
+__all__ = [
+    "AptEntry",
+    "MachineApt",
+    "entries_for",
+    "parse_lines",
+    "parse_stanzas",
+    "read_machine_apt",
+]
 
 # Fields of a deb822 stanza that say how a mirror is trusted; the one-line format has them, too, in
 # small letters. Architectures, languages and targets are left out: they are the machine's affair.

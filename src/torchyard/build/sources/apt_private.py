@@ -15,7 +15,7 @@ from torchyard.core.build_plan import AptSources
 from torchyard.errors import UsageError
 from torchyard.results.durable import replace_file, write_failed
 
-__all__ = ["write_apt_sources"]
+__all__ = ["configuration_text", "source_lines", "write_apt_sources"]
 
 _FOLDERS = (
     "state/lists/partial",
@@ -66,7 +66,7 @@ def write_apt_sources(action: AptSources) -> None:
         (folder / "state" / "status").touch()
     except OSError as error:
         raise write_failed(folder, error, kept="what is there") from error
-    lines = [line for entry in entries for line in _source_lines(entry, action, folder)]
+    lines = [line for entry in entries for line in source_lines(entry, action)]
     replace_file(folder / "sources.list", "\n".join(dict.fromkeys(lines)) + "\n")
     replace_file(folder / "apt.conf", configuration_text(machine, folder, os.environ))
     # A proxy's password may be in it.
@@ -112,10 +112,11 @@ def configuration_text(machine: MachineApt, folder: Path, environment: Mapping[s
     return "\n".join(lines) + "\n"
 
 
-def _source_lines(entry: AptEntry, action: AptSources, folder: Path) -> Iterator[str]:
+def source_lines(entry: AptEntry, action: AptSources) -> Iterator[str]:
+    """Lines of `sources.list` for one entry."""
     options = dict(entry.options)
     if "\n" in options.get("signed-by", ""):
-        options["signed-by"] = str(_write_key(options["signed-by"], folder))
+        options["signed-by"] = str(_write_key(options["signed-by"], Path(action.folder)))
     inside = " ".join(f"{name}={','.join(value.split())}" for name, value in options.items())
     start = f"[{inside}] " if inside else ""
     for uri in entry.uris:

@@ -27,7 +27,7 @@ from torchyard.build.sources.transfer import TransferSettings, open_address, ref
 from torchyard.core.build_plan import SdistDownload
 from torchyard.errors import StepFailed
 
-__all__ = ["download_sdist"]
+__all__ = ["download_sdist", "fetch_sdist"]
 
 _ACCEPT = (
     "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
@@ -48,7 +48,13 @@ class _Link:
 
 def download_sdist(action: SdistDownload, *, progress: Callable[[str], None]) -> None:
     """Put the source distribution at the action's path, checked."""
-    settings = read_pip_settings()
+    fetch_sdist(action, read_pip_settings(), progress=progress)
+
+
+def fetch_sdist(
+    action: SdistDownload, settings: PipSettings, *, progress: Callable[[str], None]
+) -> None:
+    """As `download_sdist`, with settings that are known already."""
     seen: list[str] = []
     for place in _places(settings, action.name):
         links = list(_links(place, settings.transfer, progress))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torchyard.build.sources.addresses import without_credentials
 from torchyard.build.sources.transfer import TransferSettings
 from torchyard.errors import MissingTool
 
@@ -37,8 +38,8 @@ class PipSettings:
 
 def read_pip_settings() -> PipSettings:
     """Ask pip."""
-    pip = _pip()
-    values = dict(_values(_output(*pip, "config", "list")))
+    pip, listing = _configuration()
+    values = dict(_values(listing))
     indexes: tuple[str, ...] = ()
     if not _is_true(values.get("no-index", "")):
         first = values.get("index-url", "").strip() or _default_index(pip)
@@ -77,7 +78,7 @@ def _text(literal: str) -> str:
 
 def _default_index(pip: tuple[str, ...]) -> str:
     """The index pip asks when none is configured, as its help says."""
-    words = " ".join(_output(*pip, "download", "--help").split())
+    words = " ".join(_run((*pip, "download", "--help")).stdout.split())
     found = re.search(r"--index-url <url>.*?\(default (\S+?)\)", words)
     if not found:
         raise MissingTool(
@@ -87,28 +88,27 @@ def _default_index(pip: tuple[str, ...]) -> str:
     return found[1]
 
 
-def _pip() -> tuple[str, ...]:
-    """How pip is started: this interpreter's, or the first on PATH."""
-    candidates: list[tuple[str, ...]] = [(sys.executable, "-m", "pip")] if sys.executable else []
+def _configuration() -> tuple[tuple[str, ...], str]:
+    """How pip is started (this interpreter's, or the first on PATH), and what it is set to."""
+    # -P: a folder called pip in the current one is not pip.
+    candidates: list[tuple[str, ...]] = [(sys.executable, "-P", "-m", "pip")]
     candidates += [(path,) for name in ("pip3", "pip") if (path := shutil.which(name))]
     candidates += [(path, "-m", "pip") for name in ("python3",) if (path := shutil.which(name))]
+    why = ""
     for argv in candidates:
-        if _run((*argv, "--version")).returncode == 0:
-            return argv
+        try:
+            ended = _run((*argv, "config", "list"))
+        except OSError:
+            continue
+        if ended.returncode == 0:
+            return argv, ended.stdout
+        if "No module named pip" not in ended.stderr:
+            why = without_credentials(ended.stderr.strip().rpartition("\n")[2])
     raise MissingTool(
-        "pip is not on this machine, and a source distribution is found through its configuration",
-        hint="install pip (`python -m ensurepip`), or use another source of the recipe",
+        "pip, whose configuration says where source distributions are, does not answer",
+        why=why,
+        hint="mend `pip config list` (or install pip), or use another source of the recipe",
     )
-
-
-def _output(*argv: str) -> str:
-    ended = _run(argv)
-    if ended.returncode != 0:
-        raise MissingTool(
-            f"`{' '.join(argv)}` failed with exit code {ended.returncode}",
-            hint="run it by hand, and mend pip's configuration",
-        )
-    return ended.stdout
 
 
 def _run(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
