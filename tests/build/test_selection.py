@@ -49,7 +49,7 @@ def test_force_runs_everything(tmp_path: Path) -> None:
 
 def test_from_runs_a_step_and_what_depends_on_it(tmp_path: Path) -> None:
     everything = ("fetch", "tree", "build", "other", "verify")
-    assert run(chain(tmp_path), everything, start_from="build") == names("build", "verify")
+    assert run(chain(tmp_path), everything, start_from=("build",)) == names("build", "verify")
 
 
 def test_only_runs_one_step(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ class YardHome:
         """What compiling each file cost on this machine."""
         return self.folder / "compile-history"
 
+    @property
+    def tools(self) -> Path:
+        """Versions of programs that were asked before."""
+        return self.folder / "tool-versions.json"
+
     def source(self, recipe: Recipe) -> Path:
         """The folder of a fetched source: one for each different description of it."""
         text = json.dumps(encode(recipe.source), sort_keys=True)
@@ -92,6 +97,11 @@ class BuildFolder:
     def plan_file(self) -> Path:
         """The plan of the latest start."""
         return self.folder / "plan.json"
+
+    @property
+    def request_file(self) -> Path:
+        """What was asked for: recipe, variant, version, settings."""
+        return self.folder / "request.json"
 
     @property
     def record_file(self) -> Path:

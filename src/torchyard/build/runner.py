@@ -22,7 +22,7 @@ from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.core.build_plan import Plan, Step, fingerprints
 from torchyard.errors import StepFailed, TorchyardError
 
-__all__ = ["RunResult", "Runner", "StepWatch"]
+__all__ = ["RunResult", "Runner", "StepWatch", "unfinished_steps"]
 
 _SIDE_BY_SIDE: Final = 4
 """Steps at once. Compiles among them share the meter's slots, so cores are not oversubscribed."""
@@ -61,6 +61,18 @@ class RunResult:
         return not self.failed and not self.blocked
 
 
+def unfinished_steps(
+    plan: Plan, folder: BuildFolder, selection: Selection | None = None
+) -> tuple[str, ...]:
+    """Names of the steps that a run would run now."""
+    prints = fingerprints(plan)
+
+    def fresh(step: Step) -> bool:
+        return is_fresh(step, read_state(folder.state(step.name)), prints[step.name])
+
+    return steps_to_run(plan, selection or Selection(), fresh=fresh)
+
+
 @dataclass(kw_only=True)
 class Runner:
     """One run of a plan in its folder."""
@@ -83,13 +95,7 @@ class Runner:
         """
         started = time.monotonic()
         prints = fingerprints(self.plan)
-        chosen = steps_to_run(
-            self.plan,
-            self.selection,
-            fresh=lambda step: is_fresh(
-                step, read_state(self.folder.state(step.name)), prints[step.name]
-            ),
-        )
+        chosen = unfinished_steps(self.plan, self.folder, self.selection)
         skipped = tuple(step.name for step in self.plan.steps if step.name not in chosen)
         for name in skipped:
             self.listener(BuildEvent(kind="skip", step=name))
@@ -110,9 +116,7 @@ class Runner:
         waiting, running = list(chosen), set[str]()
         done: list[str] = []
         failed: dict[str, TorchyardError] = {}
-        ended: queue.SimpleQueue[tuple[str, BaseException | None]] = (
-            queue.SimpleQueue()
-        )
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
         try:
             while True:
                 if not failed or self.keep_going:

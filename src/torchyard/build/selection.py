@@ -22,8 +22,8 @@ class Selection:
 
     force: bool = False
     """Run every step again."""
-    start_from: str = ""
-    """Run this step and everything that depends on it."""
+    start_from: tuple[str, ...] = ()
+    """Run these steps and everything that depends on them."""
     only: tuple[str, ...] = ()
     """Run these steps and nothing else."""
 
@@ -53,9 +53,7 @@ def steps_to_run(
         chosen = {find_step(plan, name, where="--only").name for name in selection.only}
         _check_needs(plan, chosen, fresh)
         return tuple(step.name for step in plan.steps if step.name in chosen)
-    forced: set[str] = set()
-    if selection.start_from:
-        forced.add(find_step(plan, selection.start_from, where="--from").name)
+    forced = {find_step(plan, name, where="--from").name for name in selection.start_from}
     running: set[str] = set()
     for step in plan.steps:
         follows = any(need in running for need in step.needs)

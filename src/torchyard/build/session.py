@@ -18,15 +18,17 @@ from torchyard.build.environments import passed_through
 from torchyard.build.failure import explain_failure
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import BuildFolder, YardHome
+from torchyard.build.lock import Lock, check_fetched
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.perform import StepPerformer
 from torchyard.build.record import freeze_text, read_earlier, write_record
 from torchyard.build.recording import RecordInputs, make_record
-from torchyard.build.runner import Runner, RunResult
+from torchyard.build.runner import Runner, RunResult, unfinished_steps
 from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
+from torchyard.build.sources import source_identity
 from torchyard.build.verify import RunInTarget, perform_verify
 from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
 from torchyard.core.build_plan import Plan, Step, Verify
@@ -56,6 +58,8 @@ class BuildSession:
     """What was asked for; without it no record is written."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the machine, for the record."""
+    lock: Lock | None = None
+    """What was fetched must be what it says."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
     """What each step of the run cost; filled in by `run`."""
     _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
@@ -73,6 +77,9 @@ class BuildSession:
         with only_run(self.folder.lock_file):
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
+            if self.identity is not None:
+                identity = to_json_text(encode(self.identity), indent=1) + "\n"
+                replace_file(self.folder.request_file, identity)
             watch = CompileWatch(
                 plan=self.plan,
                 folder=self.folder,
@@ -95,7 +102,7 @@ class BuildSession:
                 keep_going=self.keep_going,
             )
             result = runner.run()
-            if result.good and not self.selection.only:
+            if result.good and not unfinished_steps(self.plan, self.folder):
                 self._finish(ran=bool(result.ran))
             return result
 
@@ -129,6 +136,11 @@ class BuildSession:
     def _performer(
         self, step: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
     ) -> StepPerformer:
+        if self.lock is not None and step.name.endswith("/tree"):
+            # Before the copy is made: what was fetched must be what was locked.
+            part = self.plan.component(step.component)
+            found = source_identity(part.recipe.source, Path(part.source))
+            check_fetched(part.name, found, self.lock)
         return StepPerformer(
             step=step, folder=self.folder, variables=variables, verify=self._verify, heard=heard
         )
@@ -152,7 +164,9 @@ class BuildSession:
             if key not in self._caches:
                 self._caches[key] = self._choose_cache(step, precompiled=key[1])
                 why = self._caches[key][0].why
-                self.listener(BuildEvent(kind="note", step=step.name, text=f"compiler cache: {why}"))
+                self.listener(
+                    BuildEvent(kind="note", step=step.name, text=f"compiler cache: {why}")
+                )
             return self._caches[key]
 
     def _choose_cache(

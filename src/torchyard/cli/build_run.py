@@ -133,7 +133,7 @@ def run(
         jobs=jobs,
         cache=cache,
         lock_file=locked,
-        selection=Selection(force=force, start_from=start_from, only=only),
+        selection=Selection(force=force, start_from=(start_from,) if start_from else (), only=only),
         keep_going=keep_going,
         doctor=not no_doctor,
     )
@@ -144,8 +144,6 @@ def run(
     from torchyard.cli.build_progress import show_build_progress
     from torchyard.cli.build_text import outcome_json, outcome_text
 
-    for finding in planned.findings:
-        talk(f"{finding.severity}: {finding.what}")
     with show_build_progress(quiet=quiet) as listener:
         outcome = run_build(planned, choices, listener)
     for error in outcome.errors[1:]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
 from torchyard.build.doctor import can_build, examine
 from torchyard.build.job_plan import parse_jobs, with_jobs
 from torchyard.build.layout import BuildFolder, YardHome
-from torchyard.build.lock import apply_lock, read_lock
+from torchyard.build.lock import Lock, apply_lock, read_lock
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.meter.limits import read_limits
 from torchyard.build.planner import make_plan
-from torchyard.build.runner import RunResult
+from torchyard.build.runner import RunResult, unfinished_steps
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
-from torchyard.core.build_events import BuildListener
+from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.core.build_plan import Plan
 from torchyard.core.build_record import RecipeIdentity, StepTimes
-from torchyard.core.doctor_finding import DoctorFinding
 from torchyard.errors import MissingTool, TorchyardError
 from torchyard.machine.facts import read_facts
 
@@ -49,7 +48,7 @@ class PlannedBuild:
     home: YardHome
     plan: Plan
     jobs: JobChoice
-    findings: tuple[DoctorFinding, ...] = ()
+    lock: Lock | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +76,22 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     """Resolve recipes, apply the lock, make the plan, choose the jobs; changes nothing."""
     home = YardHome.default()
     resolved = resolve(request)
-    if choices.lock_file:
-        resolved = apply_lock(resolved, read_lock(Path(choices.lock_file)))
+    lock = read_lock(Path(choices.lock_file)) if choices.lock_file else None
+    if lock is not None:
+        resolved = apply_lock(resolved, lock)
     plan = make_plan(request, home=home, name=choices.name, resolved=resolved)
     plan, jobs = with_jobs(plan, parse_jobs(choices.jobs), home=home, limits=read_limits())
-    return PlannedBuild(request=request, resolved=resolved, home=home, plan=plan, jobs=jobs)
+    return PlannedBuild(
+        request=request, resolved=resolved, home=home, plan=plan, jobs=jobs, lock=lock
+    )
 
 
 def run_build(
     planned: PlannedBuild, choices: BuildChoices, listener: BuildListener
 ) -> BuildOutcome:
     """Run what is not done; the doctor speaks first, and stops what cannot work."""
+    if choices.doctor and _compiles(planned, choices):
+        _ask_doctor(planned, listener)
     session = BuildSession(
         plan=planned.plan,
         home=planned.home,
@@ -105,8 +109,31 @@ def run_build(
             },
         ),
         machine=read_facts(),
+        lock=planned.lock,
     )
     result = session.run()
     return BuildOutcome(
         plan=planned.plan, result=result, times=session.times, folder=session.folder
     )
+
+
+def _compiles(planned: PlannedBuild, choices: BuildChoices) -> bool:
+    """Whether this run will compile anything: only then the doctor is worth the wait."""
+    folder = BuildFolder(folder=Path(planned.plan.folder))
+    todo = unfinished_steps(planned.plan, folder, choices.selection)
+    return any(step.compiles and step.name in todo for step in planned.plan.steps)
+
+
+def _ask_doctor(planned: PlannedBuild, listener: BuildListener) -> None:
+    findings = examine(planned.plan, tool_cache=planned.home.tools)
+    for finding in findings:
+        if finding.severity != "notes":
+            mend = f"; {finding.mend}" if finding.mend else ""
+            listener(BuildEvent(kind="note", text=f"doctor: {finding.what}{mend}"))
+    if not can_build(findings):
+        first = next(finding for finding in findings if finding.severity == "blocks")
+        raise MissingTool(
+            f"this build can't work: {first.what}",
+            why=first.why,
+            hint=f"{first.mend or 'torchyard doctor says more'}; --no-doctor builds all the same",
+        )

@@ -1,0 +1,42 @@
+"""`torchyard build explain`: why a build failed, from its log."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from torchyard.cli.output import common_options, print_data, print_json, printable
+
+__all__ = ["explain"]
+
+_HELP = """
+\b
+Examples:
+  torchyard build explain build.log
+  pip install . 2>&1 | torchyard build explain -
+  torchyard build explain build.log --json
+
+Read the log of a failed build, whoever ran it, and say the cause and the remedy; for a failure
+that is not known, the first real error.
+"""
+
+
+@click.command("explain", help=_HELP)
+@click.argument("log", metavar="LOG|-")
+@click.option("--exit-code", type=int, default=None, help="Exit code of the build, if known.")
+@common_options
+def explain(log: str, exit_code: int | None, as_json: bool) -> None:
+    """Diagnose a log."""
+    from torchyard.build.diagnosis import describe, diagnose
+    from torchyard.core.records import encode
+
+    text: str | Path = Path(log)
+    if log == "-":
+        text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    diagnosis = diagnose(text, exit_code=exit_code)
+    if as_json:
+        print_json({"diagnosis": encode(diagnosis)})
+    else:
+        print_data(printable(describe(diagnosis)))

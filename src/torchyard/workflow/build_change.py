@@ -1,0 +1,94 @@
+"""Updating, rebuilding and cleaning a build by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from torchyard.build.changing import (
+    CleanLevel,
+    build_steps,
+    chosen_components,
+    clean,
+    read_request,
+    update_plan,
+)
+from torchyard.build.folder_lock import only_run
+from torchyard.build.layout import YardHome
+from torchyard.build.selection import Selection
+from torchyard.build.session import BuildSession
+from torchyard.core.build_events import BuildEvent, BuildListener
+from torchyard.errors import UsageError
+from torchyard.workflow.build_run import (
+    BuildChoices,
+    BuildOutcome,
+    PlannedBuild,
+    plan_build,
+    run_build,
+)
+
+__all__ = ["clean_build", "rebuild_component", "update_build"]
+
+
+def update_build(
+    name: str, components: tuple[str, ...], *, jobs: str, listener: BuildListener
+) -> BuildOutcome:
+    """Bring sources to the newest, then build what changed."""
+    planned = _planned(name, BuildChoices(name=name, jobs=jobs))
+    parts = chosen_components(planned.plan, components)
+    updates = update_plan(planned.plan, parts, planned.home)
+    moved: tuple[str, ...] = ()
+    if updates is None:
+        listener(BuildEvent(kind="note", text="no source of this build can move: all are pinned"))
+    else:
+        session = BuildSession(
+            plan=updates,
+            home=planned.home,
+            choice=planned.jobs,
+            listener=listener,
+            selection=Selection(force=True),
+        )
+        result = session.run()
+        for error in result.failed.values():
+            raise error
+        moved = tuple(step.component for step in updates.steps)
+    first = tuple(
+        build_steps(planned.plan, component, from_configure=True)[0] for component in moved
+    )
+    choices = BuildChoices(name=name, jobs=jobs, selection=Selection(start_from=first))
+    return run_build(planned, choices, listener)
+
+
+def rebuild_component(
+    name: str,
+    component: str,
+    *,
+    dependents: bool,
+    from_configure: bool,
+    jobs: str,
+    listener: BuildListener,
+) -> BuildOutcome:
+    """Compile what was edited in a working copy, install and check it."""
+    planned = _planned(name, BuildChoices(name=name, jobs=jobs))
+    part = chosen_components(planned.plan, (component,) if component else ())[-1]
+    steps = build_steps(planned.plan, part.name, from_configure=from_configure)
+    selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
+    choices = BuildChoices(name=name, jobs=jobs, selection=selection, doctor=False)
+    return run_build(planned, choices, listener)
+
+
+def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
+    """Remove what the build made, at a level."""
+    planned = _planned(name, BuildChoices(name=name))
+    chosen: CleanLevel = next(item for item in get_args(CleanLevel) if item == level)
+    if chosen == "all" and components:
+        raise UsageError(
+            "--level all removes the whole build", hint="leave --component out, or say --level tree"
+        )
+    folder = planned.home.build(name)
+    with only_run(folder.lock_file):
+        return clean(planned.plan, folder, chosen_components(planned.plan, components), chosen)
+
+
+def _planned(name: str, choices: BuildChoices) -> PlannedBuild:
+    return plan_build(read_request(name, YardHome.default()), choices)
