@@ -8,7 +8,6 @@ left out, because a doctor that cries without reason is not listened to.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +15,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from torchyard.build.coupling import debian_toolchain
 from torchyard.build.doctor.patient import Patient
+from torchyard.build.environments.programs import find_interpreter
 from torchyard.build.tools import installed_versions
 from torchyard.core.recipe import Recipe
+from torchyard.errors import UsageError
 
-__all__ = ["cudnn_version", "found_versions", "interpreter", "pip_brings"]
+__all__ = ["cudnn_version", "environment_brings", "found_versions", "interpreter"]
 
 _CONDA_TOOLS: Final = {
     "gcc_linux-64": "gcc",
@@ -38,7 +39,7 @@ _PACKAGES: Final = ("setuptools", "scikit-build-core")
 
 def found_versions(patient: Patient, recipe: Recipe) -> dict[str, str]:
     """Tool -> version, as the coupling table names the tools."""
-    table = recipe.environment if patient.environment is None else patient.environment
+    table = patient.environment or recipe.environment
     if table.use == "debian-root":
         return debian_toolchain(table.debian_root.suite)
     found = _on_the_machine(patient)
@@ -48,7 +49,7 @@ def found_versions(patient: Patient, recipe: Recipe) -> dict[str, str]:
             if version:
                 found[tool] = version
     elif not patient.environment_made:
-        for tool in pip_brings(patient, recipe):
+        for tool in environment_brings(patient):
             found.pop(tool, None)
     found |= _of_the_interpreter(patient, recipe)
     if not patient.wants_cuda:
@@ -68,14 +69,17 @@ def _on_the_machine(patient: Patient) -> dict[str, str]:
     return found
 
 
-def pip_brings(patient: Patient, recipe: Recipe) -> set[str]:
-    """Tools that the environment will install, so that the machine's own do not matter."""
-    facts = patient.facts(recipe)
-    wanted = [
-        *(item for other in patient.recipes for item in other.environment.venv.packages),
-        *recipe.environment.venv.packages,
-        *(facts.build_requires if facts and recipe.builder == "python" else ()),
-    ]
+def environment_brings(patient: Patient) -> set[str]:
+    """Programs that the environment will install, so that the machine's own do not matter."""
+    if patient.environment is None or patient.environment.use in {"current", "debian-root"}:
+        return set()
+    if patient.environment.use == "conda":
+        return set(_conda_versions(patient.environment.conda.packages))
+    wanted = list(patient.environment.venv.packages)
+    for recipe in patient.recipes:
+        facts = patient.facts(recipe)
+        wanted += recipe.environment.venv.packages
+        wanted += facts.build_requires if facts and recipe.builder == "python" else ()
     names: set[str] = set()
     for text in wanted:
         try:
@@ -105,17 +109,15 @@ def interpreter(patient: Patient, recipe: Recipe) -> str:
     component = patient.component(recipe)
     if component is not None and component.python and Path(component.python).exists():
         return component.python
-    table = recipe.environment if patient.environment is None else patient.environment
-    for name in (table.python, table.base):
-        if "/" in name:
-            return name if Path(name).exists() else ""
-    if table.python:
-        tool = patient.toolbox.find(f"python{table.python}")
+    table = patient.environment or recipe.environment
+    if table.use == "current" and not table.python:
+        tool = patient.toolbox.find("python")
         return tool.path if tool else ""
-    if table.use == "current" and (tool := patient.toolbox.find("python")):
-        return tool.path
-    # An environment is made of the interpreter that runs the yard when nothing else is said.
-    return sys.executable
+    try:
+        found = find_interpreter(table.python or table.base, patient.environ, where="the doctor")
+    except UsageError:
+        return ""
+    return found.path if found.version else ""
 
 
 def _of_the_interpreter(patient: Patient, recipe: Recipe) -> dict[str, str]:

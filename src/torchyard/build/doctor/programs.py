@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchyard.build.doctor.found_versions import pip_brings
+from torchyard.build.doctor.found_versions import environment_brings
 from torchyard.build.doctor.patient import Check, Patient
 from torchyard.build.tools import Toolbox
 from torchyard.core.build_plan import Command, Plan
@@ -45,6 +45,7 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
 
 def _of_the_plan(patient: Patient, plan: Plan) -> Iterator[DoctorFinding]:
     missing: dict[str, str] = {}
+    brought = environment_brings(patient)
     for step in plan.steps:
         variables = dict(step.variables)
         for action in step.actions:
@@ -54,7 +55,7 @@ def _of_the_plan(patient: Patient, plan: Plan) -> Iterator[DoctorFinding]:
             search = {**variables, **dict(action.variables)}.get("PATH", "")
             if _made_by_the_build(program, plan) or program in missing:
                 continue
-            if _brought(patient, Path(program).name):
+            if Path(program).name in brought:
                 continue
             if Toolbox(search_path=search).find_path(program) is None:
                 missing[program] = step.name
@@ -74,18 +75,16 @@ def _of_the_recipe(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
     elif not patient.tools_come_later:
         needed += _BUILDERS.get(recipe.builder, ())
     for program in needed:
-        if patient.toolbox.find(program) is None and not _brought(patient, program):
+        if patient.toolbox.find(program) is None and program not in environment_brings(patient):
             yield _missing(program, f"the recipe {recipe.name} needs it")
-
-
-def _brought(patient: Patient, program: str) -> bool:
-    return any(program in pip_brings(patient, recipe) for recipe in patient.recipes)
 
 
 def _missing(program: str, why: str) -> DoctorFinding:
     plain = Path(program).name
     mend = f"apt-get install {_PACKAGES.get(plain, plain)}"
-    if plain in _PIP_NAMES:
+    if plain == "apt-get":
+        mend = "use a machine with apt, or another source: --set source.use=git"
+    elif plain in _PIP_NAMES:
         mend += f", or pip install {plain}"
     return DoctorFinding(
         check=CHECK.name, severity="blocks", what=f"{program} is missing", why=why, mend=mend

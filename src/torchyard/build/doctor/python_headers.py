@@ -7,7 +7,9 @@ from pathlib import Path
 
 from torchyard.build.doctor.found_versions import interpreter
 from torchyard.build.doctor.patient import Check, Patient
+from torchyard.build.environments.programs import find_program
 from torchyard.core.doctor_finding import DoctorFinding
+from torchyard.core.recipe import Recipe
 
 __all__ = ["CHECK"]
 
@@ -26,21 +28,28 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
             continue
         python = interpreter(patient, recipe)
         if not python:
-            table = recipe.environment if patient.environment is None else patient.environment
-            named = table.python or table.base
-            yield DoctorFinding(
-                check=CHECK.name,
-                severity="blocks",
-                what=f"there is no interpreter {named}",
-                why="the recipe's environment is made of it",
-                mend=f"apt-get install python{named}-venv python{named}-dev, or name another:"
-                " --set environment.python=VERSION"
-                if "/" not in named
-                else "--set environment.python=VERSION",
-            )
+            yield from _no_interpreter(patient, recipe)
         elif python not in seen:
             seen.add(python)
             yield from _headers(patient, python)
+
+
+def _no_interpreter(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
+    table = patient.environment or recipe.environment
+    named = table.python or table.base or "on PATH"
+    if "/" not in named and find_program("uv", patient.environ):
+        # uv looks in more places, and can fetch one.
+        return
+    mend = "--set environment.python=VERSION"
+    if table.python and "/" not in table.python:
+        mend = f"apt-get install python{named}-venv python{named}-dev, or {mend}"
+    yield DoctorFinding(
+        check=CHECK.name,
+        severity="blocks",
+        what=f"there is no interpreter {named}",
+        why="the environment is made of it",
+        mend=mend,
+    )
 
 
 def _headers(patient: Patient, python: str) -> Iterator[DoctorFinding]:

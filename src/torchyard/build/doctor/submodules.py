@@ -59,7 +59,7 @@ def _missing(folder: Path) -> Iterator[DoctorFinding]:
     yield DoctorFinding(
         check=CHECK.name,
         severity="blocks",
-        what=f"{len(empty)} submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
+        what=f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
         why="`does not contain a CMakeLists.txt` would be the end of the configure step",
         mend=mend,
     )
