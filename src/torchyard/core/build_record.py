@@ -114,7 +114,8 @@ class PackageRecord:
     name: str
     version: str
     origin: str = ""
-    """Where it was installed from, when not from an index: a wheel file, a folder."""
+    """Empty: from an index. An address: installed from there, such as a wheel of this build. A plain
+    path: not in the environment, only seen from it, in that folder of another interpreter."""
 
     def __post_init__(self) -> None:
         """As for sources: no secret gets into a record."""

@@ -54,9 +54,12 @@ facts["loaded"] = sorted(loaded)
 answer(facts)
 """
 
+# A package that is seen and not installed here (of a base interpreter, of the system) has its
+# folder as its origin.
 _PACKAGES: Final = """
-import json
+import json, os, sys
 from importlib import metadata
+here = os.path.realpath(sys.prefix) + os.sep
 found = {}
 for distribution in metadata.distributions():
     name = distribution.metadata["Name"]
@@ -69,6 +72,9 @@ for distribution in metadata.distributions():
             origin = json.loads(direct).get("url", "")
         except ValueError:
             pass
+    folder = os.path.realpath(str(distribution.locate_file("")))
+    if not (folder + os.sep).startswith(here):
+        origin = folder
     found[name] = [distribution.version, origin]
 answer({"packages": found})
 """
