@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,9 @@ needs_processes = pytest.mark.skipif(
 )
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
 def run(
     sandbox: Sandbox, *argv: str, folder: str = "/", **variables: str
 ) -> subprocess.CompletedProcess[str]:
@@ -45,6 +50,33 @@ def run(
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def run_as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program with these arguments, started by an ordinary user; only root can do that."""
+    if not shutil.which("setpriv") or not Path("/usr/bin/python3").exists():
+        pytest.skip("setpriv or the system's python is missing")
+    done = subprocess.run(
+        [
+            *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
+            *("/usr/bin/python3", "-I", "-S", str(PROGRAM), *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "user namespace" in done.stderr or "can't open file" in done.stderr:
+        pytest.skip(f"not for an ordinary user here: {done.stderr}")
+    return done
+
+
+@contextmanager
+def folder_for_nobody() -> Iterator[Path]:
+    """A folder of that user, in a place it can reach, which pytest's folders are not."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-test-") as folder:
+        os.chown(folder, 65534, 65534)
+        yield Path(folder)
 
 
 def program(*arguments: str) -> list[str]:

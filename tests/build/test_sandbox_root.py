@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
+import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sandbox_cases import (
     PROGRAM,
     PYTHON,
+    folder_for_nobody,
     make_root,
     needs_cut_network,
     needs_mounts,
+    needs_root,
     program,
     run,
+    run_as_nobody,
     standard_library_folders,
 )
 
@@ -160,6 +161,22 @@ def test_a_name_asked_in_the_root_is_noted_and_its_resolv_conf_stays(tmp_path: P
     assert "192.0.2.77" in (root / "run/resolve/stub.conf").read_text(encoding="ascii")
 
 
+@needs_cut_network
+def test_a_name_service_with_the_machines_network_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name service that is asked through a file would answer with the machine's network."""
+    root = make_root(tmp_path / "root")
+    (root / "run" / "nscd").mkdir(parents=True)
+    monkeypatch.chdir(root / "run" / "nscd")  # the path of a socket must be short
+    look = "[ -S /run/nscd/socket ] && echo seen || echo hidden"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind("socket")
+        assert run(Sandbox(root=str(root)), "sh", "-c", look).stdout == "seen\n"
+        offline = Sandbox(root=str(root), network=False)
+        assert run(offline, "sh", "-c", look).stdout == "hidden\n"
+
+
 def test_loader_variables_reach_the_command_and_not_the_program(root: Path, tmp_path: Path) -> None:
     """A libc that is none: whatever loads it dies, so the program must not have seen it."""
     (tmp_path / "libc.so.6").write_text("not a library", encoding="ascii")
@@ -233,34 +250,16 @@ def test_no_mount_leaks_into_a_host_that_shares_mounts(
     assert (done.stdout, done.stderr, done.returncode) == ("here\n", "", 0)
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can enter, which pytest's are not."""
-    with tempfile.TemporaryDirectory(prefix="torchyard-test-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_in_a_root(open_folder: Path) -> None:
+@needs_root
+def test_an_ordinary_user_in_a_root() -> None:
     """Through a user namespace; inside, the user is root, as package managers demand."""
-    if not shutil.which("setpriv") or not Path("/usr/bin/python3").exists():
-        pytest.skip("setpriv or the system's python is missing")
-    root = make_root(open_folder / "root", ("sh", "cat", "id"))
-    for path in (root, *root.rglob("*")):
-        os.chown(path, 65534, 65534, follow_symlinks=False)
-    done = subprocess.run(
-        [
-            *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
-            *("/usr/bin/python3", "-I", "-S", str(PROGRAM), "--own-processes", "--no-network"),
-            *("--root", str(root), "--", "sh", "-c", "id -u; echo own > /etc/own; cat /etc/own"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if "user namespace" in done.stderr or "Permission denied" in done.stderr:
-        pytest.skip(f"not for this user here: {done.stderr}")
-    assert (done.stdout, done.stderr, done.returncode) == ("0\nown\n", "", 0)
-    assert (root / "etc" / "own").stat().st_uid == 65534
+    with folder_for_nobody() as folder:
+        root = make_root(folder / "root", ("sh", "cat", "id"))
+        for path in (root, *root.rglob("*")):
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+        done = run_as_nobody(
+            *("--own-processes", "--no-network", "--root", str(root)),
+            *("--", "sh", "-c", "id -u; echo own > /etc/own; cat /etc/own"),
+        )
+        assert (done.stdout, done.stderr, done.returncode) == ("0\nown\n", "", 0)
+        assert (root / "etc" / "own").stat().st_uid == 65534

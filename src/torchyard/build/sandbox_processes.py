@@ -89,7 +89,9 @@ class _Inherited:
     def __init__(self) -> None:
         seen = [int(name) for name in os.listdir("/proc/self/fd")]
         self._files = [number for number in seen if number > 2 and _is_open(number)]  # noqa: PLR2004
-        self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._nothing = 0
+        while self._nothing <= 2:  # noqa: PLR2004  # none of our own files may take the place of stdin
+            self._nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would lose us the exit code
         try:
