@@ -35,8 +35,11 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def first_difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str]:
-    """The first key that differs, with its value before and now; empty texts when none does."""
-    for key in sorted({*before, *now}):
+    """The first key that differs, with its value before and now; empty texts when none does.
+
+    Another kind of source comes first: the keys of its table all differ because of it.
+    """
+    for key in sorted({*before, *now}, key=lambda name: (name != "source.use", name)):
         old, new = before.get(key, "not set"), now.get(key, "not set")
         if old != new:
             return key, old, new
