@@ -18,7 +18,7 @@ fail() {
 
 # A folder with something mounted below it (/home of a chroot that somebody left open) must not be
 # removed: the removal would go on into what is mounted. The kernel writes a space as \040 there.
-remove_folder() {
+check_unmounted() {
     [ -e "$1" ] || return 0
     folder=$(cd "$1" && pwd -P)
     if FOLDER=$folder awk '
@@ -30,13 +30,23 @@ remove_folder() {
         END { exit !found }' /proc/self/mountinfo >&2; then
         fail "$folder is in use: unmount what is listed above, then start again"
     fi
-    rm -rf --one-file-system -- "$folder"
 }
 
-# The mirror of this machine's main archive. Security and update archives hold other suites only.
+remove_folder() {
+    check_unmounted "$1"
+    rm -rf --one-file-system -- "$1"
+}
+
+# The mirror of this machine's main archive. Security and update archives hold no whole suite, and
+# other publishers (a driver's, a container program's) none at all: the label says whose it is, where
+# the index is here; else the address does.
 machine_mirror() {
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | awk '
-        $2 ~ /^[a-z][a-z0-9.]*$/ && $1 !~ /security/ { print $1; exit }'
+    apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(LABEL)' 'Created-By: Packages' | awk -F'|' '
+        $1 !~ /^(https?|ftp|file|copy):/ || $2 !~ /^[a-z][a-z0-9.]*$/ || $1 ~ /security/ { next }
+        $3 == "Debian" || $3 == "Ubuntu" { points = 3 }
+        $3 != "Debian" && $3 != "Ubuntu" { points = ($3 ~ /^\$|^$/ ? ($1 ~ /\/(debian|ubuntu)\/?$/ ? 2 : 1) : 0) }
+        points > best { best = points; mirror = $1 }
+        END { print mirror }'
 }
 
 machine_components() {
@@ -59,6 +69,7 @@ collect_keys() {
 # What apt needs to reach the same mirror from inside: proxies, retries, clocks that are off. A
 # program that finds proxies is not in the root, so its setting stays out.
 machine_apt_options() {
+    say 'Acquire::Retries "3";'
     apt-config dump 2>/dev/null |
         grep -E '^Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv[46]|Languages|By-Hash|AllowInsecureRepositories|AllowWeakRepositories|http|https|ftp)(::| )' |
         grep -vE 'Proxy-?Auto-?Detect|^Acquire::(http|https|ftp|Languages) ""' || true
@@ -91,6 +102,7 @@ if [ -z "$mirror" ]; then
 fi
 components=$(machine_components "$mirror" 2>/dev/null) || components=main
 
+check_unmounted "$root"
 remove_folder "$part"
 rm -rf -- "$keys"
 mkdir -p "$(dirname "$root")"
@@ -109,10 +121,11 @@ if command -v mmdebstrap >/dev/null; then
         --dpkgopt=force-unsafe-io --include="$packages" -- \
         "$suite" "$part" "deb $mirror $suite $components"
 elif command -v debootstrap >/dev/null; then
+    # debootstrap takes one file of keys, in the binary form; without any it uses its own.
     cat "$keys"/*.gpg >"$root.keyring.gpg" 2>/dev/null || true
+    if [ -s "$root.keyring.gpg" ]; then set -- --keyring="$root.keyring.gpg"; else set --; fi
     # shellcheck disable=SC2086
-    $alone debootstrap --variant=minbase ${keys:+--keyring="$root.keyring.gpg"} \
-        --include="$packages" "$suite" "$part" "$mirror"
+    $alone debootstrap --variant=minbase "$@" --include="$packages" "$suite" "$part" "$mirror"
     mkdir -p "$part/etc/apt/apt.conf.d" "$part/etc/dpkg/dpkg.cfg.d"
     cp -- "$root.apt.conf" "$part/etc/apt/apt.conf.d/99torchyard"
     say force-unsafe-io >"$part/etc/dpkg/dpkg.cfg.d/99torchyard"

@@ -78,7 +78,7 @@ def layer_actions(request: EnvironmentRequest, python: str) -> tuple[Action, ...
     text = resources.files(__package__).joinpath("layer_packages.py").read_text(encoding="utf-8")
     constraints = str(request.folder / "base-constraints.txt")
     return (
-        WriteFile(path=program, text=text),
+        WriteFile(path=program, text=text, fingerprinted=False),
         Command(argv=(python, program, base, constraints)),
     )
 
