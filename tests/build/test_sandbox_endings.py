@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -243,6 +244,26 @@ def test_a_yard_that_is_gone_before_the_start(parent: str) -> None:
     )
     assert (done.stdout, done.returncode) == ("", 125)
     assert "which wanted the result, is gone" in done.stderr
+
+
+@needs_cut_network
+def test_a_kept_line_runs_when_the_yard_is_gone() -> None:
+    """As in the script by which a failed command is started again by hand."""
+    yard = (
+        "import json, sys\n"
+        "from torchyard.build.sandbox import Sandbox\n"
+        "line, _ = Sandbox(network=False).command(\n"
+        "    ['echo', 'again'], folder='/', variables={}, ends_with_yard=sys.argv[1] == 'tied')\n"
+        "print(json.dumps(line))\n"
+    )
+    codes = {}
+    for way in ("tied", "free"):
+        said = subprocess.check_output([sys.executable, "-c", yard, way], text=True)
+        done = subprocess.run(
+            json.loads(said), capture_output=True, text=True, timeout=60, check=False
+        )
+        codes[way] = (done.returncode, done.stdout)
+    assert codes == {"tied": (125, ""), "free": (0, "again\n")}
 
 
 @needs_processes

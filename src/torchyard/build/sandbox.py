@@ -68,12 +68,18 @@ class Sandbox:
     """Where the names go that the command asked the missing network for, one on each line."""
 
     def command(
-        self, argv: Sequence[str], *, folder: str, variables: Mapping[str, str]
+        self,
+        argv: Sequence[str],
+        *,
+        folder: str,
+        variables: Mapping[str, str],
+        ends_with_yard: bool = True,
     ) -> tuple[list[str], dict[str, str]]:
         """What to start instead of `argv`, and its whole environment.
 
         Without root and with network it is `argv` itself, to be started in `folder`. A network
-        that cannot be cut is left: see `abilities`.
+        that cannot be cut is left: see `abilities`. `ends_with_yard=False` is for lines that are
+        kept, to be started by hand when this process is long gone.
         """
         may = abilities() if self.root or not self.network else None
         if self.root and may and not may.can_mount:
@@ -85,8 +91,10 @@ class Sandbox:
         cut = not self.network and may is not None and may.can_unshare_network
         if may is None or not (self.root or cut):
             return list(argv), dict(variables)
-        pid = os.getpid()
-        options = ["--folder", folder, "--parent", f"{pid}:{start_ticks(pid)}"]
+        options = ["--folder", folder]
+        if ends_with_yard:
+            pid = os.getpid()
+            options += ["--parent", f"{pid}:{start_ticks(pid)}"]
         if self.root:
             options += ["--root", self.root]
             for shown in self.writable:
