@@ -18,6 +18,7 @@ from torchyard.build.coupling import (
     host_gcc_limit,
     known_releases,
     matching_companions,
+    onednn_acl,
     onednn_acl_range,
     parse_version,
     release_facts,
@@ -161,6 +162,9 @@ class TestOneDnnAndAcl:
             ("3.3.6", "23.08", True),
             ("3.3.6", "24.04", False),
             ("3.4.2", "24.04", True),
+            ("3.4.2", "23.08", False),
+            ("3.8.1", "25.02", False),
+            ("3.12.0", "25.03.1", False),
             ("3.7.2", "24.11", False),
             ("3.7.2", "24.11.1", True),
             ("3.7.1", "25.02", True),
@@ -169,6 +173,12 @@ class TestOneDnnAndAcl:
     )
     def test_range(self, onednn: str, acl: str, fits: bool) -> None:
         assert allows(onednn_acl_range(onednn), acl) is fits
+
+    def test_limits_are_marked_where_they_were_not_read_in_the_release(self) -> None:
+        read, taken_over = onednn_acl("3.7.2"), onednn_acl("3.12.0")
+        assert read is not None
+        assert taken_over is not None
+        assert (read.confirmed, taken_over.confirmed) == (True, False)
 
     def test_oldest_known(self) -> None:
         assert onednn_acl_range("2.6.3") == ""
@@ -269,13 +279,21 @@ class TestCheckVersions:
         assert "CMAKE_POLICY_VERSION_MINIMUM=3.5" in finding.mend
         variables = {"CMAKE_POLICY_VERSION_MINIMUM": "3.5"}
         assert check_versions(facts, {"cmake": "4.1.0"}, variables=variables) == ()
-        assert check_versions(release_facts("pytorch", "2.7"), {"cmake": "4.1.0"}) == ()
+        assert check_versions(release_facts("pytorch", "2.8"), {"cmake": "4.1.0"}) == ()
 
     def test_cmake_3230_is_bad_for_cuda_only(self) -> None:
         facts = release_facts("pytorch", "2.6")
         assert check_versions(facts, {"cmake": "3.23.0"}) == ()
         (finding,) = check_versions(facts, {"cmake": "3.23.0", "cuda": "11.8"})
         assert "3.23.0" in finding.what
+
+    def test_options_that_are_off_make_some_moot(self) -> None:
+        facts = release_facts("pytorch", "2.7.1")
+        (finding,) = check_versions(facts, {})
+        assert "NCCL" in finding.what
+        assert check_versions(facts, {}, variables={"USE_NCCL": "OFF"}) == ()
+        assert check_versions(facts, {}, variables={"USE_SYSTEM_NCCL": "ON"}) == ()
+        assert check_versions(release_facts("pytorch", "2.8"), {}) == ()
 
     def test_a_report_is_a_warning_that_says_so(self) -> None:
         found = {"cmake": "3.30.2", "ninja": "1.11.1"}

@@ -21,6 +21,7 @@ from torchyard.core.records import decode
 from torchyard.errors import UsageError
 
 __all__ = [
+    "AclRange",
     "BadCombination",
     "CudaToolkit",
     "FrontEnd",
@@ -35,6 +36,7 @@ __all__ = [
     "host_gcc_limit",
     "known_releases",
     "matching_companions",
+    "onednn_acl",
     "onednn_acl_range",
     "parse_version",
     "release_facts",
@@ -88,21 +90,32 @@ class CudaToolkit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AclRange:
+    """Versions of the Arm Compute Library that a oneDNN takes."""
+
+    accepts: str
+    confirmed: bool = True
+    """False: read elsewhere than in that release itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BadCombination:
     """Tools that are known not to work together."""
 
     name: str
-    tools: dict[str, str]
     severity: Severity
     what: str
     why: str
     mend: str
+    tools: dict[str, str] = field(default_factory=dict)
     projects: tuple[str, ...] = ()
     """Empty means any."""
     releases: str = ""
     architecture: str = ""
     unless_set: str = ""
     """A variable that mends it."""
+    unless_off: str = ""
+    """An option that makes it moot when it is off."""
     report: bool = False
     """Somebody's notes, not confirmed."""
 
@@ -123,7 +136,7 @@ class _Table:
     format: int
     release: tuple[ReleaseFacts, ...]
     companions: _Companions
-    onednn_acl: dict[str, str]
+    onednn_acl: dict[str, AclRange]
     cuda: dict[str, CudaToolkit]
     capabilities: dict[str, str]
     rocm: tuple[_Rocm, ...]
@@ -210,11 +223,17 @@ def fits_torch(project: str, version: str, torch_version: str) -> bool:
     return any(allows(wanted, torch_version) for wanted in facts.also_fits)
 
 
-def onednn_acl_range(version: str) -> str:
-    """Range of Arm Compute Library versions that a oneDNN accepts; empty when not known."""
+def onednn_acl(version: str) -> AclRange | None:
+    """What a oneDNN accepts of the Arm Compute Library; None when it is not known."""
     wanted = parse_version(version)
     known = [name for name in _table().onednn_acl if wanted and Version(name) <= wanted]
-    return _table().onednn_acl[known[-1]] if known else ""
+    return _table().onednn_acl[known[-1]] if known else None
+
+
+def onednn_acl_range(version: str) -> str:
+    """Range of Arm Compute Library versions that a oneDNN accepts; empty when not known."""
+    found = onednn_acl(version)
+    return found.accepts if found else ""
 
 
 def cuda_toolkit(version: str) -> CudaToolkit | None:
@@ -257,6 +276,7 @@ def debian_toolchain(suite: str) -> dict[str, str]:
     return dict(_table().debian.get(suite, {}))
 
 
+_OFF = frozenset({"0", "OFF", "FALSE", "NO", "N"})
 _MENDS = {
     "cmake": "pip install 'cmake{range}'",
     "ninja": "pip install 'ninja{range}'",
@@ -306,6 +326,7 @@ def check_versions(
         for bad in _table().bad
         if _concerns(bad, facts, architecture)
         and not (variables or {}).get(bad.unless_set)
+        and (variables or {}).get(bad.unless_off, "").upper() not in _OFF
         and all(tool in found and allows(limits, found[tool]) for tool, limits in bad.tools.items())
     ]
     return tuple(findings)

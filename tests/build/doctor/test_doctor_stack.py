@@ -71,6 +71,15 @@ class TestAcl:
         assert "oneDNN 3.7.1 (pytorch 2.8.0)" in finding.what
         assert ">=24.11.1" in finding.why
 
+    def test_limit_that_was_not_read_in_the_release_itself_only_warns(
+        self, machine: FakeMachine
+    ) -> None:
+        recipes = (part("arm-compute-library", "24.11.1"), self.torch("2.13.0"))
+        (finding,) = machine.examine(*recipes, only="stack")
+        assert finding.severity == "warns"
+        assert "was not read" in finding.why
+        assert finding.mend.startswith("--set arm-compute-library/version=52.6.0,")
+
     def test_of_the_stack_within_the_range(self, machine: FakeMachine) -> None:
         recipes = (part("arm-compute-library", "25.02.1"), self.torch("2.8.0"))
         assert machine.examine(*recipes, only="stack") == ()

@@ -33,7 +33,7 @@ from torchyard.build.doctor import (
 from torchyard.build.doctor.patient import Check, Patient
 from torchyard.core.build_plan import Plan
 from torchyard.core.doctor_finding import SEVERITIES, DoctorFinding
-from torchyard.core.recipe import Recipe
+from torchyard.core.recipe import EnvironmentTable, Recipe
 
 __all__ = ["CHECKS", "Check", "Patient", "can_build", "examine"]
 
@@ -65,13 +65,15 @@ def examine(
     root: Path = Path("/"),
     environ: Mapping[str, str] | None = None,
     architecture: str = "",
+    environment: EnvironmentTable | None = None,
     tool_cache: Path | None = None,
     checks: Iterable[Check] = CHECKS,
 ) -> tuple[DoctorFinding, ...]:
     """Everything the checks find, worst first; without a plan or recipe, the general health.
 
-    The recipes are those of the plan where none are given. `root` is where /proc, /sys and the
-    system's folders are; `tool_cache` a file that remembers versions of programs.
+    The recipes are those of the plan where none are given. `environment` is the one that all parts
+    of a stack share. `root` is where /proc, /sys and the system's folders are; `tool_cache` a file
+    that remembers versions of programs.
     """
     patient = Patient(
         root=root,
@@ -79,12 +81,15 @@ def examine(
         plan=plan,
         recipes=tuple(recipes) or tuple(part.recipe for part in (plan.components if plan else ())),
         architecture=architecture or platform.machine(),
+        given_environment=environment,
         tool_cache=tool_cache,
     )
     found: dict[DoctorFinding, None] = {}
     for check in checks:
         try:
-            found.update(dict.fromkeys(check.run(patient)))
+            # One by one: what was found before something could not be read still counts.
+            for finding in check.run(patient):
+                found[finding] = None
         except OSError as error:
             found[
                 DoctorFinding(

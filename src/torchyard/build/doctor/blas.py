@@ -51,7 +51,7 @@ def _judge(patient: Patient, recipe: Recipe, wanted: str) -> Iterator[DoctorFind
                 severity="warns",
                 what="no BLAS can be seen",
                 why="PyTorch falls back to Eigen without a word: slow products, and no LAPACK",
-                mend="apt-get install libopenblas-dev, and --set options.BLAS=OpenBLAS",
+                mend="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
             )
         return
     if name not in _LIBRARIES or _built_first(patient, recipe, name):

@@ -16,7 +16,7 @@ from torchyard.core.doctor_finding import DoctorFinding
 __all__ = ["CHECK"]
 
 _PROGRAM: Final = """\
-#include <iostream>
+#include <cstdio>
 #include <string>
 #include <vector>
 int main() {
@@ -24,7 +24,7 @@ int main() {
     int sum = 0;
 #pragma omp parallel for reduction(+ : sum)
     for (int i = 0; i < 100; ++i) sum += i;
-    std::cout << words[0] << words[1] << sum << std::endl;
+    std::printf("%s%d\\n", (words[0] + words[1]).c_str(), sum);
     return sum == 4950 ? 0 : 1;
 }
 """
@@ -94,9 +94,7 @@ def _build(patient: Patient, cxx: Tool, folder: Path, *flags: str) -> Said | Non
         for name in ("CXXFLAGS", "LDFLAGS")
         for word in shlex.split(patient.variables.get(name, ""))
     ]
-    built = patient.ask(
-        (cxx.path, "-O1", *flags, *extra, "probe.cpp", "-o", "probe"), folder=folder
-    )
+    built = patient.ask((cxx.path, *flags, *extra, "probe.cpp", "-o", "probe"), folder=folder)
     if built.exit_code != 0:
         return built
     ran = patient.ask((str(folder / "probe"),), folder=folder)

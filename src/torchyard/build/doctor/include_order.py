@@ -182,10 +182,11 @@ def _order(listed: SearchList) -> DoctorFinding:
         if owners:
             others = f" (also in {', '.join(owners[1:])})" if len(owners) > 1 else ""
             lines.append(f"{header}: {owners[0]}{others}")
+    count = len(listed.folders)
     return DoctorFinding(
         check=CHECK.name,
         severity="notes",
-        what=f"{listed.compiler} looks for headers in {len(listed.folders)} folders",
+        what=f"{listed.compiler} looks for headers in {count} folder{'' if count == 1 else 's'}",
         why="in this order; the first that has a header wins",
         detail=tuple(lines),
     )

@@ -152,7 +152,7 @@ def _architectures(patient: Patient, nvcc: Tool, cards: tuple[str, ...]) -> Iter
                 if cards
                 else "PyTorch sees no card and builds for a long list of them, which takes hours"
                 " more, or asks for one that the toolkit does not know",
-                mend=f"--set options.TORCH_CUDA_ARCH_LIST={';'.join(cards) or '8.0'}",
+                mend=f"--set TORCH_CUDA_ARCH_LIST={';'.join(cards) or '8.0'}",
             )
             continue
         yield from _list_problems(nvcc, listed, cards)
@@ -162,16 +162,15 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
     wanted = _capabilities(listed)
     refused = [name for name in wanted if toolkit_knows(nvcc.version, name) is False]
     strange = [name for name in wanted if toolkit_knows(nvcc.version, name) is None]
+    kept = [name for name in wanted if name not in refused]
     if refused:
-        kept = [name for name in wanted if name not in refused]
         yield DoctorFinding(
             check=CHECK.name,
             severity="blocks",
             what=f"CUDA {nvcc.version} does not compile for {', '.join(refused)}",
             why="`nvcc fatal : Unsupported gpu architecture` would be the end; it knows "
             + ", ".join(capabilities_of(nvcc.version)),
-            mend="--set options.TORCH_CUDA_ARCH_LIST="
-            + (f"'{';'.join(kept)}'" if kept else "LIST"),
+            mend=f"--set TORCH_CUDA_ARCH_LIST='{';'.join(kept) or 'LIST'}'",
         )
     if strange:
         yield DoctorFinding(
@@ -189,7 +188,7 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             what=f"the card in this machine ({', '.join(uncovered)}) is not in"
             f" TORCH_CUDA_ARCH_LIST ({listed})",
             why="`no kernel image is available for execution` is what it would say",
-            mend=f"--set options.TORCH_CUDA_ARCH_LIST='{listed};{';'.join(uncovered)}'",
+            mend=f"--set TORCH_CUDA_ARCH_LIST='{';'.join((*kept, *uncovered))}'",
         )
 
 

@@ -9,7 +9,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,8 @@ class Patient:
     plan: Plan | None
     recipes: tuple[Recipe, ...]
     architecture: str
+    given_environment: EnvironmentTable | None = None
+    """The environment all parts share, where it is not that of the last recipe."""
     tool_cache: Path | None = None
 
     # --- the build -------------------------------------------------------------------------------
@@ -80,8 +82,16 @@ class Patient:
 
     @cached_property
     def environment(self) -> EnvironmentTable | None:
-        """The environment of the build; None without a recipe."""
-        return self.recipes[-1].environment if self.recipes else None
+        """The environment of the build; None without a recipe.
+
+        A plan does not say it. That its steps run in a root folder can be seen; apart from that the
+        last recipe's is taken, because companions come last and share it.
+        """
+        if self.given_environment is not None or not self.recipes:
+            return self.given_environment
+        own = self.recipes[-1].environment
+        rooted = self.plan is not None and any(step.root for step in self.plan.steps)
+        return replace(own, use="debian-root") if rooted else own
 
     @property
     def environment_kind(self) -> str:

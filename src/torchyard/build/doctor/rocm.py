@@ -59,7 +59,7 @@ def _recipe(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
             severity="warns",
             what="PYTORCH_ROCM_ARCH is not set",
             why="PyTorch then builds for a long list of cards, which takes hours more",
-            mend="--set options.PYTORCH_ROCM_ARCH=gfx90a (rocminfo names the card)",
+            mend="--set PYTORCH_ROCM_ARCH=gfx90a (rocminfo names the card)",
         )
     if settings.get("HIP_PLATFORM", "amd") != "amd":
         yield DoctorFinding(

@@ -11,7 +11,7 @@ from torchyard.build.coupling import (
     allows,
     fits_torch,
     known_releases,
-    onednn_acl_range,
+    onednn_acl,
     parse_version,
     release_facts,
 )
@@ -75,9 +75,10 @@ def _acl(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
         return
     facts = patient.facts(recipe)
     version, whence = (facts.onednn if facts else ""), f"pytorch {recipe.version}"
+    usual = facts.acl if facts else ""
     if recipe.source.git is not None and _ONEDNN_FOLDER in recipe.source.git.overrides:
         version = recipe.source.git.overrides[_ONEDNN_FOLDER].removeprefix("v")
-        whence = f"the override of {_ONEDNN_FOLDER}"
+        whence, usual = f"the override of {_ONEDNN_FOLDER}", ""
     settings = patient.settings(recipe)
     if not settings.get("ACL_ROOT_DIR"):
         yield DoctorFinding(
@@ -88,24 +89,27 @@ def _acl(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
             mend="build the variant cpu-arm, or set environment.variables.ACL_ROOT_DIR",
         )
     if version:
-        yield from _acl_fits(patient, version, whence, root=settings.get("ACL_ROOT_DIR", ""))
+        root = settings.get("ACL_ROOT_DIR", "")
+        yield from _acl_fits(patient, version, whence, root=root, usual=usual)
 
 
 def _acl_fits(
-    patient: Patient, onednn: str, whence: str, *, root: str = ""
+    patient: Patient, onednn: str, whence: str, *, root: str = "", usual: str = ""
 ) -> Iterator[DoctorFinding]:
-    wanted = onednn_acl_range(onednn)
+    known = onednn_acl(onednn)
     acl = next((r.version for r in patient.recipes if r.name == "arm-compute-library"), "")
-    acl = acl or _acl_version(Path(root)) if root else acl
-    if not wanted or not acl or allows(wanted, acl):
+    acl = acl or (_acl_version(Path(root)) if root else "")
+    if known is None or not acl or allows(known.accepts, acl):
         return
+    doubt = "" if known.confirmed else "; where exactly the limit of this oneDNN is was not read"
     yield DoctorFinding(
         check=CHECK.name,
-        severity="blocks",
+        severity="blocks" if known.confirmed else "warns",
         what=f"oneDNN {onednn} ({whence}) does not take Arm Compute Library {acl}",
-        why=f"it accepts {wanted}; `Detected ACL version ..., but minimum required` would be the end",
-        mend="--set arm-compute-library/version=VERSION within the range, or override oneDNN:"
-        f" --set source.git.overrides.{_ONEDNN_FOLDER}=REVISION",
+        why=f"it accepts {known.accepts}{doubt}. `Detected ACL version ..., but minimum required`"
+        " would be the end",
+        mend=f"--set arm-compute-library/version={usual or 'VERSION'}"
+        + (", which PyTorch's own Arm wheels of this release carry" if usual else ""),
     )
 
 
