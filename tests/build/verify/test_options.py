@@ -16,6 +16,9 @@ cmake_minimum_required(VERSION 3.13)
 project(part NONE)
 option(USE_FAST "Be fast" OFF)
 option(USE_DEVICE "Use a device" ON)
+if(READ_ONLY)
+  message(STATUS "read, and never declared")
+endif()
 if(USE_DEVICE)
   message(WARNING "no device found")
   set(USE_DEVICE OFF CACHE BOOL "Use a device" FORCE)
@@ -35,12 +38,20 @@ def test_honoured_overridden_and_ignored_in_a_real_project(tmp_path: Path) -> No
         "NEVER_FORWARDED": 1,
         "GONE_OPTION": False,
         "UNUSED": "yes",
+        "UNUSED_OFF": False,
+        "READ_ONLY": True,
         "EXCUSED": 3,
     }
     component = make_component(tmp_path, options=options, ignored_options=("EXCUSED",))
     tree = Path(component.tree)
     (tree / "CMakeLists.txt").write_text(PROJECT)
-    given = ["-DUSE_FAST=1", "-DUSE_DEVICE=ON", "-DUNUSED=yes"]
+    given = [
+        "-DUSE_FAST=1",
+        "-DUSE_DEVICE=ON",
+        "-DUNUSED=yes",
+        "-DREAD_ONLY=ON",
+        "-DUNUSED_OFF=OFF",
+    ]
     command = ["cmake", "-G", "Ninja", "-S", str(tree), "-B", str(tree / "build"), *given]
     subprocess.run(command, check=True, capture_output=True)
 
@@ -52,6 +63,8 @@ def test_honoured_overridden_and_ignored_in_a_real_project(tmp_path: Path) -> No
         "NEVER_FORWARDED": "ignored",
         "GONE_OPTION": "ignored",
         "UNUSED": "unknown",
+        "UNUSED_OFF": "unknown",
+        "READ_ONLY": "honoured",
         "EXCUSED": "unknown",
     }
     levels = {finding.what.partition("=")[0]: finding.level for finding in checked.findings}

@@ -140,6 +140,7 @@ def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterat
     own = [component.prefix, *environment.site]
     if environment.prefix not in ("/usr", "/usr/local", ""):
         own.append(environment.prefix)
+    places = (*own, *(str(subject.outside(place).resolve()) for place in own))
     built = _libraries_in(subject, own)
     seen: set[tuple[str, str]] = set()
     for library in checked:
@@ -147,8 +148,7 @@ def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterat
             mine = built.get(link.name)
             if mine is None or not link.path or (link.name, link.path) in seen:
                 continue
-            real_own = [str(subject.outside(place).resolve()) for place in own]
-            if _below(link.path, (*own, *real_own)):
+            if _below(link.path, places):
                 continue
             seen.add((link.name, link.path))
             yield _finding(

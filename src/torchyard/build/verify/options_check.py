@@ -6,8 +6,11 @@ that it was given, and a kept CMakeCache.txt makes a new request do nothing. All
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from torchyard.build.verify.check import Checked, Subject
 from torchyard.build.verify.cmake_cache import (
@@ -28,7 +31,9 @@ from torchyard.core.build_plan import Component
 from torchyard.core.build_record import CheckFinding, OptionVerdict, OptionVerdictKind
 from torchyard.core.recipe import Scalar
 
-__all__ = ["cache_of", "check_options", "judge_option"]
+__all__ = ["cache_of", "check_options", "judge_option", "names_in_cmake_files"]
+
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_options(subject: Subject) -> Checked:
@@ -37,6 +42,10 @@ def check_options(subject: Subject) -> Checked:
     recipe = component.recipe
     path = cache_of(component)
     cache = read_cache(path) if path is not None else None
+    not_declared = [
+        name for name in recipe.options if cache and name in cache and not cache[name].declared
+    ]
+    read = names_in_cmake_files(Path(component.tree), not_declared)
     is_torch = recipe.verify.import_name == "torch"
     config = subject.module.config if subject.module is not None else {}
     verdicts = tuple(
@@ -46,7 +55,7 @@ def check_options(subject: Subject) -> Checked:
             cache=cache,
             config=config,
             is_torch=is_torch,
-            excused=name in recipe.verify.ignored_options,
+            excused=name in recipe.verify.ignored_options or name in read,
         )
         for name, requested in recipe.options.items()
     )
@@ -61,6 +70,26 @@ def cache_of(component: Component) -> Path | None:
     folder = recipe.cmake.folder if recipe.builder == "cmake" else ""
     likely = recipe.python.build_folder if recipe.builder == "python" else "build"
     return find_cache(tree, project=tree / folder, likely=likely)
+
+
+def names_in_cmake_files(tree: Path, names: Iterable[str]) -> set[str]:
+    """Those of the names that some CMake file of the tree mentions.
+
+    A project may read a variable that it never declares: OpenBLAS does so with NO_LAPACK.
+    """
+    missing = set(names)
+    found: set[str] = set()
+    for folder, folders, files in os.walk(tree) if missing else ():
+        # What CMake itself wrote mentions every name that it was given.
+        folders[:] = [name for name in folders if name not in (".git", "CMakeFiles")]
+        for name in files:
+            if name == "CMakeLists.txt" or name.endswith(".cmake"):
+                text = Path(folder, name).read_text(encoding="utf-8", errors="replace")
+                found |= missing & set(_WORD.findall(text))
+                missing -= found
+        if not missing:
+            break
+    return found
 
 
 def judge_option(
@@ -99,7 +128,7 @@ def judge_option(
         if entry.declared or excused:
             return verdict("honoured", f"CMakeCache.txt has {cached_as}={entry.value}")
         return verdict(
-            "unknown", "it reached CMakeCache.txt, and no part of the project declares it"
+            "unknown", "it reached CMakeCache.txt, and no CMake file of the project mentions it"
         )
     if cache is None:
         return verdict("unknown", "the build has no CMakeCache.txt")
@@ -131,7 +160,11 @@ def _finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding | None:
             why=f"{verdict.why} ({path}): the project does not forward it, or has no such option",
             mend=f"take {verdict.name} out of the recipe, correct its name, or list it in verify.ignored-options",
         )
-    if verdict.verdict == "unknown" and verdict.cache is not None:
+    if (
+        verdict.verdict == "unknown"
+        and verdict.cache is not None
+        and as_truth(verdict.cache) is not False
+    ):
         return CheckFinding(
             check="options",
             level="warning",
