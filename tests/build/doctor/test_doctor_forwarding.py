@@ -36,7 +36,7 @@ def test_reaches_cmake(name: str, release: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["DEBUG_CUDA", "NO_CUDA", "TORCH_CUDA_ARCH", "PYTORCH_USE_CUDA", "ENABLE_MKL", "MKL_DIR"],
+    ["DEBUG_CUDA", "NO_CUDA", "WITH_DISTRIBUTED", "ENABLE_MKL", "TORCH_CUDA_ARCHLIST"],
 )
 def test_goes_nowhere_although_it_looks_like_an_option(name: str) -> None:
     assert looks_like_option(name)
@@ -83,6 +83,25 @@ def test_nearest_option(name: str, meant: str) -> None:
     assert nearest_option(name) == meant
 
 
-def test_ordinary_variables_look_like_no_option() -> None:
-    for name in ("PATH", "HOME", "CFLAGS", "DEBUG", "MAX_JOBS", "use_cuda"):
-        assert not looks_like_option(name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "CFLAGS",
+        "DEBUG",
+        "MAX_JOBS",
+        "use_cuda",
+        "NCCL_VERSION",
+        "NCCL_DEBUG",
+        "CUDA_VISIBLE_DEVICES",
+        "TORCH_LOGS",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "MKL_NUM_THREADS",
+        "NO_COLOR",
+        "NO_PROXY",
+        "JAVA_HOME",
+        "DEBUG_COLORS",
+    ],
+)
+def test_variables_for_programs_that_run_look_like_no_option(name: str) -> None:
+    assert not looks_like_option(name)

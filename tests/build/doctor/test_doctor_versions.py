@@ -193,5 +193,10 @@ class TestCudnn:
         machine.variables["CUDNN_ROOT"] = str(tmp_path)
         assert cudnn_version(machine.patient()) == "8.10.2"
 
+    def test_where_ubuntu_keeps_it(self, machine: FakeMachine) -> None:
+        text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n#define CUDNN_PATCHLEVEL 0\n"
+        machine.file("usr/include/x86_64-linux-gnu/cudnn_version.h", text)
+        assert cudnn_version(machine.patient()) == "9.1.0"
+
     def test_none(self, machine: FakeMachine) -> None:
         assert cudnn_version(machine.patient()) == ""

@@ -97,7 +97,13 @@ def test_environment_of_a_stack(machine: FakeMachine) -> None:
     recipe = Recipe(name="pytorch", version="2.8.0", builder="cmake")
 
     def whats(plan: Plan, environment: EnvironmentTable | None = None) -> list[str]:
-        found = examine(plan, root=machine.root, environ=machine.environ, environment=environment)
+        found = examine(
+            plan,
+            root=machine.root,
+            environ=machine.environ,
+            environment=environment,
+            architecture="x86_64",
+        )
         return [f.what for f in found if f.check in {"versions", "compilers"}]
 
     assert "cmake 3.1.0 does not fit pytorch 2.8" in whats(machine.plan(recipe))

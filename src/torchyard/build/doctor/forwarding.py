@@ -99,10 +99,7 @@ _KNOWN: Final = (
 """Options that some release has. Only for guessing what a misspelt name means: a name that is not
 here may still be right."""
 
-_OPTION_LIKE: Final = re.compile(
-    r"(USE|BUILD|WITH|NO|DEBUG|ENABLE|DISABLE|TORCH|PYTORCH|CAFFE2|ATEN|CUDA|CUDNN|NCCL|MKL|MKLDNN"
-    r"|ONNX|ROCM|HIP|MAGMA|FLASH)_[A-Z0-9_]+"
-)
+_SWITCH: Final = re.compile(r"(?:NO|WITH|WITHOUT|ENABLE|DISABLE|DEBUG)_(\w+)")
 _NEAR: Final = 0.87
 """Likeness from which a name is taken for a misspelling: USE_MKLDN of USE_MKLDNN, and not
 USE_SYSTEM_FP16 of USE_SYSTEM_FXDIV."""
@@ -134,8 +131,16 @@ def reaches_cmake(name: str, release: str) -> bool:
 
 
 def looks_like_option(name: str) -> bool:
-    """Whether somebody who sets it may believe that it is an option of PyTorch's build."""
-    return _OPTION_LIKE.fullmatch(name) is not None
+    """Whether somebody who sets it may believe that it is an option of PyTorch's build.
+
+    Shells are full of CUDA_, NCCL_ and TORCH_ variables for programs that run, and those are none.
+    """
+    switch = _SWITCH.fullmatch(name)
+    if switch is not None:
+        return f"USE_{switch[1]}" in _KNOWN
+    if name in {"_GLIBCXX_USE_CXX11_ABI", "FLASH_ATTENTION_MAX_JOBS"}:
+        return True
+    return name.startswith(("USE_", "BUILD_")) or nearest_option(name) != ""
 
 
 def nearest_option(name: str) -> str:

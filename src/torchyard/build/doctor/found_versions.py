@@ -138,8 +138,10 @@ def cudnn_version(patient: Patient) -> str:
     names = ("CUDNN_ROOT", "CUDNN_INCLUDE_DIR", "CUDA_HOME", "CONDA_PREFIX")
     roots = [Path(patient.variables[name]) for name in names if patient.variables.get(name)]
     system = [patient.system("usr"), patient.system("usr/local/cuda")]
+    triplet = f"{patient.architecture}-linux-gnu"
     for folder in (*roots, *system):
-        for header in (folder / "include/cudnn_version.h", folder / "cudnn_version.h"):
+        for place in ("include", ".", f"include/{triplet}"):
+            header = folder / place / "cudnn_version.h"
             try:
                 text = header.read_text(encoding="utf-8", errors="replace")
             except OSError:
