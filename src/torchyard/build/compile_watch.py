@@ -121,11 +121,12 @@ class CompileWatch:
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
         """Keep what was learned."""
         watched = self._running.pop(step.name)
-        if not step.compiles:
+        if not step.compiles or step.name.endswith("/configure"):
+            # What configuring compiles are probes, thrown away at once.
             self.times[step.name] = StepTimes(step=step.name, wall_s=wall_s)
             return
         log = read_meter_log(self.folder.meter_log(step.component))
-        mine = [one for one in log.compiles if one.start_s >= watched.begun_at - 1]
+        mine = [one for one in log.compiles if one.start_s >= watched.begun_at]
         self.history.learn(step.component, log)
         cpu_s = sum(one.cpu_s for one in mine)
         if whole and mine:

@@ -32,6 +32,7 @@ def fetch_step(component: Component, home: YardHome, variables: Variables) -> St
         network=True,
         creates=(component.source,),
         kept=False,
+        inputs=fetch.inputs,
     )
 
 
@@ -94,5 +95,7 @@ def _digest(path: Path, where: str) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UsageError(
-            f"{where}: {path} cannot be read", why=error.strerror or str(error), hint="check patches"
+            f"{where}: {path} cannot be read",
+            why=error.strerror or str(error),
+            hint="check patches",
         ) from error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 from contextlib import suppress
 
+from torchyard.build.diagnosis import diagnose
 from torchyard.build.layout import BuildFolder
 from torchyard.build.perform import CommandFailed, StepPerformer
+from torchyard.build.sandbox import wanted_names
 from torchyard.core.build_plan import Plan, Step
 from torchyard.errors import StepFailed, TorchyardError
 from torchyard.results.durable import replace_file
@@ -23,8 +26,24 @@ def explain_failure(
     with suppress(TorchyardError):  # a full disk is what the error itself will tell
         replace_file(script, performer.reenter_script())
         script.chmod(0o755)
-    return StepFailed(
-        f"the step {step.name} failed: {error.what}",
-        hint=f"everything is kept in {plan.folder}; the command again: sh {shlex.quote(str(script))}",
-        log=str(log),
+    release = next((part.release for part in plan.components if part.name == step.component), "")
+    wanted = wanted_names(str(performer.wanted_file))
+    diagnosis = diagnose(
+        log,
+        exit_code=error.command_exit_code,
+        wanted_names=wanted,
+        release=release,
+        machine=platform.machine(),
     )
+    back = f"the command again: sh {shlex.quote(str(script))}"
+    root = diagnosis.root
+    if root is not None:
+        why = f"{root.title}: {root.cause}"
+        hint = "\n".join((*root.remedy, *root.commands, back))
+    else:
+        first = diagnosis.first_error
+        why = first.text if first is not None else "the log names no error"
+        hint = f"everything is kept in {plan.folder}\n{back}"
+    if wanted and (root is None or wanted[0] not in why):
+        why += f"\nit asked the network for: {', '.join(wanted[:5])}"
+    return StepFailed(f"the step {step.name} failed: {error.what}", why=why, hint=hint, log=str(log))

@@ -88,7 +88,10 @@ class StepPerformer:
             f"# {self.step.name}: {self.step.title}",
             f"cd {shlex.quote(folder)} || exit 1",
             "exec env -i \\",
-            *(f"  {shlex.quote(f'{name}={value}')} \\" for name, value in sorted(variables.items())),
+            *(
+                f"  {shlex.quote(f'{name}={value}')} \\"
+                for name, value in sorted(variables.items())
+            ),
             f"  {shlex.join(argv)}",
         ]
         return "\n".join(lines) + "\n"
@@ -140,7 +143,11 @@ class StepPerformer:
         sandbox = self._sandbox(command)
         argv, full = sandbox.command(command.argv, folder=folder, variables=environment)
         self._say(f"$ {shlex.join(command.argv)}", log)
-        self._last = (argv, folder, full)
+        # Kept for a script that is started when this process is long gone.
+        again, kept = sandbox.command(
+            command.argv, folder=folder, variables=environment, ends_with_yard=False
+        )
+        self._last = (again, folder, kept)
         with self._lock:
             if self._stopped:
                 raise CommandFailed(command, 130, stopped=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from torchyard.build.builders import BUILDERS, Site
@@ -21,6 +20,7 @@ from torchyard.build.environments.base_variables import joined_path
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.meter import meter_actions
 from torchyard.build.placeholders import filled_in
+from torchyard.build.sandbox import abilities
 from torchyard.core.build_plan import Component, Plan, Step
 from torchyard.core.recipe import Recipe
 
@@ -98,7 +98,17 @@ def make_plan(
         steps=tuple(steps),
         jobs=0,
         jobs_why="",
-        notes=environment.notes,
+        notes=(*environment.notes, *_network_note()),
+    )
+
+
+def _network_note() -> tuple[str, ...]:
+    able = abilities()
+    if able.can_unshare_network:
+        return ()
+    return (
+        "steps after fetching can reach the network: it cannot be cut here, because "
+        f"{able.why_not} ({able.hint})",
     )
 
 
@@ -128,9 +138,7 @@ def _shared_names(folder: BuildFolder, machine: str) -> dict[str, str]:
 
 def _component(recipe: Recipe, place: _Place, built: Mapping[str, Component]) -> Component:
     """The component with its paths, and its recipe's placeholders filled in."""
-    versioned = filled_in(
-        recipe, {"version": recipe.version}, where=recipe.name, only="source"
-    )
+    versioned = filled_in(recipe, {"version": recipe.version}, where=recipe.name, only="source")
     names = {
         **_shared_names(place.folder, place.machine),
         "name": recipe.name,
@@ -217,9 +225,3 @@ def _front_end(recipe: Recipe) -> str:
         return "pep517"
     era = release_facts(recipe.known_release, recipe.version).front_end
     return "setup.py" if era == "setup.py" else "pep517"
-
-
-def wheel_pattern(component: Component) -> str:
-    """Glob of the component's wheel."""
-    name = component.recipe.python.distribution or component.name
-    return str(Path(component.wheels) / f"{name.replace('-', '_')}-*.whl")

@@ -79,11 +79,11 @@ def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
     """Write the bill of materials of a build."""
     from torchyard.build.layout import YardHome
     from torchyard.build.record import find_build
-    from torchyard.build.sbom import SBOM_FORMATS
+    from torchyard.build.sbom import sbom_text
 
     record = find_build(build, YardHome.default()).record
     assert record is not None  # noqa: S101  # find_build gives finished ones only
-    text = SBOM_FORMATS[sbom_format](record)
+    text = sbom_text(record, sbom_format)
     if output:
         write_file(Path(output), text, option="--output")
         if as_json:

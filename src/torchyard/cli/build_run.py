@@ -12,7 +12,7 @@ from torchyard.cli.sections import SectionedCommand, section
 
 if TYPE_CHECKING:
     from torchyard.build.components import BuildRequest
-    from torchyard.core.build_plan import Plan
+    from torchyard.workflow.build_run import PlannedBuild
 
 __all__ = ["build_request", "run"]
 
@@ -99,6 +99,7 @@ def build_request(
     default="text",
     help="Form of the plan.",
 )
+@_out("--base-image", default="", metavar="IMAGE", help="Image that an exported image starts from.")
 @_out("--output", default="", metavar="PATH", help="File or folder for the plan.")
 @_out("--quiet", is_flag=True, help="No progress.")
 @common_options
@@ -119,6 +120,7 @@ def run(
     no_doctor: bool,
     plan_only: bool,
     plan_format: str,
+    base_image: str,
     output: str,
     quiet: bool,
     as_json: bool,
@@ -139,7 +141,7 @@ def run(
     )
     planned = plan_build(request, choices)
     if plan_only:
-        _print_plan(planned.plan, "json" if as_json else plan_format, output)
+        _print_plan(planned, "json" if as_json else plan_format, output, base_image)
         return
     from torchyard.cli.build_progress import show_build_progress
     from torchyard.cli.build_text import outcome_json, outcome_text
@@ -156,10 +158,19 @@ def run(
         print_data(outcome_text(outcome))
 
 
-def _print_plan(plan: Plan, plan_format: str, output: str) -> None:
-    from torchyard.build.export import export_plan
+def _print_plan(planned: PlannedBuild, plan_format: str, output: str, base_image: str) -> None:
+    from torchyard.build.export import ExportFacts, export_plan
+    from torchyard.build.layout import BuildFolder
+    from torchyard.build.runner import unfinished_steps
 
-    files = export_plan(plan, plan_format)
+    plan = planned.plan
+    todo = unfinished_steps(plan, BuildFolder(folder=Path(plan.folder)))
+    facts = ExportFacts(
+        home=str(planned.home.folder),
+        done=frozenset(step.name for step in plan.steps if step.name not in todo),
+        base_image=base_image,
+    )
+    files = export_plan(plan, plan_format, facts)
     if not output:
         for file in files:
             if len(files) > 1:
@@ -170,4 +181,6 @@ def _print_plan(plan: Plan, plan_format: str, output: str) -> None:
     for file in files:
         path = place / file.name if len(files) > 1 or place.is_dir() else place
         write_file(path, file.text, option="--output")
+        if file.executable:
+            path.chmod(path.stat().st_mode | 0o111)
         talk(f"wrote {path}")

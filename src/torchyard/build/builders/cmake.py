@@ -33,6 +33,8 @@ def steps(site: Site) -> tuple[Step, ...]:
                 )
             ),
         ),
+        # CMake takes the launcher of compilers from its environment now, for good.
+        compiles=True,
         creates=(str(folder / "CMakeCache.txt"),),
     )
     targets = [word for target in table.targets for word in ("--target", target)]
