@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,16 @@ from torchyard.build.layout import BuildFolder
 from torchyard.build.perform import CommandFailed, StepPerformer
 from torchyard.build.runner import Runner, RunResult
 from torchyard.build.selection import Selection
-from torchyard.build.step_state import read_state
+from torchyard.build.step_state import read_state, touch
 from torchyard.core.build_events import BuildEvent
-from torchyard.core.build_plan import Plan, Step, WriteFile
+from torchyard.core.build_plan import Plan, Step, WriteFile, fingerprints
 from torchyard.errors import StepFailed
 
 
 class QuietWatch:
     """A watch that only hands on the step's own variables."""
 
-    def begin(self, step: Step) -> Mapping[str, str]:
+    def begin(self, step: Step, since: float) -> Mapping[str, str]:  # noqa: ARG002
         return dict(step.variables)
 
     def heard(self, step: Step, output: bytes) -> BuildEvent | None:  # noqa: ARG002
@@ -235,6 +236,31 @@ def test_time_of_runs_that_were_cut_off_is_kept(tmp_path: Path) -> None:
     assert state is not None
     assert state.earlier_s >= 0.3
     assert state.wall_s >= 0.3
+
+
+def test_a_changed_plan_can_take_what_is_there(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    old = plan_of(tmp_path, step("one", shell("echo old > made"), creates=(str(made),)))
+    run(old)
+    new = plan_of(tmp_path, step("one", shell("echo new > made"), creates=(str(made),)))
+    path = BuildFolder(folder=tmp_path).state("part/one")
+    assert touch(new.steps[0], path, fingerprints(new)["part/one"])
+    assert run(new).ran == ()
+    assert made.read_text() == "old\n"
+    made.unlink()
+    assert not touch(old.steps[0], path, fingerprints(old)["part/one"]), "there is nothing to take"
+
+
+def test_another_meter_costs_no_rebuild(tmp_path: Path) -> None:
+    def plan(meter: str) -> Plan:
+        tool = replace(step("meter", shell(f"echo {meter}")), counts=False)
+        return plan_of(
+            tmp_path, tool, step("build", shell("echo built >> order"), needs=("meter",))
+        )
+
+    run(plan("one"))
+    assert run(plan("two")).ran == ("part/meter",)
+    assert (tmp_path / "order").read_text() == "built\n"
 
 
 def test_events_tell_the_story(tmp_path: Path) -> None:

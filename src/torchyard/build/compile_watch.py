@@ -43,7 +43,8 @@ class _Watched:
     """A running step."""
 
     begun: float
-    begun_at: float
+    since: float
+    """Seconds since 1970 of the step's first attempt: objects of cut-off ones count, too."""
     told: float = 0.0
     reader: ProgressReader = field(default_factory=ProgressReader)
     remaining: RemainingTime = field(default_factory=RemainingTime)
@@ -66,9 +67,9 @@ class CompileWatch:
     """What each step of this run cost."""
     _running: dict[str, _Watched] = field(default_factory=dict)
 
-    def begin(self, step: Step) -> Mapping[str, str]:
+    def begin(self, step: Step, since: float) -> Mapping[str, str]:
         """The whole environment of the step's commands."""
-        watched = _Watched(begun=time.monotonic(), begun_at=time.time())
+        watched = _Watched(begun=time.monotonic(), since=since)
         self._running[step.name] = watched
         variables = {**self.passed, **dict(step.variables)}
         known = self.history.read(step.component)
@@ -126,7 +127,7 @@ class CompileWatch:
             self.times[step.name] = StepTimes(step=step.name, wall_s=wall_s)
             return
         log = read_meter_log(self.folder.meter_log(step.component))
-        mine = [one for one in log.compiles if one.start_s >= watched.begun_at]
+        mine = [one for one in log.compiles if one.start_s >= watched.since]
         self.history.learn(step.component, log)
         cpu_s = sum(one.cpu_s for one in mine)
         if whole and mine:

@@ -46,4 +46,6 @@ def explain_failure(
         hint = f"everything is kept in {plan.folder}\n{back}"
     if wanted and (root is None or wanted[0] not in why):
         why += f"\nit asked the network for: {', '.join(wanted[:5])}"
-    return StepFailed(f"the step {step.name} failed: {error.what}", why=why, hint=hint, log=str(log))
+    return StepFailed(
+        f"the step {step.name} failed: {error.what}", why=why, hint=hint, log=str(log)
+    )

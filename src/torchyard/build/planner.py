@@ -81,6 +81,7 @@ def make_plan(
         variables=environment.variables,
         root=environment.root,
         creates=(str(folder.meter / "meter"),),
+        counts=False,
     )
     steps: list[Step] = [*environment.steps, meter]
     components: dict[str, Component] = {}
@@ -99,6 +100,7 @@ def make_plan(
         jobs=0,
         jobs_why="",
         notes=(*environment.notes, *_network_note()),
+        missing=environment.missing,
     )
 
 
@@ -107,8 +109,7 @@ def _network_note() -> tuple[str, ...]:
     if able.can_unshare_network:
         return ()
     return (
-        "steps after fetching can reach the network: it cannot be cut here, because "
-        f"{able.why_not} ({able.hint})",
+        f"steps after fetching can reach the network: it cannot be cut, {able.why_not} ({able.hint})",
     )
 
 

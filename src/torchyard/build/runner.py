@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from torchyard.build.layout import BuildFolder
@@ -31,8 +31,8 @@ _SIDE_BY_SIDE: Final = 4
 class StepWatch(Protocol):
     """What looks over a running step's shoulder: progress, and what its compiles cost."""
 
-    def begin(self, step: Step) -> Mapping[str, str]:
-        """Called before the step; returns variables for its commands."""
+    def begin(self, step: Step, since: float) -> Mapping[str, str]:
+        """Called before the step, with the time of its first attempt; returns its variables."""
         ...
 
     def heard(self, step: Step, output: bytes) -> BuildEvent | None:
@@ -163,17 +163,11 @@ class Runner:
         threading.Thread(target=work, name=f"step-{step.name}", daemon=True).start()
 
     def _run_step(self, step: Step, fingerprint: str) -> None:
-        state = StepState(
-            step=step.name,
-            fingerprint=fingerprint,
-            status="running",
-            started_at=time.time(),
-            earlier_s=self._spent_before(step, fingerprint),
-        )
+        state = self._begin_state(step, fingerprint)
         write_state(self.folder.state(step.name), state)
         self.listener(BuildEvent(kind="start", step=step.name, text=step.title))
         started = time.monotonic()
-        variables = self.watch.begin(step)
+        variables = self.watch.begin(step, state.first_started_at)
 
         def heard(output: bytes) -> None:
             event = self.watch.heard(step, output)
@@ -214,17 +208,29 @@ class Runner:
                 )
             )
 
-    def _spent_before(self, step: Step, fingerprint: str) -> float:
-        """Time of earlier runs of the same step that were cut off: their objects still count."""
+    def _begin_state(self, step: Step, fingerprint: str) -> StepState:
+        """The state of a step that starts: what cut-off attempts did still counts."""
+        now = time.time()
+        state = StepState(
+            step=step.name,
+            fingerprint=fingerprint,
+            status="running",
+            started_at=now,
+            first_started_at=now,
+        )
         earlier = read_state(self.folder.state(step.name))
         if earlier is None or earlier.fingerprint != fingerprint or earlier.status == "done":
-            return 0.0
+            return state
         wall_s = earlier.wall_s
         if earlier.status == "running":  # killed: the log's last line is the last sign of life
             with suppress(OSError):
                 last = self.folder.log(step.name).stat().st_mtime
                 wall_s = max(last - earlier.started_at, 0.0)
-        return earlier.earlier_s + wall_s
+        return replace(
+            state,
+            first_started_at=earlier.first_started_at or earlier.started_at,
+            earlier_s=earlier.earlier_s + wall_s,
+        )
 
     def _write_end(
         self,
@@ -238,16 +244,7 @@ class Runner:
         with suppress(TorchyardError):
             write_state(
                 self.folder.state(state.step),
-                StepState(
-                    step=state.step,
-                    fingerprint=state.fingerprint,
-                    status=status,
-                    started_at=state.started_at,
-                    wall_s=wall_s,
-                    earlier_s=state.earlier_s,
-                    exit_code=exit_code,
-                    detail=detail,
-                ),
+                replace(state, status=status, wall_s=wall_s, exit_code=exit_code, detail=detail),
             )
 
     def _stop_all(self) -> None:

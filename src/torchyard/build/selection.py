@@ -55,8 +55,9 @@ def steps_to_run(
         return tuple(step.name for step in plan.steps if step.name in chosen)
     forced = {find_step(plan, name, where="--from").name for name in selection.start_from}
     running: set[str] = set()
+    counting = {step.name for step in plan.steps if step.counts}
     for step in plan.steps:
-        follows = any(need in running for need in step.needs)
+        follows = any(need in running and need in counting for need in step.needs)
         if selection.force or step.name in forced or follows or not fresh(step):
             running.add(step.name)
     return _with_what_they_need(plan, running)

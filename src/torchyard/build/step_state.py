@@ -7,7 +7,7 @@ started and never as done. Knows nothing of how steps run.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torchyard.core.records import decode, encode
 from torchyard.errors import UsageError
 from torchyard.results.durable import replace_file, to_json_text
 
-__all__ = ["StepState", "StepStatus", "is_fresh", "read_state", "write_state"]
+__all__ = ["StepState", "StepStatus", "is_fresh", "read_state", "touch", "write_state"]
 
 StepStatus = Literal["running", "done", "failed", "interrupted"]
 
@@ -29,6 +29,8 @@ class StepState:
     fingerprint: str
     status: StepStatus
     started_at: float
+    first_started_at: float = 0.0
+    """Start of the first of several attempts of one fingerprint that were cut off; 0: unknown."""
     wall_s: float = 0.0
     earlier_s: float = 0.0
     """Time of runs of the same fingerprint that were cut off before."""
@@ -48,6 +50,20 @@ def write_state(path: Path, state: StepState) -> None:
     """Put the state on disk, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, to_json_text(encode(state), indent=1) + "\n")
+
+
+def touch(step: Step, path: Path, fingerprint: str) -> bool:
+    """Take what an earlier plan's step made for what this plan wants; False where nothing is.
+
+    Of a step that was cut off only its time is kept: it goes on at the next run.
+    """
+    state = read_state(path)
+    if state is None or state.fingerprint == fingerprint:
+        return False
+    if state.status == "done" and not all(Path(made).exists() for made in step.creates):
+        return False
+    write_state(path, replace(state, fingerprint=fingerprint))
+    return True
 
 
 def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:

@@ -77,6 +77,11 @@ def build_request(
 @_steps("--from", "start_from", default="", metavar="STEP", help="Run this step and what follows.")
 @_steps("--only", multiple=True, metavar="STEP", help="Run only this step.")
 @_steps("--force", is_flag=True, help="Run every step again.")
+@_steps(
+    "--touch",
+    is_flag=True,
+    help="Take what earlier steps made for done although the plan changed, as `make --touch`.",
+)
 @_steps("--keep-going", is_flag=True, help="After a failure go on with what does not need it.")
 @_how(
     "--jobs",
@@ -114,6 +119,7 @@ def run(
     start_from: str,
     only: tuple[str, ...],
     force: bool,
+    touch: bool,
     keep_going: bool,
     jobs: str,
     cache: str,
@@ -138,6 +144,7 @@ def run(
         selection=Selection(force=force, start_from=(start_from,) if start_from else (), only=only),
         keep_going=keep_going,
         doctor=not no_doctor,
+        touch=touch,
     )
     planned = plan_build(request, choices)
     if plan_only:

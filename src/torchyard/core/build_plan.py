@@ -123,6 +123,8 @@ class Step:
     """Paths that exist when it is done; one that is gone makes the step run again."""
     kept: bool = True
     """False: what it creates may go once the steps that need it are done (a fetched source)."""
+    counts: bool = True
+    """False: what it makes changes no result (the meter), so another one costs no rebuild."""
     inputs: tuple[tuple[str, str], ...] = ()
     """What else it depends on, by name: checksums of patches, versions of compilers."""
 
@@ -161,6 +163,8 @@ class Plan:
     jobs_why: str
     notes: tuple[str, ...] = ()
     """What was chosen for the user and why."""
+    missing: tuple[str, ...] = ()
+    """Programs and rights this machine lacks: the plan can be shown, and not run."""
     runner_variables: dict[str, str] = field(default_factory=dict)
     """Variables the runner adds that are no part of any fingerprint: job counts, launchers."""
 
@@ -172,16 +176,18 @@ class Plan:
 def fingerprints(plan: Plan) -> Mapping[str, str]:
     """A fingerprint for each step, of all it does and of all it depends on.
 
-    Titles do not count: better words must not cost a rebuild.
+    Titles do not count: better words must not cost a rebuild. Neither do steps that change no
+    result, so that a newer Torchyard with a better meter goes on with what an older one built.
     """
     found: dict[str, str] = {}
+    counting = {step.name for step in plan.steps if step.counts}
     for step in plan.steps:
         content = encode(step)
-        del content["title"]
+        del content["title"], content["counts"]
         for action in content["actions"]:
             if not action.pop("fingerprinted", True):
                 del action["text"]
-        content["needs"] = [found[name] for name in step.needs]
+        content["needs"] = [found[name] for name in step.needs if name in counting]
         text = json.dumps(content, sort_keys=True)
         found[step.name] = hashlib.sha256(text.encode()).hexdigest()
     return found

@@ -17,8 +17,9 @@ from torchyard.build.planner import make_plan
 from torchyard.build.runner import RunResult, unfinished_steps
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
+from torchyard.build.step_state import touch
 from torchyard.core.build_events import BuildEvent, BuildListener
-from torchyard.core.build_plan import Plan
+from torchyard.core.build_plan import Plan, fingerprints
 from torchyard.core.build_record import RecipeIdentity, StepTimes
 from torchyard.errors import MissingTool, TorchyardError
 from torchyard.machine.facts import read_facts
@@ -37,6 +38,8 @@ class BuildChoices:
     selection: Selection = field(default_factory=Selection)
     keep_going: bool = False
     doctor: bool = True
+    touch: bool = False
+    """Take what earlier plans made for done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,14 @@ def run_build(
     planned: PlannedBuild, choices: BuildChoices, listener: BuildListener
 ) -> BuildOutcome:
     """Run what is not done; the doctor speaks first, and stops what cannot work."""
-    if choices.doctor and _compiles(planned, choices):
+    if choices.touch:
+        _touch(planned.plan, listener)
+    todo = unfinished_steps(
+        planned.plan, BuildFolder(folder=Path(planned.plan.folder)), choices.selection
+    )
+    _check_missing(planned.plan, todo)
+    # The doctor is worth the wait only where something will be compiled.
+    if choices.doctor and any(step.compiles and step.name in todo for step in planned.plan.steps):
         _ask_doctor(planned, listener)
     session = BuildSession(
         plan=planned.plan,
@@ -117,11 +127,22 @@ def run_build(
     )
 
 
-def _compiles(planned: PlannedBuild, choices: BuildChoices) -> bool:
-    """Whether this run will compile anything: only then the doctor is worth the wait."""
-    folder = BuildFolder(folder=Path(planned.plan.folder))
-    todo = unfinished_steps(planned.plan, folder, choices.selection)
-    return any(step.compiles and step.name in todo for step in planned.plan.steps)
+def _touch(plan: Plan, listener: BuildListener) -> None:
+    folder = BuildFolder(folder=Path(plan.folder))
+    prints = fingerprints(plan)
+    for step in plan.steps:
+        if touch(step, folder.state(step.name), prints[step.name]):
+            listener(BuildEvent(kind="note", step=step.name, text="taken as it is"))
+
+
+def _check_missing(plan: Plan, todo: tuple[str, ...]) -> None:
+    """The environment must be made, and cannot be made here."""
+    if plan.missing and any(name.startswith("environment/") for name in todo):
+        raise MissingTool(
+            f"the environment of this build needs {plan.missing[0]}",
+            why="; ".join(plan.missing[1:]),
+            hint="install it, or choose another environment with --set environment.use=...",
+        )
 
 
 def _ask_doctor(planned: PlannedBuild, listener: BuildListener) -> None:
