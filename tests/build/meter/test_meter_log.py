@@ -74,6 +74,7 @@ def test_sums_and_orders(tmp_path: Path) -> None:
     assert [one.name for one in log.biggest(2)] == ["c.o", "a.o"]
     assert log.together_mib() == 10.0, "c begins when b has ended; a and b take 3 together"
     assert log.unfinished == ()
+    assert [one.name for one in log.since(11.0).compiles] == ["b.o", "c.o"]
 
 
 def test_what_is_unfinished(tmp_path: Path) -> None:

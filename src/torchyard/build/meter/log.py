@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -86,6 +86,10 @@ class MeterLog:
     def retried(self) -> tuple[Compile, ...]:
         """Compiles that were killed for want of memory and tried again alone."""
         return tuple(compile_ for compile_ in self.compiles if compile_.retried)
+
+    def since(self, start_s: float) -> MeterLog:
+        """Only the compiles that began at that time (seconds since 1970) or later."""
+        return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
 
     def slowest(self, count: int = 10) -> tuple[Compile, ...]:
         """Those that took the most CPU time."""

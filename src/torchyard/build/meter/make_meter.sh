@@ -5,22 +5,30 @@
 # then not measured, but it is not stopped either.
 set -eu
 folder=$1
-new="$folder/.meter.$$"
-if "${CC:-cc}" -std=c99 -O2 -o "$new" "$folder/meter.c" || gcc -std=c99 -O2 -o "$new" "$folder/meter.c"
-then
-    mv -f -- "$new" "$folder/meter"
-else
+new="$folder/.new.$$/meter"
+mkdir -p -- "${new%/*}"
+made=no
+# Without shared libraries it starts in less time (1.0 instead of 1.2 ms were measured, of which
+# the program that it started took 0.4), but not every system has a static C library.
+for compiler in "${CC:-cc}" cc gcc clang; do
+    if "$compiler" -std=c99 -O2 -static -o "$new" "$folder/meter.c" 2>/dev/null && "$new" true ||
+        "$compiler" -std=c99 -O2 -o "$new" "$folder/meter.c" && "$new" true; then
+        made=yes
+        break
+    fi
+done
+if [ $made = no ]; then
     echo "torchyard: the meter could not be compiled; this build is not measured" >&2
     printf '#!/bin/sh\nexec "$@"\n' >"$new"
     chmod 755 "$new"
-    mv -f -- "$new" "$folder/meter"
-    rm -rf -- "$folder/bin"
-    mkdir -- "$folder/bin"
+fi
+mv -f -- "$new" "$folder/meter"
+rm -rf -- "${new%/*}" "$folder/bin"
+mkdir -- "$folder/bin"
+if [ $made = no ]; then
     exit 0
 fi
 # Only for names that exist: a project that asks for clang must not be told that it is there.
-rm -rf -- "$folder/bin"
-mkdir -- "$folder/bin"
 IFS=:
 for place in $PATH; do
     for tool in "$place"/cc "$place"/c++ "$place"/gcc "$place"/g++ "$place"/clang "$place"/clang++ \
