@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
 from fake_machine import FakeMachine, severities
 
 from torchyard.core.recipe import Recipe
@@ -99,32 +97,3 @@ class TestDisk:
         findings = machine.examine(only="disk")
         assert "is no folder" in findings[0].what
         assert findings[0].severity == "warns"
-
-    def test_small_tmpdir_on_another_disk(self, machine: FakeMachine) -> None:
-        shared = Path("/dev/shm")
-        if not shared.is_dir() or shared.stat().st_dev == machine.folder.stat().st_dev:
-            pytest.skip("no second disk at /dev/shm")
-        facts = os.statvfs(shared)
-        if facts.f_bavail * facts.f_frsize >= 6 << 30:
-            pytest.skip("/dev/shm is not small")
-        machine.variables["TMPDIR"] = str(shared)
-        recipe = Recipe(name="pytorch", version="2.6", disk_gib=0.001, options={"USE_CUDA": True})
-        findings = machine.examine(recipe, only="disk")
-        assert [f.mend.startswith("export TMPDIR=") for f in findings] == [True]
-
-    def test_disk_that_programs_may_not_run_from(self, machine: FakeMachine) -> None:
-        place = next(
-            (
-                Path(name)
-                for name in ("/proc", "/sys", "/dev/shm", "/run")
-                if os.statvfs(name).f_flag & os.ST_NOEXEC
-            ),
-            None,
-        )
-        if place is None:
-            pytest.skip("no noexec mount here")
-        from dataclasses import replace
-
-        plan = replace(machine.plan(Recipe(name="small", disk_gib=0)), folder=str(place))
-        findings = machine.examine(plan=plan, only="disk")
-        assert any("noexec" in f.why and f.severity == "blocks" for f in findings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,11 +88,7 @@ def _tried(patient: Patient, cxx: Tool) -> Iterator[DoctorFinding]:
 
 def _build(patient: Patient, cxx: Tool, folder: Path, *flags: str) -> Said | None:
     """What went wrong; None when the program was built and ran."""
-    extra = [
-        word
-        for name in ("CXXFLAGS", "LDFLAGS")
-        for word in shlex.split(patient.variables.get(name, ""))
-    ]
+    extra = [*patient.words("CXXFLAGS"), *patient.words("LDFLAGS")]
     built = patient.ask((cxx.path, *flags, *extra, "probe.cpp", "-o", "probe"), folder=folder)
     if built.exit_code != 0:
         return built

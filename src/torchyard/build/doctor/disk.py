@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -30,7 +31,7 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"TMPDIR names {scratch}, which is no folder",
             why="compilers then choose a place of their own, often a small one",
-            mend=f"mkdir -p {scratch}",
+            mend=f"mkdir -p {shlex.quote(str(scratch))}",
         )
         scratch = folder
     if patient.plan is not None and os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -61,7 +62,7 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
             what=f"{_free_gib(scratch):.1f} GiB are free at {scratch}, where compilers keep their"
             " own files",
             why=f"{scratch_gib:.0f} GiB are wanted there; `No space left on device` is the usual end",
-            mend=f"export TMPDIR={folder}",
+            mend=f"export TMPDIR={shlex.quote(str(folder))}",
         )
 
 

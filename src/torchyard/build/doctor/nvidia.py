@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -58,14 +59,14 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
 def _conflicting(patient: Patient, nvcc: Tool) -> Iterator[DoctorFinding]:
     other = patient.toolbox.find("nvcc")
     if other is not None and other.version != nvcc.version:
-        home = Path(nvcc.path).parent.parent
+        home = shlex.quote(str(Path(nvcc.path).parent.parent))
         yield DoctorFinding(
             check=CHECK.name,
             severity="warns",
             what=f"two CUDA toolkits: {nvcc.path} is {nvcc.version}, and PATH has {other.path}"
             f" {other.version}",
             why="`Found two conflicting CUDA installs` is what CMake says to that",
-            mend=f'export CUDA_HOME={home} PATH="{home}/bin:$PATH"',
+            mend=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
         )
 
 
@@ -152,7 +153,7 @@ def _architectures(patient: Patient, nvcc: Tool, cards: tuple[str, ...]) -> Iter
                 if cards
                 else "PyTorch sees no card and builds for a long list of them, which takes hours"
                 " more, or asks for one that the toolkit does not know",
-                mend=f"--set TORCH_CUDA_ARCH_LIST={';'.join(cards) or '8.0'}",
+                mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted(cards)}",
             )
             continue
         yield from _list_problems(nvcc, listed, cards)
@@ -170,7 +171,7 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             what=f"CUDA {nvcc.version} does not compile for {', '.join(refused)}",
             why="`nvcc fatal : Unsupported gpu architecture` would be the end; it knows "
             + ", ".join(capabilities_of(nvcc.version)),
-            mend=f"--set TORCH_CUDA_ARCH_LIST='{';'.join(kept) or 'LIST'}'",
+            mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
         )
     if strange:
         yield DoctorFinding(
@@ -188,8 +189,14 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             what=f"the card in this machine ({', '.join(uncovered)}) is not in"
             f" TORCH_CUDA_ARCH_LIST ({listed})",
             why="`no kernel image is available for execution` is what it would say",
-            mend=f"--set TORCH_CUDA_ARCH_LIST='{';'.join((*kept, *uncovered))}'",
+            mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*kept, *uncovered))}",
         )
+
+
+def _quoted(capabilities: Sequence[str]) -> str:
+    """A list for the shell; names that are no capabilities are left out of what is offered."""
+    good = [name for name in capabilities if re.fullmatch(r"\d+\.\d+[af]?", name)]
+    return shlex.quote(";".join(good)) if good else "LIST"
 
 
 def _capabilities(listed: str) -> list[str]:

@@ -189,11 +189,19 @@ class Patient:
         """Where ROCm is."""
         return self.variables.get("ROCM_PATH") or "/opt/rocm"
 
+    def words(self, variable: str) -> list[str]:
+        """A variable of the build as the words a shell would make of it."""
+        text = self.variables.get(variable, "")
+        try:
+            return shlex.split(text)
+        except ValueError:
+            # A quote without an end: somebody's mistake, and no reason to see nothing at all.
+            return text.split()
+
     def _compiler(self, variable: str, names: Sequence[str]) -> Tool | None:
         # A variable may hold a launcher and flags: `ccache g++ -m64`. The last word that is a
         # program is the compiler.
-        said = shlex.split(self.variables.get(variable, ""))
-        words = [word for word in said if not word.startswith("-")]
+        words = [word for word in self.words(variable) if not word.startswith("-")]
         if words:
             return self.toolbox.find(words[-1])
         return next((tool for name in names if (tool := self.toolbox.find(name))), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,7 @@ def _of_the_recipe(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
 
 def _missing(program: str, why: str) -> DoctorFinding:
     plain = Path(program).name
-    mend = f"apt-get install {_PACKAGES.get(plain, plain)}"
+    mend = f"apt-get install {shlex.quote(_PACKAGES.get(plain, plain))}"
     if plain == "apt-get":
         mend = "use a machine with apt, or another source: --set source.use=git"
     elif plain in _PIP_NAMES:

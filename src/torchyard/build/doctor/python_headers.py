@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def _no_interpreter(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]
         # uv looks in more places, and can fetch one.
         return
     mend = "--set environment.python=VERSION"
-    if table.python and "/" not in table.python:
+    if re.fullmatch(r"3\.\d+", named):
         mend = f"apt-get install python{named}-venv python{named}-dev, or {mend}"
     yield DoctorFinding(
         check=CHECK.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def _examine(patient: Patient) -> Iterator[DoctorFinding]:
             severity="blocks",
             what=f"{patient.rocm_path} is no folder",
             why="CMake looks for hip-config.cmake and rocblas below it",
-            mend=f"export ROCM_PATH={Path(patient.hipcc.path).resolve().parent.parent}",
+            mend=f"export ROCM_PATH={shlex.quote(str(Path(patient.hipcc.path).resolve().parent.parent))}",
         )
     for recipe in patient.recipes:
         facts = patient.facts(recipe)

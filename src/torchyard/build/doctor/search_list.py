@@ -5,7 +5,6 @@ Reads what `-v` prints, which gcc, clang, hipcc and conda's compilers spell alik
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ _MISSING: Final = "ignoring nonexistent directory "
 _DUPLICATE: Final = "ignoring duplicate directory "
 _TAKES_FOLDER: Final = ("-I", "-isystem", "-iquote", "-idirafter")
 _KEEPS: Final = ("--gcc-install-dir", "--gcc-toolchain", "--sysroot", "-isysroot", "-nostdinc")
-_FLAG_VARIABLES: Final = ("CPPFLAGS", "CXXFLAGS", "CFLAGS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +51,9 @@ class SearchList:
 
 def header_flags(patient: Patient) -> tuple[str, ...]:
     """Flags of the build that say where headers are: -I and its like, --gcc-install-dir."""
-    for variables in (("CPPFLAGS", "CXXFLAGS"), ("CFLAGS",)):
-        words = [
-            word for name in variables for word in shlex.split(patient.variables.get(name, ""))
-        ]
-        if words:
-            return tuple(_kept(words))
-    return ()
+    words = [*patient.words("CPPFLAGS"), *patient.words("CXXFLAGS")]
+    # PyTorch uses CFLAGS for C++ where CXXFLAGS is not set.
+    return tuple(_kept(words or patient.words("CFLAGS")))
 
 
 def asked_folders(patient: Patient, flags: Sequence[str]) -> tuple[str, ...]:
