@@ -138,7 +138,7 @@ class _Table:
     companions: _Companions
     onednn_acl: dict[str, AclRange]
     cuda: dict[str, CudaToolkit]
-    capabilities: dict[str, str]
+    capabilities: dict[str, tuple[str, ...]]
     rocm: tuple[_Rocm, ...]
     debian: dict[str, dict[str, str]]
     bad: tuple[BadCombination, ...]
@@ -257,13 +257,18 @@ def host_clang_limit(cuda: str) -> int | None:
 
 def toolkit_knows(cuda: str, capability: str) -> bool | None:
     """Whether a toolkit compiles for a compute capability (`8.6`, `9.0a`); None when not known."""
-    wanted = _table().capabilities.get(capability.rstrip("af"))
-    return None if wanted is None else allows(wanted, cuda)
+    plain = capability.rstrip("af")
+    for wanted, names in _table().capabilities.items():
+        if plain in names:
+            return allows(wanted, cuda)
+    return None
 
 
 def capabilities_of(cuda: str) -> tuple[str, ...]:
-    """Compute capabilities that a toolkit compiles for."""
-    return tuple(name for name, wanted in _table().capabilities.items() if allows(wanted, cuda))
+    """Compute capabilities that a toolkit compiles for, lowest first."""
+    table = _table().capabilities.items()
+    known = [name for wanted, names in table if allows(wanted, cuda) for name in names]
+    return tuple(sorted(known, key=Version))
 
 
 def rocm_notes(rocm: str) -> tuple[str, ...]:
@@ -327,7 +332,9 @@ def check_versions(
         if _concerns(bad, facts, architecture)
         and not (variables or {}).get(bad.unless_set)
         and (variables or {}).get(bad.unless_off, "").upper() not in _OFF
-        and all(tool in found and allows(limits, found[tool]) for tool, limits in bad.tools.items())
+        and all(
+            tool in found and _within(limits, found[tool]) for tool, limits in bad.tools.items()
+        )
     ]
     return tuple(findings)
 
@@ -338,6 +345,10 @@ def _concerns(bad: BadCombination, facts: ReleaseFacts, architecture: str) -> bo
         and (not bad.architecture or bad.architecture == architecture)
         and (not bad.releases or allows(bad.releases, facts.version))
     )
+
+
+def _within(limits: str, version: str) -> bool:
+    return any(allows(part, version) for part in limits.split("|"))
 
 
 def _bad_finding(bad: BadCombination) -> DoctorFinding:
