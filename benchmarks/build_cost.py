@@ -1,0 +1,128 @@
+"""What `torchyard build` itself costs: the same tree by plain `cmake --build` and by Torchyard.
+
+Both build the same generated C++ project from scratch, in turns, in one run, without a compiler
+cache. Each round removes all objects first. CPU time of all processes is compared, Torchyard's own
+included (planning, sandbox, meter, states), because wall time on a shared machine says little.
+
+    python benchmarks/build_cost.py [--files 100] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = (
+    "#include <functional>\n#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n"
+    "int f{n}(std::string const &text) {{\n"
+    '  std::regex pattern("([a-z]+){n}");\n  std::smatch found;\n'
+    "  std::map<std::string, int> seen;\n"
+    "  if (std::regex_search(text, found, pattern)) seen[found[1]] = {n};\n"
+    "  std::cout << seen.size();\n  return (int)seen.size();\n}}\n"
+)
+LISTS = """\
+cmake_minimum_required(VERSION 3.18)
+project(cost CXX)
+file(GLOB files *.cpp)
+add_library(cost SHARED ${files})
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of one build, with all its processes."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def run(argv: Sequence[str], variables: Mapping[str, str]) -> Cost:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    subprocess.run(argv, env=dict(variables), check=True, stdout=subprocess.DEVNULL)
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(wall_s=wall, cpu_s=cpu)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="build-cost-") as name:
+        measure(Path(name), options.files, options.rounds)
+
+
+def measure(folder: Path, files: int, rounds: int) -> None:
+    source, plain = folder / "source", folder / "plain"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(LISTS)
+    for number in range(files):
+        (source / f"f{number}.cpp").write_text(FILE.format(n=number))
+    jobs = str(len(os.sched_getaffinity(0)))
+    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8"}
+    ours = {**variables, "TORCHYARD_HOME": str(folder / "yard")}
+    torchyard = [
+        *(sys.executable, "-m", "torchyard", "build", "generic", "--name", "cost", "--quiet"),
+        *("--set", f"source.folder.path={source}", "--set", "cmake.install=false"),
+        *("--cache", "none", "--no-doctor", "--jobs", jobs),
+    ]
+    configure = ["cmake", "-S", str(source), "-B", str(plain), "-G", "Ninja"]
+    subprocess.run(
+        [*configure, "-DCMAKE_BUILD_TYPE=Release"], env=variables, check=True, capture_output=True
+    )
+    build = ["cmake", "--build", str(plain), "--parallel", jobs]
+    # Everything but compiling is done once before: fetching, copying, configuring.
+    run(torchyard, ours)
+    tree = folder / "yard/builds/cost/trees/generic/build"
+    costs: dict[str, list[Cost]] = {"plain": [], "torchyard": []}
+    for number in range(rounds):
+        order = [("plain", build, variables), ("torchyard", [*torchyard, "--only", "build"], ours)]
+        for word, argv, environment in order if number % 2 == 0 else reversed(order):
+            clean(plain if word == "plain" else tree)
+            costs[word].append(run(argv, environment))
+            print(f"round {number + 1}: {word:<10} {costs[word][-1].cpu_s:8.2f} s CPU")
+    report(files, costs)
+
+
+def clean(build: Path) -> None:
+    """Remove the objects and what ninja remembers of them."""
+    shutil.rmtree(build / "CMakeFiles/cost.dir", ignore_errors=True)
+    for name in ("libcost.so", ".ninja_log", ".ninja_deps"):
+        (build / name).unlink(missing_ok=True)
+
+
+def report(files: int, costs: Mapping[str, Sequence[Cost]]) -> None:
+    ratios = [
+        ours.cpu_s / plain.cpu_s
+        for plain, ours in zip(costs["plain"], costs["torchyard"], strict=True)
+    ]
+    extra = [
+        ours.cpu_s - plain.cpu_s
+        for plain, ours in zip(costs["plain"], costs["torchyard"], strict=True)
+    ]
+    middle = statistics.median(ratios)
+    print(f"{files} files, {len(ratios)} rounds; CPU time of torchyard / plain cmake --build:")
+    print(f"  median {middle:.4f}, from {min(ratios):.4f} to {max(ratios):.4f}")
+    print(f"  difference, median {statistics.median(extra):+.2f} s of CPU time")
+    walls = [
+        ours.wall_s / plain.wall_s
+        for plain, ours in zip(costs["plain"], costs["torchyard"], strict=True)
+    ]
+    print(f"  wall time, median {statistics.median(walls):.3f} (says little on a shared machine)")
+
+
+if __name__ == "__main__":
+    main()
