@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchyard.build.coupling import matching_companions, release_facts
 from torchyard.build.recipe_file import load_recipe_file, read_recipe
 from torchyard.core.recipe import ComponentTable, EnvironmentTable, Recipe
 from torchyard.core.records import nearest_hint
@@ -95,9 +96,22 @@ def _add_needed(parts: dict[str, Recipe], request: BuildRequest) -> None:
             continue
         file = load_recipe_file(name)
         parts[name] = read_recipe(
-            file, settings=request.settings.get(name, {}), machine=request.machine
+            file,
+            version=_coupled_version(name, parts),
+            settings=request.settings.get(name, {}),
+            machine=request.machine,
         )
         waiting += parts[name].needs
+
+
+def _coupled_version(name: str, parts: Mapping[str, Recipe]) -> str:
+    """The release of a needed recipe that belongs to the PyTorch of this build, where one does."""
+    torch = parts.get("pytorch")
+    if torch is None:
+        return ""
+    if name == "arm-compute-library":
+        return release_facts("pytorch", torch.version).acl
+    return matching_companions(torch.version).get(name, "")
 
 
 def _ordered(parts: Mapping[str, Recipe]) -> tuple[Recipe, ...]:

@@ -39,7 +39,13 @@ def with_jobs(
     )
     # MAX_JOBS is what setup.py of PyTorch and torch.utils.cpp_extension read; CMake and
     # scikit-build-core read the other one.
-    variables = {"MAX_JOBS": str(choice.jobs), "CMAKE_BUILD_PARALLEL_LEVEL": str(choice.jobs)}
+    variables = {
+        "MAX_JOBS": str(choice.jobs),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(choice.jobs),
+        # torch.utils.cpp_extension would put a compiler cache of its own choice before the meter,
+        # where it takes each build's meter for another compiler and never hits.
+        "TORCH_NO_COMPILER_WRAPPER": "1",
+    }
     return (
         replace(plan, jobs=choice.jobs, jobs_why=choice.why, runner_variables=variables),
         choice,

@@ -47,13 +47,14 @@ def doctor(
     from torchyard.errors import MissingTool
 
     home = YardHome.default()
-    plan = None
+    plan, environment = None, None
     if recipe is not None:
         from torchyard.workflow.build_run import BuildChoices, plan_build
 
         request = build_request(recipe, variant, version, settings, base)
-        plan = plan_build(request, BuildChoices()).plan
-    findings = examine(plan, tool_cache=home.tools)
+        planned = plan_build(request, BuildChoices())
+        plan, environment = planned.plan, planned.resolved.environment
+    findings = examine(plan, environment=environment, tool_cache=home.tools)
     if as_json:
         good = can_build(findings)
         print_json({"can_build": good, "findings": [encode(finding) for finding in findings]})

@@ -146,7 +146,9 @@ def _check_missing(plan: Plan, todo: tuple[str, ...]) -> None:
 
 
 def _ask_doctor(planned: PlannedBuild, listener: BuildListener) -> None:
-    findings = examine(planned.plan, tool_cache=planned.home.tools)
+    findings = examine(
+        planned.plan, environment=planned.resolved.environment, tool_cache=planned.home.tools
+    )
     for finding in findings:
         if finding.severity != "notes":
             mend = f"; {finding.mend}" if finding.mend else ""

@@ -87,7 +87,7 @@ def file_statements(file: WriteFile, *, one_line: bool) -> list[str]:
     """Statements that write a file, whole or not at all."""
     part = f"{file.path}.part"
     make = ("mkdir", "-p", "--", str(PurePosixPath(file.path).parent))
-    finish = [("mv", "-T", "--", part, file.path)]
+    finish: list[tuple[str, ...]] = [("mv", "-T", "--", part, file.path)]
     if file.executable:
         finish.insert(0, ("chmod", "+x", "--", part))
     return [
