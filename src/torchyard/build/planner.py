@@ -123,6 +123,8 @@ def _packages(build: ResolvedBuild) -> tuple[str, ...]:
         if recipe.builder == "python" and recipe.known_release:
             facts = release_facts(recipe.known_release, recipe.version)
             wanted += facts.build_requires
+        if _front_end(recipe) == "pep517" and recipe.python.install == "wheel":
+            wanted.append("build")
     return tuple(dict.fromkeys(wanted))
 
 
