@@ -1,6 +1,8 @@
 # ruff: noqa: INP001  # a script beside the pages, not a package
 """Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
 
+The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py.
+
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; end with 1 when a page is stale
 """
@@ -13,13 +15,16 @@ import inspect
 import re
 import sys
 import types
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import build_reference
 import click
 
 from torchyard import errors
+from torchyard.cli.build import BUILD_COMMANDS, RecipeGroup
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
@@ -41,14 +46,36 @@ def commands_page() -> str:
         command = program.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        arguments = [
-            str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)
-        ]
-        lines += ["", f"## torchyard {name}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"]
-        lines += ["```", " ".join(["torchyard", name, "[OPTIONS]", *arguments]), "```\n"]
-        lines += [_help_text(command.help or "")]
-        lines += _options(command)
+        if isinstance(command, RecipeGroup):
+            lines += _build_commands(command, about)
+        else:
+            lines += _command_section(f"torchyard {name}", command, about)
     return "\n".join(lines) + "\n"
+
+
+def _command_section(words: str, command: click.Command, about: str) -> list[str]:
+    arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
+    return [
+        *("", f"## {words}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
+        *("```", " ".join([words, "[OPTIONS]", *arguments]), "```\n"),
+        _help_text(command.help or ""),
+        *_options(command),
+    ]
+
+
+def _build_commands(group: RecipeGroup, about: str) -> list[str]:
+    """`build` is a recipe's name and options, or one of the commands about builds."""
+    context = click.Context(group, info_name="build")
+    run = group.get_command(context, "run")
+    if run is None:
+        raise LookupError("run")
+    lines = _command_section("torchyard build", run, about)
+    for name, (_, said) in BUILD_COMMANDS.items():
+        command = group.get_command(context, name)
+        if command is None:
+            raise LookupError(name)
+        lines += _command_section(f"torchyard build {name}", command, said)
+    return lines
 
 
 def study_file_page() -> str:
@@ -108,10 +135,15 @@ def exit_codes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "study-file.md": study_file_page,
     "exit-codes.md": exit_codes_page,
+    "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _say, _field_docs),
+    "recipes.md": lambda: build_reference.recipes_page(WRITTEN_BY),
+    "versions.md": lambda: build_reference.versions_page(WRITTEN_BY),
+    "failures.md": lambda: build_reference.failures_page(WRITTEN_BY),
+    "doctor.md": lambda: build_reference.doctor_page(WRITTEN_BY),
 }
 
 

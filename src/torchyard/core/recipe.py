@@ -47,10 +47,13 @@ class GitSource:
     """A git repository at one revision."""
 
     url: str
+    """Anything git can fetch from: an address, or the path of a repository."""
     ref: str = "main"
     """Branch, tag or commit."""
     submodules: bool = True
+    """Fetch them, too, and theirs."""
     shallow: bool = True
+    """Without history; false where history is worked with."""
     overrides: dict[str, str] = field(default_factory=dict)
     """Path of a submodule -> another revision of it (oneDNN inside PyTorch, say)."""
 
@@ -60,6 +63,7 @@ class FolderSource:
     """A folder on this machine; it is copied, never built in."""
 
     path: str
+    """A full path, or one from the folder that Torchyard is started in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,9 @@ class TarballSource:
     """An archive from an address or a path, with its checksum."""
 
     url: str
+    """Address or path of the archive."""
     sha256: str
+    """Another one is an error, and nothing of the archive is used."""
     strip: int = 1
     """Leading folders to drop from the names inside."""
 
@@ -77,7 +83,9 @@ class SdistSource:
     """A source distribution from the package index that pip is configured for."""
 
     name: str
+    """As pip calls it."""
     version: str
+    """Exact."""
     sha256: str = ""
     """Without one, the checksum the index gives is used, and is written into the lock."""
 
@@ -87,6 +95,7 @@ class DebianSource:
     """A Debian source package, through this machine's own apt configuration."""
 
     package: str
+    """Name of the source package."""
     suite: str = ""
     """Any suite the mirror has; empty means the machine's own."""
     version: str = ""
@@ -113,6 +122,7 @@ class VenvTable:
     """What pip installs into a virtual environment before the build."""
 
     packages: tuple[str, ...] = ()
+    """As pip writes them; what the release needs by the version table is added."""
     requirements: tuple[str, ...] = ()
     """Requirement files of the source tree, relative to it."""
 
@@ -122,7 +132,9 @@ class CondaTable:
     """What conda (or mamba, micromamba, pixi) installs."""
 
     channels: tuple[str, ...] = ()
+    """First one first; conda-forge when empty."""
     packages: tuple[str, ...] = ()
+    """As conda writes them: `cmake=3.26`, `cmake>=3.27,<4`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +142,9 @@ class DebianRootTable:
     """A Debian of any suite in a folder."""
 
     suite: str = "trixie"
+    """Code name."""
     packages: tuple[str, ...] = ()
+    """Beside compiler, CMake, Ninja, git, ccache and Python, which every root gets."""
     build_dependencies_of: tuple[str, ...] = ()
     """Source packages whose build dependencies are installed."""
     mirror: str = ""
@@ -142,6 +156,7 @@ class EnvironmentTable:
     """Where the build runs and what it finds there."""
 
     use: EnvironmentKind = "venv"
+    """A virtual environment, a conda environment, a Debian in a folder, or what is here already."""
     python: str = ""
     """Version (`3.12`) or path of the interpreter; empty means the yard's, or the root's."""
     base: str = ""
@@ -164,9 +179,11 @@ class PrepareCommand:
     """One command between unpacking and building (hipify, code generation)."""
 
     run: tuple[str, ...]
+    """Program and arguments; no shell reads them."""
     folder: str = ""
     """Relative to the source tree."""
     why: str = ""
+    """Shown in the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,10 +193,15 @@ class CMakeTable:
     folder: str = ""
     """Where CMakeLists.txt is, relative to the source tree."""
     generator: str = "Ninja"
+    """CMake's own name for it."""
     build_type: str = "Release"
+    """CMAKE_BUILD_TYPE."""
     arguments: tuple[str, ...] = ()
+    """Further ones when configuring, behind the options."""
     targets: tuple[str, ...] = ()
+    """What to build; everything when empty."""
     install: bool = True
+    """Into the prefix; without it the result stays in the build folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +211,11 @@ class PythonTable:
     distribution: str = ""
     """Name of the wheel; empty means the recipe's name."""
     front_end: Literal["auto", "setup.py", "pep517"] = "auto"
-    """`auto` looks the release up in the coupling table, then at the tree."""
+    """`auto` takes what the version table says of the release, and `pep517` where it says nothing."""
     configure: tuple[str, ...] = ()
     """Arguments after `python` that stop behind the configure step, where the project can."""
     install: Literal["wheel", "editable"] = "wheel"
+    """A wheel that is kept and installed, or in place, for working on the project."""
     options_as: Literal["variables", "cmake-args"] = "variables"
     """How options reach the project: as variables of its build, or in CMAKE_ARGS."""
     build_folder: str = "build"
@@ -206,6 +229,7 @@ class SconsTable:
     """A SCons project (Arm Compute Library)."""
 
     arguments: tuple[str, ...] = ()
+    """Behind the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +237,11 @@ class MakeTable:
     """A plain Makefile."""
 
     targets: tuple[str, ...] = ("all",)
+    """What is built."""
     install_targets: tuple[str, ...] = ("install",)
+    """What is made afterwards, to install."""
     arguments: tuple[str, ...] = ()
+    """Behind the options, in both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +249,9 @@ class SmokeTest:
     """A few lines that must run in the finished target, outside the source."""
 
     name: str
+    """What it shows, for people."""
     python: str
+    """The lines; an exception or another exit code than 0 is a failure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +259,9 @@ class TestFile:
     """A test file of the project with the failures that are known."""
 
     path: str
+    """Relative to the source tree."""
     known_failures: tuple[str, ...] = ()
+    """Names as pytest writes them, without the file: `Class::test`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +277,9 @@ class VerifyTable:
     ignored_options: tuple[str, ...] = ()
     """Options that no CMakeCache shows, so that their absence there is no finding."""
     smoke: tuple[SmokeTest, ...] = ()
+    """Run after every build."""
     tests: tuple[TestFile, ...] = ()
+    """Run on request, by `torchyard build test`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,9 +287,13 @@ class ComponentTable:
     """One part of a stack."""
 
     recipe: str
+    """Name of a shipped one, or path relative to this file."""
     variant: str = ""
+    """Its default one when empty."""
     version: str = ""
+    """Its own when empty."""
     needs: tuple[str, ...] = ()
+    """Components that are built first, beside those that the recipe names itself."""
     settings: dict[str, Any] = field(default_factory=dict)
     """As `--set KEY=VALUE`."""
 
@@ -266,10 +303,14 @@ class Recipe:
     """One component, or a stack of them, with variant and settings already merged in."""
 
     name: str
+    """Of the recipe and of the component it makes; the file's own name when left out."""
     summary: str = ""
+    """One line."""
     version: str = ""
+    """Release to build; `--version` replaces it."""
     variant: str = ""
     builder: BuilderKind = "cmake"
+    """What builds it; `none` fetches and checks only."""
     needs: tuple[str, ...] = ()
     """Recipes that are built first and whose prefix this one sees."""
     source: SourceTable = field(default_factory=SourceTable)
@@ -279,6 +320,7 @@ class Recipe:
     patches: tuple[str, ...] = ()
     """Paths relative to the recipe file."""
     prepare: tuple[PrepareCommand, ...] = ()
+    """Commands in the working copy before it is built."""
     cmake: CMakeTable = field(default_factory=CMakeTable)
     python: PythonTable = field(default_factory=PythonTable)
     scons: SconsTable = field(default_factory=SconsTable)

@@ -1,0 +1,349 @@
+# ruff: noqa: INP001  # beside the pages, not a package
+"""The reference pages about building: recipe file, recipes, versions, failures, doctor.
+
+Used by generate.py, which writes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from torchyard.build import coupling
+from torchyard.build.diagnosis import signature_rows
+from torchyard.build.doctor import CHECKS
+from torchyard.build.recipe_file import load_recipe_file, shipped_recipes
+from torchyard.core import recipe as grammar
+
+_TABLES: tuple[tuple[str, type[Any]], ...] = (
+    ("Top level", grammar.Recipe),
+    ("[source]", grammar.SourceTable),
+    ("[source.git]", grammar.GitSource),
+    ("[source.folder]", grammar.FolderSource),
+    ("[source.tarball]", grammar.TarballSource),
+    ("[source.sdist]", grammar.SdistSource),
+    ("[source.debian]", grammar.DebianSource),
+    ("[environment]", grammar.EnvironmentTable),
+    ("[environment.venv]", grammar.VenvTable),
+    ("[environment.conda]", grammar.CondaTable),
+    ("[environment.debian-root]", grammar.DebianRootTable),
+    ("[[prepare]]", grammar.PrepareCommand),
+    ("[cmake]", grammar.CMakeTable),
+    ("[python]", grammar.PythonTable),
+    ("[scons]", grammar.SconsTable),
+    ("[make]", grammar.MakeTable),
+    ("[verify]", grammar.VerifyTable),
+    ("[[verify.smoke]]", grammar.SmokeTest),
+    ("[[verify.tests]]", grammar.TestFile),
+    ("[[components]]", grammar.ComponentTable),
+)
+_NOT_WRITTEN = ("variant", "folder")
+"""Fields of a recipe that the reader fills in."""
+
+_RECIPE_FILE_HEAD = """\
+A recipe file is TOML. `torchyard build ./mine.toml` takes one by its path; the
+[shipped recipes](recipes.md) go by their names. Patches and the recipes of components are named relative to
+the file. An unknown key or a wrong value is an error that names the file, the key and the nearest valid
+name. [Write a recipe of your own](../howto/write-a-recipe.md) is the page to start with.
+
+## Variants, conditions and settings
+
+A file holds one recipe and what may be laid over it:
+
+| key | meaning |
+|---|---|
+| `[variants.NAME]` | keys of a recipe that count when that variant is chosen; `extends = "OTHER"` lays them over another variant |
+| `default-variant` | the variant that is taken when none is named |
+| `[[when]]` | keys of a recipe that count when everything in `if` holds; `why` says why |
+
+`if` is a table of `release` (a range of versions as pip writes them), `source`, `environment`, `machine`
+(such as `aarch64`) and `variant`; each but `release` may be a list. A version that is no number (a branch)
+counts as newer than every release.
+
+The order is: the recipe, the variant, the version, the `[[when]]` tables from top to bottom, and `--set` last.
+Tables merge key by key, a list is put behind the list that is there, everything else replaces. `--set`
+replaces lists, too. `--set KEY=VALUE` means the key of a recipe where KEY is one (`source.git.ref`), and
+an option where it is not (`USE_CUDA`); `--set COMPONENT/KEY=VALUE` is for one part of a stack.
+
+## Placeholders
+
+Texts may hold `{version}`, `{name}`, `{variant}`, `{machine}`, the paths `{source}`, `{tree}`, `{prefix}`,
+`{wheels}`, `{env}`, `{root}`, `{folder}` (of the build) and `{python}`, and of each recipe in `needs`
+`{needs.NAME.tree}`, `{needs.NAME.prefix}` and `{needs.NAME.version}`. In `[source]` there is only `{version}`.
+Smoke tests, `summary` and `why` are taken as they are written.
+"""
+
+_RECIPES_HEAD = """\
+The recipes that come with Torchyard. `torchyard build recipes NAME --variant VARIANT` shows one as it is
+after merging. CPU seconds are of one core, seen or estimated, to know what to expect; the doctor looks for as
+much free disk as a recipe names. [Recipe file](recipe-file.md) says what each key means.
+"""
+
+_VERSIONS_HEAD = """\
+What `torchyard doctor` and the planner know. *Needs*: outside of it a build cannot work. *Prefers*: outside
+of it, it may fail. Where each value comes from is in the comments of `src/torchyard/build/coupling.toml`. A
+release that is not listed is taken for its nearest neighbour, and the doctor says so.
+"""
+
+_FAILURES_HEAD = """\
+The {count} signatures by which `torchyard build explain` and a failed build know a cause from its log. A
+*fatal* one names one cause; a *general* one a class of errors that another explains better; a *loss* does
+not stop the build, and gives less than was asked for; a *notice* is noise. Words in capitals are filled in
+from the log. [How to use it](../howto/find-out-why-a-build-failed.md).
+"""
+
+_DOCTOR_HEAD = """\
+`torchyard doctor [RECIPE]` runs all of them, in this order; a build runs them before it compiles. A finding
+*blocks* (the build cannot work: exit code 4), *warns* (it may fail or disappoint) or is a *note*. The
+versions that are checked are in [versions that belong together](versions.md).
+"""
+
+
+def recipe_file_page(
+    written_by: str, say: Callable[[Any], str], field_docs: Callable[[type[Any]], dict[str, str]]
+) -> str:
+    """Every key of a recipe file."""
+    lines = [written_by, "# Recipe file\n", _RECIPE_FILE_HEAD]
+    for title, kind in _TABLES:
+        heading = title if title == "Top level" else f"`{title}`"
+        lines += [f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
+        lines += ["| key | value | when left out | meaning |", "|---|---|---|---|"]
+        hints, about = get_type_hints(kind), field_docs(kind)
+        for field in dataclasses.fields(kind):
+            if kind is grammar.Recipe and field.name in _NOT_WRITTEN:
+                continue
+            is_table = say(hints[field.name]) == "table"
+            meaning = about.get(field.name, "See below." if is_table else "")
+            default = "the file's name" if kind is grammar.Recipe and field.name == "name" else ""
+            lines.append(
+                f"| `{field.name.replace('_', '-')}` | {say(hints[field.name])} "
+                f"| {default or _default(field)} | {meaning} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def recipes_page(written_by: str) -> str:
+    """Every shipped recipe with its variants."""
+    lines = [written_by, "# Recipes\n", _RECIPES_HEAD]
+    for name in shipped_recipes():
+        table = load_recipe_file(name).table
+        lines += [f"## {name}\n", f"{_sentence(table.get('summary', ''))}\n"]
+        lines += ["| | |", "|---|---|"]
+        lines += [f"| {key} | {value} |" for key, value in _recipe_rows(table)]
+        variants: Mapping[str, Mapping[str, Any]] = table.get("variants", {})
+        if variants:
+            lines += ["", "| variant | what it is | options |", "|---|---|---|"]
+        for variant, overlay in variants.items():
+            default = " (default)" if table.get("default-variant") == variant else ""
+            options = _options(overlay.get("options", {}))
+            lines.append(f"| `{variant}`{default} | {overlay.get('summary', '')} | {options} |")
+        reasons = [item["why"] for item in table.get("when", ()) if item.get("why")]
+        if reasons:
+            lines += ["", "Changed by conditions:\n"]
+            lines += [
+                f"- {_condition(item)}: {item['why']}" for item in table["when"] if "why" in item
+            ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def versions_page(written_by: str) -> str:
+    """The coupling table."""
+    raw = tomllib.loads(Path(coupling.__file__).with_name("coupling.toml").read_text("utf-8"))
+    lines = [
+        written_by,
+        "# Versions that belong together\n",
+        _VERSIONS_HEAD,
+        "## PyTorch\n",
+        "| release | front end | C++ | needs | prefers | torchvision | torchaudio | oneDNN inside | ACL of its Arm wheels |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    notes: list[str] = []
+    for version in coupling.known_releases("pytorch"):
+        facts = coupling.release_facts("pytorch", version)
+        goes_with = [facts.companions.get(name, "") for name in ("torchvision", "torchaudio")]
+        lines.append(
+            _row(
+                version,
+                facts.front_end,
+                facts.cxx_standard,
+                _ranges(facts.needs),
+                _ranges(facts.prefers),
+                *goes_with,
+                facts.onednn,
+                facts.acl,
+            )
+        )
+        notes += [f"- {version}: {note}" for note in facts.notes]
+    lines += ["", *notes]
+    for project in ("torchvision", "torchaudio"):
+        lines += [
+            "",
+            f"## {project}\n",
+            "| release | for PyTorch | needs | prefers |",
+            "|---|---|---|---|",
+        ]
+        for version in coupling.known_releases(project):
+            facts = coupling.release_facts(project, version)
+            torch = ", ".join((facts.companions.get("pytorch", ""), *facts.also_fits))
+            lines.append(_row(version, torch, _ranges(facts.needs), _ranges(facts.prefers)))
+    lines += ["", "## oneDNN and Arm Compute Library\n"]
+    lines += ["Releases between two lines take the upper one.\n"]
+    lines += ["| oneDNN | accepts Arm Compute Library | confirmed |", "|---|---|---|"]
+    for version, item in raw["onednn-acl"].items():
+        lines.append(_row(version, item["accepts"], "yes" if item.get("confirmed", True) else "no"))
+    lines += ["", "## CUDA toolkits\n"]
+    lines += [
+        "| toolkit | newest gcc | newest clang | lowest driver | own driver | compute capabilities |"
+    ]
+    lines += ["|---|---|---|---|---|---|"]
+    for version, item in raw["cuda"].items():
+        cards = " ".join(coupling.capabilities_of(version))
+        limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
+        lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
+    lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
+    lines += ["", "## Combinations that are known to be bad\n"]
+    lines += ["| what | when | why | mend |", "|---|---|---|---|"]
+    for item in raw["bad"]:
+        lines.append(_row(item["what"], _bad_when(item), item["why"], item["mend"]))
+    return "\n".join(lines) + "\n"
+
+
+def failures_page(written_by: str) -> str:
+    """Every failure that the diagnosis knows."""
+    rows = signature_rows()
+    lines = [
+        written_by,
+        "# Failures of builds\n",
+        _FAILURES_HEAD.format(count=len(rows)),
+    ]
+    for row in rows:
+        lines += [f"## {row.id}\n", f"{_sentence(row.title)} *{row.level.capitalize()}.*\n"]
+        signs = [sign.strip() for sign in row.signs if sign.strip()]
+        if signs:
+            lines += [f"Signs: {', '.join(f'`{sign}`' for sign in signs)}\n"]
+        lines += [f"{_prose(row.cause)}\n"]
+        lines += [f"- {_prose(remedy)}" for remedy in row.remedy]
+        if row.references:
+            lines += ["", f"See {', '.join(row.references)}."]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def doctor_page(written_by: str) -> str:
+    """Every check of the doctor."""
+    lines = [
+        written_by,
+        "# Checks of the doctor\n",
+        _DOCTOR_HEAD,
+        "| check | looks at |",
+        "|---|---|",
+        *(_row(f"`{check.name}`", check.looks_at) for check in CHECKS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+        return "" if dataclasses.is_dataclass(value) or not value else _value(value)
+    if field.default is dataclasses.MISSING:
+        return "**required**"
+    if field.default in (None, "", ()):
+        return ""
+    return _value(field.default)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return " ".join(f"`{item}`" for item in value)
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}"
+
+
+def _recipe_rows(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    source: Mapping[str, Any] = table.get("source", {})
+    kinds = [key for key in source if key != "use"]
+    used = source.get("use") or (kinds[0] if len(kinds) == 1 else "")
+    yield (
+        "version",
+        f"{table['version']}" if "version" in table else "none: say one with `--version`",
+    )
+    if table.get("components"):
+        parts = (
+            " ".join(
+                filter(None, (part["recipe"], part.get("version", ""), part.get("variant", "")))
+            )
+            for part in table["components"]
+        )
+        yield "components", ", ".join(parts)
+    else:
+        yield "builder", str(table.get("builder", "cmake"))
+        said = ", ".join(f"{kind}{' (default)' if kind == used else ''}" for kind in kinds)
+        yield "sources", said or "none: say one with `--set source...`"
+    yield "environment", str(table.get("environment", {}).get("use", "venv"))
+    if table.get("needs"):
+        yield "needs", ", ".join(table["needs"])
+    if table.get("options"):
+        yield "options", _options(table["options"])
+    if table.get("cpu-seconds"):
+        yield "CPU seconds", f"{table['cpu-seconds']:g}"
+    yield "disk", f"{table.get('disk-gib', 1.0):g} GiB"
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return " ".join(f"`{key}={_plain(value)}`" for key, value in options.items())
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _condition(item: Mapping[str, Any]) -> str:
+    said = []
+    for key, value in item["if"].items():
+        text = " or ".join(value) if isinstance(value, list) else str(value)
+        said.append(f"{key} `{text}`")
+    return ", ".join(said)
+
+
+def _bad_when(item: Mapping[str, Any]) -> str:
+    said = [*item.get("projects", ())]
+    if "releases" in item:
+        said.append(item["releases"])
+    said += [
+        f"{tool} {limits}" for tool, limits in item.get("tools", {}).items() if limits != ">=0"
+    ]
+    said += [f"with {tool}" for tool, limits in item.get("tools", {}).items() if limits == ">=0"]
+    if "architecture" in item:
+        said.append(f"on {item['architecture']}")
+    if "unless-set" in item:
+        said.append(f"unless {item['unless-set']} is set")
+    if "unless-off" in item:
+        said.append(f"unless {item['unless-off']} is off")
+    return ", ".join(said)
+
+
+def _ranges(ranges: Mapping[str, str]) -> str:
+    return ", ".join(f"{tool} {limits}" for tool, limits in ranges.items())
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(_prose(str(cell)) for cell in cells)} |"
+
+
+def _prose(text: str) -> str:
+    """Without what Markdown would take for something else."""
+    piped = text.replace("|", "\\|")
+    return piped if "`" in text else re.sub(r"<(?=[A-Za-z/])", "&lt;", piped)
+
+
+def _sentence(text: str) -> str:
+    return f"{_prose(text).rstrip('.')}." if text else ""
