@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 
 from torchyard.build.export.plain_actions import plain_actions
-from torchyard.build.layout import BuildFolder
-from torchyard.core.build_plan import Plan, Step
+from torchyard.core.build_plan import Plan
 
 __all__ = ["without_own_steps"]
 
 
 def without_own_steps(plan: Plan) -> Plan:
-    """The plan without the compile meter and without checks that only Torchyard can make."""
-    meter = BuildFolder(folder=Path(plan.folder)).meter
+    """The plan without what changes no result (the meter) and checks that only Torchyard makes."""
     dropped = {
         step.name: step.needs
         for step in plan.steps
-        if _only_makes(step, meter)
-        or not any(plain_actions(plan, action) for action in step.actions)
+        if not step.counts or not any(plain_actions(plan, action) for action in step.actions)
     }
     return replace(
         plan,
@@ -28,12 +24,6 @@ def without_own_steps(plan: Plan) -> Plan:
             for step in plan.steps
             if step.name not in dropped
         ),
-    )
-
-
-def _only_makes(step: Step, folder: Path) -> bool:
-    return bool(step.creates) and all(
-        PurePosixPath(path).is_relative_to(folder) for path in step.creates
     )
 
 

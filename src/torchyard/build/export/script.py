@@ -41,7 +41,7 @@ _HEAD: Final = """\
 #
 # Everything goes below {folder}
 # Sources are fetched to {sources}
-#
+{notes}#
 # Not the same as with Torchyard:
 # - the network is not cut off in the steps that do not fetch, and nothing is kept from the
 #   files of this machine;
@@ -49,6 +49,9 @@ _HEAD: Final = """\
 #   killed;
 # - of the checks, only the import and the smoke tests are made, not those of options and libraries;
 # - steps run one after the other.
+#
+# Quoted text that looks like shell is meant for the shell that gets it.
+# shellcheck disable=SC2016
 """
 
 
@@ -82,15 +85,14 @@ def _numbered(plan: Plan) -> list[tuple[int, Step]]:
 def _head(plan: Plan, facts: ExportFacts) -> str:
     names = [f"{part.name} {part.recipe.version}".strip() for part in plan.components]
     default = f" ({plan.jobs} without it)" if plan.jobs else " (one for each core without it)"
-    text = _HEAD.format(
+    return _HEAD.format(
         name=comment(plan.name),
         title=comment(", ".join(names)),
         default=default,
         folder=comment(plan.folder),
         sources=comment(facts.sources),
+        notes="".join(f"# Note: {comment(note)}\n" for note in plan.notes),
     )
-    notes = [f"# Note: {comment(note)}\n" for note in plan.notes]
-    return text + ("#\n" + "".join(notes) if notes else "")
 
 
 def _places(plan: Plan) -> str:
@@ -101,7 +103,9 @@ def _places(plan: Plan) -> str:
 
 def _shared(plan: Plan) -> str:
     lines = exports(shared_by_most(plan.steps), one_line=False)
-    return "\n".join(("# For all steps", *(line.strip(" ") for line in lines), ""))
+    jobs = " ".join(f'{name}="$JOBS"' for name in JOB_VARIABLES)
+    limit = ("# For steps that compile", "limit_jobs() {", f"    export {jobs}", "}", "")
+    return "\n".join(("# For all steps", *(line.strip(" ") for line in lines), "", *limit))
 
 
 def _variables_function(name: str, difference: Difference, users: tuple[str, ...]) -> str:
@@ -114,8 +118,7 @@ def _step_function(plan: Plan, step: Step, number: int, names: Mapping[Differenc
     lines = [f"# {comment(step.name)}: {comment(step.title)}", f"{_function(number, step)}() ("]
     lines += _own_variables(plan, step, names)
     if step.compiles:
-        values = " ".join(f'{name}="$JOBS"' for name in JOB_VARIABLES)
-        lines.append(f"    export {values}")
+        lines.append("    limit_jobs")
     lines += step_statements(plan, step, one_line=False)
     return "\n".join((*lines, ") </dev/null", ""))
 

@@ -35,7 +35,7 @@ _NOT_A_PROGRAM: Final = re.compile(
     r"|fc|fg|fi|for|getopts|hash|if|in|jobs|local|read|readonly|return|set|shift|then|times|trap"
     r"|type|ulimit|umask|unalias|unset|until|wait|while"
     # functions of exported scripts
-    r"|step|show|freeze|in_root|variables_\d+|step_\d+_\w*"
+    r"|step|show|freeze|limit_jobs|in_root|variables_\d+|step_\d+_\w*"
 )
 
 

@@ -74,6 +74,7 @@ def _head(plan: Plan, facts: ExportFacts) -> list[str]:
         ),
         f"  network   allowed in {', '.join(fetching) or 'no step'}; cut off in all others",
     ]
+    lines += [f"  missing   {_one_line(text)}: it cannot be run here" for text in plan.missing]
     lines += [f"  note      {_one_line(note)}" for note in plan.notes]
     return lines
 
