@@ -1,0 +1,178 @@
+"""The first real error of a log, whoever knows its cause, and the command that failed.
+
+Follows messages over several lines: CMake's blocks, Python's tracebacks (the last exception is the
+error), ninja's FAILED blocks. Sees only the lines that could matter, in order, while one of these
+is open every line. Knows nothing of signatures.
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchyard.build.diagnosis.error_lines import is_error, is_wrapper
+from torchyard.build.diagnosis.log_blocks import shortened
+from torchyard.build.diagnosis.verdict import FailedCommand, FirstError
+
+__all__ = ["FirstErrorFinder"]
+
+_TEXT_LENGTH = 1000
+_COMMAND_LENGTH = 64 * 1024
+_TRACEBACK_LINES = 400
+_WRAPPED_LINES = 6
+_WRAPPED_LENGTH = 500
+_TRACEBACK = re.compile(r"(?P<indent>[\s|+>]*)Traceback \(most recent call last\):")
+_REPLACED = re.compile(r"[\s|]*During handling of the above exception, another exception")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$", re.ASCII)
+_FAILED = re.compile(r"\s*FAILED: (?:\[code=(?P<code>\d+)\] )?(?P<target>.*)")
+_FAILED_END = re.compile(r"\s*(?:\[\d+/\d+\] |ninja: |FAILED: )")
+_MAKE_FAILED = re.compile(
+    r"g?make(?:\[\d+\])?: \*\*\* \[(?:[^\]:]*:\d+: )?(?P<target>[^\]]+)\] Error (?P<code>\d+)"
+)
+_TRY_COMPILE_BEGIN = re.compile(r".*\bChange Dir: .*(?:CMakeTmp|CMakeScratch|TryCompile)")
+_TRY_COMPILE_END = re.compile(r"-- |CMake |(?:ninja|g?make): ")
+
+_SURE, _LIKELY, _WEAK = 0, 1, 2
+
+
+class FirstErrorFinder:
+    """Keeps the best error so far; the earliest of the surest kind wins."""
+
+    def __init__(self) -> None:
+        self._best: tuple[int, FirstError] | None = None
+        self.failed_command: FailedCommand | None = None
+        self.in_failed_block = False
+        self.command_follows = False
+        self._traceback_indent = -1
+        self._traceback_lines = 0
+        self._exception: FirstError | None = None
+        self._trying = False
+
+    @property
+    def found(self) -> FirstError | None:
+        """The first real error."""
+        return self._best[1] if self._best else None
+
+    @property
+    def wants_every_line(self) -> bool:
+        """Whether a message is open whose next lines count, whatever is in them."""
+        return (
+            self.command_follows
+            or self._traceback_indent >= 0
+            or self.in_failed_block
+            or self._exception is not None
+        )
+
+    def see(self, line: int, text: str) -> None:
+        """One line, in the order of the log."""
+        if self.command_follows:
+            self._take_command(text)
+            return
+        text = shortened(text)
+        if self._noise(text):
+            return
+        if self._exception is not None and text.strip():
+            self._decide_exception(replaced=_REPLACED.match(text) is not None)
+        if failed := _FAILED.match(text):
+            self._begin_failed(line, failed)
+            return
+        if self.in_failed_block and _FAILED_END.match(text):
+            self.in_failed_block = False
+        if self._traceback_indent >= 0 and self._in_traceback(line, text):
+            return
+        if traceback := _TRACEBACK.match(text):
+            self._traceback_indent = len(traceback["indent"])
+            self._traceback_lines = 0
+            return
+        if stated := is_error(text):
+            self._keep(line, text, stated.tool, weak=stated.weak)
+        elif make := _MAKE_FAILED.match(text):
+            self._begin_make_failed(line, make)
+
+    def see_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
+        """A whole `CMake Error` with its line breaks undone, and the lines it was made of.
+
+        A compiler's or a downloader's own words inside it say more than CMake's about them. CMake
+        wraps long lines, so a message without a place of its own goes on in the next ones.
+        """
+        for index, (number, text) in enumerate(inner):
+            stated = is_error(text)
+            if stated is None or stated.weak:
+                continue
+            length = _WRAPPED_LINES if stated.tool == "program" else 1
+            said = " ".join(part.strip() for _, part in inner[index : index + length])
+            self._keep(number, said[:_WRAPPED_LENGTH], stated.tool)
+            return
+        self._keep(line, message, "cmake")
+
+    def end(self) -> None:
+        """The log is over."""
+        self._decide_exception(replaced=False)
+
+    def _keep(self, line: int, text: str, tool: str, *, weak: bool = False) -> None:
+        sureness = _WEAK if weak else _SURE if self.in_failed_block else _LIKELY
+        if self._best is None or sureness < self._best[0]:
+            error = FirstError(line=line, text=text.strip()[:_TEXT_LENGTH], tool=tool)
+            self._best = (sureness, error)
+
+    def _begin_failed(self, line: int, failed: re.Match[str]) -> None:
+        self._traceback_indent = -1
+        self.in_failed_block = True
+        self.command_follows = True
+        if self.failed_command is None or not self.failed_command.command:
+            code = int(failed["code"]) if failed["code"] else None
+            target = failed["target"].strip()[:_TEXT_LENGTH]
+            self.failed_command = FailedCommand(
+                target=target, command="", line=line, exit_code=code
+            )
+
+    def _begin_make_failed(self, line: int, make: re.Match[str]) -> None:
+        if self.failed_command is None:
+            self.failed_command = FailedCommand(
+                target=make["target"][:_TEXT_LENGTH],
+                command="",
+                line=line,
+                exit_code=int(make["code"]),
+            )
+
+    def _take_command(self, text: str) -> None:
+        self.command_follows = False
+        known = self.failed_command
+        if known is not None and not known.command:
+            self.failed_command = FailedCommand(
+                target=known.target,
+                command=text.strip()[:_COMMAND_LENGTH],
+                line=known.line,
+                exit_code=known.exit_code,
+            )
+
+    def _in_traceback(self, line: int, text: str) -> bool:
+        """Whether the line belongs to the open traceback."""
+        self._traceback_lines += 1
+        if self._traceback_lines > _TRACEBACK_LINES:
+            self._traceback_indent = -1
+            return False
+        body = text[self._traceback_indent :]
+        deeper = len(text) - len(text.lstrip(" |+>")) > self._traceback_indent
+        if deeper or not body.strip():
+            return True
+        if _EXCEPTION.match(body) and not text[: self._traceback_indent].strip(" |+>"):
+            self._exception = FirstError(line=line, text=body.strip()[:_TEXT_LENGTH], tool="python")
+            self._traceback_indent = -1
+            return True
+        return False  # a line of another process in between; the exception may still come
+
+    def _decide_exception(self, *, replaced: bool) -> None:
+        """Keep the exception that ended a traceback, unless handling it raised the next one."""
+        if self._exception is not None and not replaced:
+            kept = self._exception
+            self._keep(kept.line, kept.text, "python", weak=is_wrapper(kept.text))
+        self._exception = None
+
+    def _noise(self, text: str) -> bool:
+        """Whether the line is output of a check that CMake makes by compiling."""
+        if _TRY_COMPILE_BEGIN.match(text):
+            self._trying = True
+        elif self._trying and _TRY_COMPILE_END.match(text):
+            self._trying = False
+            return True
+        return self._trying

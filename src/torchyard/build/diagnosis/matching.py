@@ -1,0 +1,141 @@
+"""Which signatures match a log, and where. Sees one text at a time and keeps a bounded record."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torchyard.build.diagnosis.fragments import required_fragments
+from torchyard.build.diagnosis.log_blocks import shortened
+from torchyard.build.diagnosis.signature import Signature
+from torchyard.build.diagnosis.verdict import Evidence
+
+__all__ = ["Matcher", "Sighting"]
+
+_EVIDENCE_KEPT = 3
+_EVIDENCE_LENGTH = 400
+_VALUE_LENGTH = 200
+_LINES_KEPT = 200
+_NEAR_KEPT = 8
+
+
+@dataclass
+class Sighting:
+    """What was seen of one signature."""
+
+    signature: Signature
+    evidence: list[Evidence] = field(default_factory=list)
+    lines: set[int] = field(default_factory=set)
+    values: dict[str, str] = field(default_factory=dict)
+    matches: int = 0
+    in_failed_block: bool = False
+
+
+@dataclass
+class _Seen:
+    """A match of `any` that still waits for its company."""
+
+    line: int
+    text: str
+    values: dict[str, str]
+    in_failed_block: bool
+
+
+class Matcher:
+    """All signatures against a stream of texts."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self.signatures = signatures
+        self.by_fragment: dict[bytes, list[tuple[int, bool, int]]] = {}
+        """Fragment -> (signature, whether the pattern is in `any`, its index there)."""
+        self._any = [_compiled(signature.any) for signature in signatures]
+        self._all = [_compiled(signature.all) for signature in signatures]
+        for index, signature in enumerate(signatures):
+            for is_any, patterns in ((True, signature.any), (False, signature.all)):
+                for at, pattern in enumerate(patterns):
+                    for fragment in required_fragments(pattern):
+                        key = fragment.encode("ascii")
+                        self.by_fragment.setdefault(key, []).append((index, is_any, at))
+        self._waiting: dict[int, deque[_Seen]] = {}
+        self._company: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
+        self.sightings: dict[int, Sighting] = {}
+
+    def see(
+        self,
+        line: int,
+        text: str,
+        fragments: Iterable[bytes],
+        *,
+        in_failed_block: bool = False,
+        known: Collection[int] = (),
+    ) -> set[int]:
+        """Try the patterns that the fragments found in the text belong to.
+
+        `known` are signatures that have matched the same message already; the ones that match now
+        are returned.
+        """
+        text = shortened(text)
+        tried = {key for fragment in fragments for key in self.by_fragment.get(fragment, ())}
+        matched: set[int] = set()
+        for index, is_any, at in sorted(tried):
+            patterns = self._any if is_any else self._all
+            match = None if index in known else patterns[index][at].search(text)
+            if match is None:
+                continue
+            matched.add(index)
+            values = _values(match)
+            if not is_any:
+                self._company[index, at] = (line, values)
+                self._join(index)
+            elif self.signatures[index].all:
+                waiting = self._waiting.setdefault(index, deque(maxlen=_NEAR_KEPT))
+                if not waiting or waiting[-1].line != line:
+                    waiting.append(_Seen(line, text, values, in_failed_block))
+                self._join(index)
+            else:
+                self._sight(index, _Seen(line, text, values, in_failed_block))
+        return matched
+
+    def _join(self, index: int) -> None:
+        """Sight the waiting matches whose company is near enough."""
+        signature = self.signatures[index]
+        company = [self._company.get((index, at)) for at in range(len(signature.all))]
+        for seen in list(self._waiting.get(index, ())):
+            values = dict(seen.values)
+            for other in company:
+                if other is None:
+                    return
+                if signature.window and abs(other[0] - seen.line) > signature.window:
+                    break
+                values.update(other[1])
+            else:
+                self._sight(index, _Seen(seen.line, seen.text, values, seen.in_failed_block))
+                self._waiting[index].remove(seen)
+
+    def _sight(self, index: int, seen: _Seen) -> None:
+        sighting = self.sightings.setdefault(index, Sighting(self.signatures[index]))
+        if seen.line in sighting.lines:
+            return
+        sighting.matches += 1
+        sighting.in_failed_block |= seen.in_failed_block
+        if len(sighting.lines) < _LINES_KEPT:
+            sighting.lines.add(seen.line)
+        if len(sighting.evidence) < _EVIDENCE_KEPT:
+            text = seen.text.strip()[:_EVIDENCE_LENGTH]
+            sighting.evidence.append(Evidence(line=seen.line, text=text))
+        for name, value in seen.values.items():
+            sighting.values.setdefault(name, value)
+
+
+def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    return [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in patterns]
+
+
+def _values(match: re.Match[str]) -> dict[str, str]:
+    return {
+        name: value.strip()[:_VALUE_LENGTH]
+        for name, value in match.groupdict().items()
+        if value and value.strip()
+    }

@@ -1,0 +1,149 @@
+"""One pass over a log: which lines are looked at, and messages of CMake put together again.
+
+Most of a log is progress lines and commands; they are passed over by their beginning. The rest is
+searched for literal fragments block by block, and only lines with one, or lines of a message that
+is open, are looked at one by one. Decides nothing: the matcher and the finder do.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from torchyard.build.diagnosis.error_lines import ERROR_FRAGMENTS
+from torchyard.build.diagnosis.first_error import FirstErrorFinder
+from torchyard.build.diagnosis.gate import Gate
+from torchyard.build.diagnosis.log_blocks import Block, as_text, shortened
+from torchyard.build.diagnosis.matching import Matcher
+
+__all__ = ["Scan"]
+
+_CMAKE_HEADER = re.compile(r"(?P<indent>\s*)CMake (?P<kind>Error|Warning)(?: \(dev\))?(?:[ :]|$)")
+_CALL_STACK = re.compile(r"\s*Call Stack \(most recent call first\)")
+_CMAKE_LINES = 200
+# The bulk of every log, and never an error: progress of ninja and make with the command, lines of
+# source under a compiler's message, and a compiler's warnings and notes.
+_PASSED_OVER = re.compile(
+    rb"\s*(?:\[\s*\d+(?:/\d+|%)\]\s|\d* +\| )|[^\s:]+:\d+:\d+: (?:warning|note): "
+)
+_PROGRESS_MARK = b"[0/0] -"
+
+
+@dataclass
+class _CMakeMessage:
+    """A message of CMake that is not over yet."""
+
+    line: int
+    header: str
+    indent: int
+    error: bool
+    inner: list[tuple[int, str]] = field(default_factory=list)
+    in_call_stack: bool = False
+
+    def joined(self) -> str:
+        """The message without its line breaks and without CMake's call stack."""
+        return " ".join(" ".join([self.header, *(text for _, text in self.inner)]).split())
+
+
+class Scan:
+    """Feeds what matters of a log to the matcher and to the finder of the first error."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self.finder = FirstErrorFinder()
+        self.lines = 0
+        self._gate = Gate((*matcher.by_fragment, *ERROR_FRAGMENTS))
+        self._cmake: _CMakeMessage | None = None
+
+    def feed(self, block: Block) -> None:
+        """The next block of the log."""
+        self.lines = block.last
+        numbers, lines = _worth_a_look(block)
+        hits = self._gate.hits(b"\n".join(lines).lower())
+        at = 0
+        for hit in sorted(hits):
+            while at < hit and self._open:
+                self._look(numbers[at], as_text(lines[at]), [])
+                at += 1
+            self._look(numbers[hit], as_text(lines[hit]), hits[hit])
+            at = hit + 1
+        while at < len(lines) and self._open:
+            self._look(numbers[at], as_text(lines[at]), [])
+            at += 1
+
+    def end(self) -> None:
+        """The log is over."""
+        self._close_cmake()
+        self.finder.end()
+
+    @property
+    def _open(self) -> bool:
+        return self._cmake is not None or self.finder.wants_every_line
+
+    def _look(self, number: int, text: str, found: list[bytes]) -> None:
+        if self._cmake is not None and not self._continues_cmake(number, text):
+            self._close_cmake()
+        if self._cmake is not None:
+            return
+        header = _CMAKE_HEADER.match(text)
+        if header is None or self.finder.command_follows:
+            self._pass_on(number, text, found)
+            return
+        self._cmake = _CMakeMessage(
+            line=number,
+            header=shortened(text).strip(),
+            indent=len(header["indent"]),
+            error=header["kind"] == "Error",
+        )
+
+    def _pass_on(self, number: int, text: str, found: list[bytes]) -> None:
+        self.finder.see(number, text)
+        if found:
+            self.matcher.see(number, text, found, in_failed_block=self.finder.in_failed_block)
+
+    def _continues_cmake(self, number: int, text: str) -> bool:
+        """Whether the line belongs to the open message; keeps it if it does."""
+        message = self._cmake
+        if message is None or len(message.inner) >= _CMAKE_LINES:
+            return False
+        if _CALL_STACK.match(text):
+            message.in_call_stack = True
+            return True
+        if text.strip() and len(text) - len(text.lstrip()) <= message.indent:
+            return False
+        if text.strip() and not message.in_call_stack:
+            message.inner.append((number, shortened(text)))
+        return True
+
+    def _close_cmake(self) -> None:
+        message, self._cmake = self._cmake, None
+        if message is None:
+            return
+        joined = message.joined()
+        if message.error:
+            self.finder.see_cmake_error(message.line, joined, message.inner)
+        failed = self.finder.in_failed_block
+        known = self.matcher.see(
+            message.line, joined, self._found_in(joined), in_failed_block=failed
+        )
+        for number, text in message.inner:
+            found = self._found_in(text)
+            self.matcher.see(number, text, found, in_failed_block=failed, known=known)
+
+    def _found_in(self, text: str) -> list[bytes]:
+        lowered = text.lower().encode("utf-8", "replace")
+        return [fragment for fragment in self.matcher.by_fragment if fragment in lowered]
+
+
+def _worth_a_look(block: Block) -> tuple[list[int], list[bytes]]:
+    """Numbers and texts of the lines, with a short mark for all that is passed over in a row."""
+    numbers: list[int] = []
+    kept: list[bytes] = []
+    for number, raw in block.lines():
+        if _PASSED_OVER.match(raw) is None:
+            numbers.append(number)
+            kept.append(raw)
+        elif b"]" in raw[:20] and (not kept or kept[-1] is not _PROGRESS_MARK):
+            numbers.append(number)
+            kept.append(_PROGRESS_MARK)
+    return numbers, kept

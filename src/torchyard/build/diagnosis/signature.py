@@ -1,0 +1,227 @@
+"""The known causes of failed builds: what they look like, why they are, what mends them.
+
+They are data, in the TOML files beside this module, checked when they are read: an unknown key, a
+pattern that could not be searched for quickly, or a placeholder that nothing fills is an error.
+Reads those files and nothing else; logs are not its business.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from torchyard.build.diagnosis.fragments import required_fragments
+from torchyard.core.records import decode, nearest_hint
+from torchyard.errors import UsageError
+
+__all__ = [
+    "Case",
+    "Level",
+    "Signature",
+    "SignatureRow",
+    "load_signatures",
+    "parse_signatures",
+    "placeholders",
+    "signature_rows",
+]
+
+Level = Literal["fatal", "general", "loss", "notice"]
+"""`fatal` names one cause; `general` a class of errors that a fatal one on the same line explains
+better; `loss` goes on with less than was asked for; `notice` is noise that worries people."""
+
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_SHORTEST_FRAGMENT = 4
+_FLAGS = re.IGNORECASE | re.ASCII
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Advice for some releases or machines only."""
+
+    since: str = ""
+    """First release it is for."""
+    before: str = ""
+    """First release it is not for."""
+    machines: tuple[str, ...] = ()
+    remedy: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """One known cause.
+
+    Patterns are regular expressions that ignore case and see one line each, or one whole message
+    of CMake with its line breaks undone.
+    """
+
+    id: str
+    title: str
+    cause: str
+    remedy: tuple[str, ...]
+    level: Level = "fatal"
+    any: tuple[str, ...] = ()
+    """One of these must match."""
+    all: tuple[str, ...] = ()
+    """Each of these must match as well, within `window` lines of it."""
+    window: int = 20
+    """0 means anywhere in the log."""
+    exit_codes: tuple[int, ...] = ()
+    """One of these is enough by itself, without any line."""
+    network: bool = False
+    """The names that an offline build asked for are enough by themselves, and fill {names}."""
+    since: str = ""
+    before: str = ""
+    machines: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    cases: tuple[Case, ...] = ()
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Values of placeholders that a pattern may leave without a capture."""
+    explains: tuple[str, ...] = ()
+    """Ids of causes that are only consequences when this one is there."""
+    references: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    """Logs of the tests that show it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    signature: tuple[Signature, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignatureRow:
+    """One line of the reference page."""
+
+    id: str
+    title: str
+    level: str
+    signs: tuple[str, ...]
+    cause: str
+    remedy: tuple[str, ...]
+    references: tuple[str, ...]
+
+
+@cache
+def load_signatures() -> tuple[Signature, ...]:
+    """All shipped signatures, in the order of their files."""
+    folder = files("torchyard.build.diagnosis") / "signatures"
+    texts = sorted(
+        (entry.name, entry.read_text(encoding="utf-8"))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    )
+    found = tuple(item for name, text in texts for item in parse_signatures(text, where=name))
+    _check_together(found)
+    return found
+
+
+def parse_signatures(text: str, *, where: str) -> tuple[Signature, ...]:
+    """The signatures of one file; raises UsageError with the file, the key and the mend."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: {error}", hint="mend the TOML there") from None
+    found = decode(_File, raw, where=where).signature
+    for signature in found:
+        _check(signature, where)
+    return found
+
+
+def placeholders(texts: Iterable[str]) -> set[str]:
+    """The names that the texts want filled in."""
+    return {name for text in texts for name in _PLACEHOLDER.findall(text)}
+
+
+def signature_rows() -> tuple[SignatureRow, ...]:
+    """The reference of all signatures, for a generated page."""
+    return tuple(
+        SignatureRow(
+            id=signature.id,
+            title=_worded(signature.title, signature),
+            level=signature.level,
+            signs=_signs(signature),
+            cause=_worded(signature.cause, signature),
+            remedy=tuple(_worded(text, signature) for text in _all_remedies(signature)),
+            references=signature.references,
+        )
+        for signature in load_signatures()
+    )
+
+
+def _worded(text: str, signature: Signature) -> str:
+    return _PLACEHOLDER.sub(lambda m: signature.defaults.get(m[1], m[1].upper()), text)
+
+
+def _signs(signature: Signature) -> tuple[str, ...]:
+    """What to look for, readable: the fragments of each pattern, and what needs no line."""
+    signs = [" / ".join(sorted(required_fragments(pattern))) for pattern in signature.any]
+    signs += [f"exit code {code}" for code in signature.exit_codes]
+    return tuple(dict.fromkeys(signs))
+
+
+def _all_remedies(signature: Signature) -> tuple[str, ...]:
+    return signature.remedy + tuple(text for case in signature.cases for text in case.remedy)
+
+
+def _check(signature: Signature, where: str) -> None:
+    here = f"{where}: signature {signature.id!r}"
+    if not _ID.fullmatch(signature.id):
+        raise UsageError(f"{here}: an id is words of a-z and 0-9, joined by '-'", hint="rename it")
+    if not (signature.any or signature.exit_codes or signature.network):
+        raise UsageError(f"{here}: nothing can match it", hint="give patterns in `any`")
+    for pattern in signature.any + signature.all:
+        _check_pattern(pattern, here)
+    _check_placeholders(signature, here)
+
+
+def _check_pattern(pattern: str, here: str) -> None:
+    try:
+        re.compile(pattern, _FLAGS)
+    except re.error as error:
+        raise UsageError(f"{here}: {pattern!r} is no pattern: {error}", hint="mend it") from None
+    fragments = required_fragments(pattern)
+    if not fragments or min(map(len, fragments)) < _SHORTEST_FRAGMENT:
+        raise UsageError(
+            f"{here}: {pattern!r} has no literal part that every match contains",
+            why="such a pattern would have to be tried on every line of the log",
+            hint=f"give it at least {_SHORTEST_FRAGMENT} literal characters in a row",
+        )
+
+
+def _check_placeholders(signature: Signature, here: str) -> None:
+    wanted = placeholders((signature.title, signature.cause, *_all_remedies(signature)))
+    wanted |= placeholders(signature.commands)
+    wanted |= placeholders(text for case in signature.cases for text in case.commands)
+    names = [set(re.compile(pattern, _FLAGS).groupindex) for pattern in signature.any]
+    always = set.intersection(*names) if names else set()
+    if signature.exit_codes or signature.network:
+        always = set()
+    for pattern in signature.all:
+        always |= set(re.compile(pattern, _FLAGS).groupindex)
+    filled = always | set(signature.defaults)
+    for name in sorted(wanted - filled):
+        raise UsageError(
+            f"{here}: nothing fills the placeholder {{{name}}} in every case",
+            hint=f"capture it with (?P<{name}>...) in every pattern, or give defaults.{name}; "
+            + nearest_hint(name, sorted(filled), what="name"),
+        )
+
+
+def _check_together(found: tuple[Signature, ...]) -> None:
+    ids = [signature.id for signature in found]
+    for twice in sorted({name for name in ids if ids.count(name) > 1}):
+        raise UsageError(f"the signature {twice!r} is there twice", hint="remove one of them")
+    for signature in found:
+        for other in signature.explains:
+            if other not in ids:
+                raise UsageError(
+                    f"the signature {signature.id!r} explains the unknown {other!r}",
+                    hint=nearest_hint(other, ids, what="id"),
+                )

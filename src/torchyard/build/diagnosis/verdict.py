@@ -1,0 +1,81 @@
+"""What a diagnosis says, as data. Knows nothing of how a log is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchyard.build.diagnosis.signature import Level
+
+__all__ = ["Cause", "Diagnosis", "Evidence", "FailedCommand", "FirstError"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A line of the log that a cause was recognised by."""
+
+    line: int
+    """Number of the line in the log, from 1; 0 for what no line says, such as an exit code."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One recognised cause, with the values of this log filled in."""
+
+    id: str
+    title: str
+    level: Level
+    cause: str
+    remedy: tuple[str, ...]
+    commands: tuple[str, ...]
+    """To be read before they are run: captured values in them are quoted for a shell."""
+    references: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    """The first lines that show it; `matches` says how many there are."""
+    matches: int
+    values: dict[str, str] = field(default_factory=dict)
+    """What the patterns captured, by name."""
+    consequence_of: str = ""
+    """Id of the cause that explains this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstError:
+    """The first line that is really an error, whoever knows its cause."""
+
+    line: int
+    text: str
+    tool: str
+    """Who says it: compiler, linker, cmake, ninja, make, python, pip, git, apt, shell, ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedCommand:
+    """The command that ninja, or the target that make, reports as failed."""
+
+    target: str
+    command: str
+    """Empty where only the target is known (make)."""
+    line: int
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """All that a log tells about a failure."""
+
+    causes: tuple[Cause, ...]
+    """The likeliest root cause first, consequences of others last."""
+    first_error: FirstError | None
+    failed_command: FailedCommand | None
+    lines: int
+    """Length of the log."""
+    log: str = ""
+    """Path of the log, when it was read from a file."""
+    exit_code: int | None = None
+
+    @property
+    def root(self) -> Cause | None:
+        """The likeliest cause that can end a build; a mere loss or notice is none."""
+        first = self.causes[0] if self.causes else None
+        return first if first is not None and first.level in {"fatal", "general"} else None
