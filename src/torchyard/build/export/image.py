@@ -189,7 +189,8 @@ def _run_time_variables(plan: Plan) -> Variables:
     found: dict[str, str] = {}
     for component in plan.components:
         steps = [step for step in plan.steps if step.component == component.name]
-        for name, value in dict(steps[-1].variables).items():
+        # The last step sees the component as its users do, without options of the build.
+        for name, value in (dict(steps[-1].variables) if steps else {}).items():
             if name in _AT_RUN_TIME:
                 is_path = name in SEARCH_PATHS
                 found[name] = joined_path(found.get(name, ""), value) if is_path else value

@@ -131,7 +131,7 @@ def _own_variables(plan: Plan, step: Step, names: Mapping[Difference, str]) -> l
 def _freeze(plan: Plan, names: Mapping[Difference, str]) -> tuple[str, ...]:
     """The list of Python packages, made anew each time: it costs a second."""
     command = freeze_command(plan, str(_freeze_file(plan)))
-    if command is None:
+    if command is None or not plan.steps:
         return ()
     last = plan.steps[-1]
     step = replace(last, actions=(command,))
@@ -150,7 +150,7 @@ def _calls(plan: Plan) -> str:
     for number, step in _numbered(plan):
         mark = f"{re.sub(r'[^A-Za-z0-9._-]', '-', step.name)}.{prints[step.name][:16]}"
         lines.append(f"step {quoted(step.name)} {mark} {_function(number, step)}")
-    if freeze_command(plan, ""):
+    if freeze_command(plan, "") and plan.steps:
         lines.append("freeze")
     lines.append(f"printf '\\nbuilt: %s\\n' {quoted(plan.folder)}")
     return "\n".join(lines) + "\n"

@@ -51,21 +51,21 @@ def export_text(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
         lines += _difference(difference, earlier)
         earlier[step.name] = difference
         lines += [f"{_INDENT}{line}" for line in _actions(plan, step)]
-    return (ExportedFile(name="plan.txt", text="\n".join(lines) + "\n"),)
+    return (ExportedFile(name="plan.txt", text="\n".join(map(_one_line, lines)) + "\n"),)
 
 
 def _head(plan: Plan, facts: ExportFacts) -> list[str]:
     done = sum(step.name in facts.done for step in plan.steps)
     root = next((step.root for step in plan.steps if step.root), "")
     fetching = [step.name for step in plan.steps if step.network]
-    why = f" ({_one_line(plan.jobs_why)})" if plan.jobs_why else ""
+    why = f" ({plan.jobs_why})" if plan.jobs_why else ""
     lines = [
         f"plan {plan.name}",
-        f"  folder    {_one_line(plan.folder)}",
-        f"  sources   {_one_line(facts.sources)}",
+        f"  folder    {plan.folder}",
+        f"  sources   {facts.sources}",
     ]
     if root:
-        lines.append(f"  root      {_one_line(root)}: steps marked so run inside this Debian")
+        lines.append(f"  root      {root}: steps marked so run inside this Debian")
     lines += [
         f"  jobs      {plan.jobs or 'not chosen yet'}{why}",
         (
@@ -74,8 +74,8 @@ def _head(plan: Plan, facts: ExportFacts) -> list[str]:
         ),
         f"  network   allowed in {', '.join(fetching) or 'no step'}; cut off in all others",
     ]
-    lines += [f"  missing   {_one_line(text)}: it cannot be run here" for text in plan.missing]
-    lines += [f"  note      {_one_line(note)}" for note in plan.notes]
+    lines += [f"  missing   {text}: it cannot be run here" for text in plan.missing]
+    lines += [f"  note      {note}" for note in plan.notes]
     return lines
 
 
@@ -86,8 +86,8 @@ def _component(component: Component) -> list[str]:
     if component.needs:
         lines.append(f"    needs   {', '.join(component.needs)}")
     lines += [
-        f"    source  {_one_line(component.source)}",
-        f"    tree    {_one_line(component.tree)}",
+        f"    source  {component.source}",
+        f"    tree    {component.tree}",
     ]
     return lines
 
@@ -100,11 +100,11 @@ def _step(plan: Plan, step: Step, number: int, *, done: bool) -> list[str]:
         *((f"compiles, {plan.jobs or '?'} at once",) if step.compiles else ()),
     ]
     marked = f" [{'; '.join(marks)}]" if marks else ""
-    lines = [f"{number:3}. {step.name}: {_one_line(step.title)}{marked}"]
+    lines = [f"{number:3}. {step.name}: {step.title}{marked}"]
     if step.needs:
         lines.append(f"{_INDENT}after: {', '.join(step.needs)}")
-    lines += [f"{_INDENT}depends on {name}: {_one_line(value)}" for name, value in step.inputs]
-    lines += [f"{_INDENT}makes: {_one_line(path)}" for path in step.creates]
+    lines += [f"{_INDENT}depends on {name}: {value}" for name, value in step.inputs]
+    lines += [f"{_INDENT}makes: {path}" for path in step.creates]
     return lines
 
 
@@ -127,7 +127,7 @@ def _difference(difference: Difference, earlier: Mapping[str, Difference]) -> li
 
 
 def _variables(variables: Variables) -> list[str]:
-    return [f"{_one_line(name)}={_one_line(value)}" for name, value in dict(variables).items()]
+    return [f"{name}={value}" for name, value in dict(variables).items()]
 
 
 def _actions(plan: Plan, step: Step) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _actions(plan: Plan, step: Step) -> Iterator[str]:
         if isinstance(action, Command):
             folder = action.folder or plan.folder
             if folder != here:
-                yield f"in {_one_line(folder)}"
+                yield f"in {folder}"
                 here = folder
             yield from _command(plan, step, action)
         else:
@@ -164,9 +164,9 @@ def _other(plan: Plan, action: Action) -> list[str]:
 
 def _command(plan: Plan, step: Step, command: Command) -> list[str]:
     prompt = "root$ " if step.root and command.inside_root else "$ "
-    lines = [f"# {_one_line(why)}" for why in _reasons(plan, step, command)]
+    lines = [f"# {why}" for why in _reasons(plan, step, command)]
     words = command_text(command.argv, own_variables(step, command))
-    text = [_one_line(line) for line in wrapped(words, "").split("\n")]
+    text = wrapped(words, "").split("\n")
     lines.append(prompt + text[0])
     return [*lines, *(" " * len(prompt) + line for line in text[1:])]
 
@@ -187,12 +187,12 @@ def _file(action: WriteFile) -> list[str]:
     digest = hashlib.sha256(content).hexdigest()[:16]
     program = ", a program" if action.executable else ""
     size = format_bytes(len(content))
-    lines = [f"write {_one_line(action.path)} ({size}, sha256 {digest}{program})"]
+    lines = [f"write {action.path} ({size}, sha256 {digest}{program})"]
     text = action.text.split("\n")
     if text[-1] == "":
         text.pop()
     shown = text if len(text) <= _WHOLE_LINES else text[:_FIRST_LINES]
-    lines += [f"  | {_one_line(line)}" for line in shown]
+    lines += [f"  | {line}" for line in shown]
     if len(shown) < len(text):
         lines.append(f"  | ... {len(text) - len(shown)} more lines")
     return lines
