@@ -10,7 +10,7 @@ from torchyard.build.sources import fetch_actions
 from torchyard.core.build_plan import Action, Command, Component, Step, Variables, Verify
 from torchyard.errors import UsageError
 
-__all__ = ["fetch_step", "tree_step", "verify_step"]
+__all__ = ["copy_actions", "fetch_step", "tree_step", "verify_step"]
 
 
 def fetch_step(component: Component, home: YardHome, variables: Variables) -> Step:
@@ -44,34 +44,44 @@ def tree_step(
     Builds write into the source tree (PyTorch's code generation does), so no two builds share one.
     The copy appears under its name only when patches and preparation went well.
     """
-    recipe, part = component.recipe, f"{component.tree}.part"
-    actions: list[Action] = [
+    part = f"{component.tree}.part"
+    copy, inputs = copy_actions(component, part)
+    actions = (
         Command(argv=("rm", "-rf", part, component.tree)),
         Command(argv=("mkdir", "-p", str(Path(component.tree).parent))),
-        Command(argv=("cp", "-a", "--reflink=auto", component.source, part)),
-    ]
-    inputs: list[tuple[str, str]] = []
-    for name in recipe.patches:
-        path = Path(recipe.folder, name)
-        inputs.append((f"patch {name}", _digest(path, f"{recipe.name}: patches")))
-        actions.append(Command(argv=("patch", "-p1", "--forward", "-i", str(path)), folder=part))
-    actions += [
-        Command(argv=command.run, folder=str(Path(part, command.folder)))
-        for command in recipe.prepare
-    ]
-    actions.append(Command(argv=("mv", part, component.tree)))
+        *copy,
+        Command(argv=("mv", part, component.tree)),
+    )
     return Step(
         name=f"{component.name}/tree",
         component=component.name,
         title="make the working copy",
-        actions=tuple(actions),
+        actions=actions,
         needs=needs,
         variables=variables,
         root=root,
         creates=(component.tree,),
         kept=False,
-        inputs=tuple(inputs),
+        inputs=inputs,
     )
+
+
+def copy_actions(
+    component: Component, folder: str
+) -> tuple[tuple[Action, ...], tuple[tuple[str, str], ...]]:
+    """How a patched and prepared copy of the source gets into a folder; checksums of the patches."""
+    recipe = component.recipe
+    actions: list[Action] = [Command(argv=("cp", "-a", "--reflink=auto", component.source, folder))]
+    inputs: list[tuple[str, str]] = []
+    for name in recipe.patches:
+        path = Path(recipe.folder, name)
+        inputs.append((f"patch {name}", _digest(path, f"{recipe.name}: patches")))
+        actions.append(Command(argv=("patch", "-p1", "--forward", "-i", str(path)), folder=folder))
+    actions += [
+        Command(argv=command.run, folder=str(Path(folder, command.folder)))
+        for command in recipe.prepare
+    ]
+    return tuple(actions), tuple(inputs)
 
 
 def verify_step(

@@ -78,8 +78,9 @@ class BuildSession:
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             if self.identity is not None:
-                identity = to_json_text(encode(self.identity), indent=1) + "\n"
-                replace_file(self.folder.request_file, identity)
+                # With the cache: another one would be another launcher in every compile command.
+                asked = {**encode(self.identity), "cache": self.cache}
+                replace_file(self.folder.request_file, to_json_text(asked, indent=1) + "\n")
             watch = CompileWatch(
                 plan=self.plan,
                 folder=self.folder,
@@ -109,11 +110,9 @@ class BuildSession:
     def _finish(self, *, ran: bool) -> None:
         """Write what the build is used through, and its record, where they are not there yet."""
         folder = self.folder
-        if not ran and folder.record_file.exists():
+        if self.identity is None or (not ran and folder.record_file.exists()):
             return
         python = write_runtime_files(self.plan, folder)
-        if self.identity is None:
-            return
         last = self.plan.steps[-1]
         performer = self._performer(
             last, {**passed_through(self.environ), **dict(last.variables)}, lambda _: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -10,13 +11,14 @@ from torchyard.build.changing import (
     build_steps,
     chosen_components,
     clean,
+    read_cache,
     read_request,
-    update_plan,
 )
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import YardHome
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
+from torchyard.build.updating import settle, update_plan
 from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.errors import UsageError
 from torchyard.workflow.build_run import (
@@ -34,10 +36,10 @@ def update_build(
     name: str, components: tuple[str, ...], *, jobs: str, listener: BuildListener
 ) -> BuildOutcome:
     """Bring sources to the newest, then build what changed."""
-    planned = _planned(name, BuildChoices(name=name, jobs=jobs))
+    choices = _choices(name, jobs=jobs)
+    planned = _planned(name, choices)
     parts = chosen_components(planned.plan, components)
     updates = update_plan(planned.plan, parts, planned.home)
-    moved: tuple[str, ...] = ()
     if updates is None:
         listener(BuildEvent(kind="note", text="no source of this build can move: all are pinned"))
     else:
@@ -51,11 +53,7 @@ def update_build(
         result = session.run()
         for error in result.failed.values():
             raise error
-        moved = tuple(step.component for step in updates.steps)
-    first = tuple(
-        build_steps(planned.plan, component, from_configure=True)[0] for component in moved
-    )
-    choices = BuildChoices(name=name, jobs=jobs, selection=Selection(start_from=first))
+        settle(planned.plan, updates)
     return run_build(planned, choices, listener)
 
 
@@ -69,11 +67,11 @@ def rebuild_component(
     listener: BuildListener,
 ) -> BuildOutcome:
     """Compile what was edited in a working copy, install and check it."""
-    planned = _planned(name, BuildChoices(name=name, jobs=jobs))
+    planned = _planned(name, _choices(name, jobs=jobs))
     part = chosen_components(planned.plan, (component,) if component else ())[-1]
     steps = build_steps(planned.plan, part.name, from_configure=from_configure)
     selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
-    choices = BuildChoices(name=name, jobs=jobs, selection=selection, doctor=False)
+    choices = replace(_choices(name, jobs=jobs), selection=selection, doctor=False)
     return run_build(planned, choices, listener)
 
 
@@ -88,6 +86,11 @@ def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Pat
     folder = planned.home.build(name)
     with only_run(folder.lock_file):
         return clean(planned.plan, folder, chosen_components(planned.plan, components), chosen)
+
+
+def _choices(name: str, *, jobs: str) -> BuildChoices:
+    """How the build was built before."""
+    return BuildChoices(name=name, jobs=jobs, cache=read_cache(name, YardHome.default()))
 
 
 def _planned(name: str, choices: BuildChoices) -> PlannedBuild:

@@ -1,0 +1,104 @@
+"""Brings the sources and working copies of a build to the newest, without losing its objects.
+
+A whole new working copy, patched and prepared, is made beside the old one; then only what differs
+goes over to the old one. So a file that did not change keeps its time, and what was built from it
+stays. Says what to do; `sync_tree` does the last part.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.build.changing import build_steps
+from torchyard.build.component_steps import copy_actions
+from torchyard.build.layout import BuildFolder, YardHome
+from torchyard.build.sources import fetch_actions, update_actions
+from torchyard.build.step_state import touch
+from torchyard.core.build_plan import Action, Command, Component, Plan, Step, fingerprints
+
+__all__ = ["settle", "update_plan"]
+
+_SYNC: Final = str(Path(__file__).resolve().with_name("sync_tree.py"))
+
+
+def update_plan(plan: Plan, components: Iterable[Component], home: YardHome) -> Plan | None:
+    """A plan that brings sources and working copies to the newest; None when nothing can move."""
+    steps: list[Step] = []
+    for part in components:
+        steps += _steps(plan, part, home)
+    return replace(plan, steps=tuple(steps), notes=()) if steps else None
+
+
+def settle(plan: Plan, updates: Plan) -> None:
+    """After the updates: sources and working copies are what the plan wants of them."""
+    folder = BuildFolder(folder=Path(plan.folder))
+    prints = fingerprints(plan)
+    moved = {step.component for step in updates.steps}
+    for step in plan.steps:
+        what = step.name.partition("/")[2]
+        if step.component in moved and what in ("fetch", "tree"):
+            state = folder.state(step.name)
+            if what == "tree" and not Path(plan.component(step.component).tree).exists():
+                # Removed to save space: it is made from the new source.
+                state.unlink(missing_ok=True)
+            else:
+                touch(step, state, prints[step.name])
+
+
+def _steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
+    source = Path(part.source)
+    ask = update_actions if source.exists() else fetch_actions
+    fresh = ask(
+        part.recipe.source,
+        destination=source,
+        downloads=home.downloads,
+        where=f"{part.name}: source",
+    )
+    if not fresh.actions:
+        return ()
+    fetch = next(step for step in plan.steps if step.name == f"{part.name}/fetch")
+    tree = next(step for step in plan.steps if step.name == f"{part.name}/tree")
+    listed, new = f"{part.tree}.listed", f"{part.tree}.part"
+    has_tree = Path(part.tree).exists()
+    known: tuple[Action, ...] = ()
+    if has_tree and source.exists():
+        # Files that the source has now, so that those it has no longer can be removed.
+        known = (_sync("list", part.source, listed),)
+    steps = [
+        Step(
+            name=f"{part.name}/update",
+            component=part.name,
+            title="bring the source to the newest",
+            actions=(*known, *fresh.actions),
+            variables=fetch.variables,
+            network=True,
+        )
+    ]
+    if has_tree:
+        first = build_steps(plan, part.name, from_configure=True)[0]
+        state = str(BuildFolder(folder=Path(plan.folder)).state(first))
+        copy, _ = copy_actions(part, new)
+        steps.append(
+            Step(
+                name=f"{part.name}/update-tree",
+                component=part.name,
+                title="bring the working copy to the newest",
+                actions=(
+                    Command(argv=("rm", "-rf", new)),
+                    *copy,
+                    _sync("sync", new, part.tree, listed, state),
+                ),
+                needs=(steps[0].name,),
+                variables=tree.variables,
+                root=tree.root,
+            )
+        )
+    return tuple(steps)
+
+
+def _sync(*words: str) -> Command:
+    return Command(argv=(sys.executable, "-I", "-S", _SYNC, *words), inside_root=False)

@@ -1,0 +1,176 @@
+"""Where sources come from, by the commands a user types: branches that move, locks, archives."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from build_projects import commit, git, library, repository, write
+from build_yard import Yard, call
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+PATCH = """\
+--- a/one.c
++++ b/one.c
+@@ -1,2 +1,2 @@
+ #include "tiny.h"
+-int tiny_one(void) { return 1; }
++int tiny_one(void) { return 11; }
+"""
+RECIPE = """\
+name = "moving"
+builder = "cmake"
+patches = ["loud.patch"]
+
+[source.git]
+url = "{url}"
+ref = "main"
+
+[environment]
+use = "current"
+
+[[prepare]]
+run = ["sh", "-c", "sed -i 's/2 \\\\* FACTOR/3 * FACTOR/' two.c; echo generated > generated.h"]
+
+[verify]
+files = ["lib/libtiny.so"]
+"""
+ALWAYS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow"}
+
+
+class Moving:
+    """A build of the tip of a branch, with a patch and a prepare command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.yard = Yard(home=folder / "home", variables={**ALWAYS, "GIT_CONFIG_VALUE_0": "always"})
+        self.origin = library(folder / "origin")
+        url = repository(self.origin)
+        recipe = write(
+            folder / "recipe", {"moving.toml": RECIPE.format(url=url), "loud.patch": PATCH}
+        )
+        self.words = (str(recipe / "moving.toml"), "--name", "moving", "--cache", "none")
+        self.tree = self.yard.folder("moving") / "trees" / "moving"
+
+    def answers(self, build: str = "moving") -> tuple[int, int]:
+        made = self.yard.folder(build) / "prefix" / "lib" / "libtiny.so"
+        return call(made, "tiny_one"), call(made, "tiny_two")
+
+    def compiled(self) -> list[str]:
+        return self.yard.compiled("moving", "moving")
+
+    def recorded_commit(self, build: str = "moving") -> str:
+        return str(self.yard.record(build)["components"][0]["source"]["commit"])
+
+    def change(self, old: str, new: str, message: str) -> str:
+        text = (self.origin / "two.c").read_text()
+        assert old in text
+        (self.origin / "two.c").write_text(text.replace(old, new))
+        return commit(self.origin, message)
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Moving:
+    made = Moving(tmp_path)
+    made.yard.build(*made.words)
+    assert made.answers() == (11, 3), "patch and prepare command took effect"
+    assert made.recorded_commit() == git(made.origin, "rev-parse", "HEAD")
+    return made
+
+
+@needs_git
+def test_update_moves_to_the_tip_with_patches_and_preparation(moving: Moving) -> None:
+    before = len(moving.compiled())
+    tip = moving.change("FACTOR 1", "FACTOR 10", "ten times")
+    assert "nothing to do" in moving.yard.build(*moving.words).out, "a branch moves by update only"
+    moving.yard.build("update", "moving")
+    assert moving.answers() == (11, 30)
+    assert moving.recorded_commit() == tip
+    assert git(moving.tree, "rev-parse", "HEAD") == tip
+    assert moving.compiled()[before:] == ["two.c.o", "libtiny.so"]
+    assert "nothing to do" in moving.yard.build(*moving.words).out
+    # A file that the branch no longer has goes, and what the preparation made stays.
+    (moving.origin / "unused.txt").write_text("x")
+    commit(moving.origin, "with a file")
+    moving.yard.build("update", "moving")
+    assert (moving.tree / "unused.txt").exists()
+    (moving.origin / "unused.txt").unlink()
+    commit(moving.origin, "without it")
+    moving.yard.build("update", "moving")
+    assert not (moving.tree / "unused.txt").exists()
+    assert (moving.tree / "generated.h").exists()
+    assert moving.compiled()[before:] == ["two.c.o", "libtiny.so"]
+
+
+@needs_git
+def test_update_of_what_is_at_the_tip_compiles_nothing(moving: Moving) -> None:
+    before = moving.compiled()
+    moving.yard.build("update", "moving")
+    assert moving.compiled() == before
+    assert moving.answers() == (11, 3)
+
+
+@needs_git
+def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
+    moving: Moving, tmp_path: Path
+) -> None:
+    first = moving.recorded_commit()
+    lock = tmp_path / "moving.lock.toml"
+    assert f"wrote {lock}" in moving.yard.build("lock", "moving", "--output", str(lock)).err
+    assert first in lock.read_text()
+    moving.change("FACTOR 1", "FACTOR 10", "ten times")
+    moving.yard.build(moving.words[0], "--name", "newest", "--cache", "none")
+    assert moving.answers("newest") == (11, 30)
+    words = (moving.words[0], "--cache", "none", "--locked", str(lock))
+    moving.yard.build(*words, "--name", "again")
+    assert moving.answers("again") == (11, 3)
+    assert moving.recorded_commit("again") == first
+    ended = moving.yard.build(*words, "--name", "again", "--set", "LOUD=true", code=2)
+    assert "options.LOUD is not as it was locked" in ended.err
+
+
+def archive(folder: Path, source: Path) -> tuple[Path, str]:
+    """A tarball of a folder, and its checksum."""
+    path = folder / "tiny-1.0.tar.gz"
+    subprocess.run(["tar", "-C", str(source.parent), "-czf", str(path), source.name], check=True)
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tarball_words(url: str, sha256: str) -> tuple[str, ...]:
+    return (
+        *("generic", "--name", "tiny", "--cache", "none", "--no-doctor"),
+        *("--set", f"source.tarball.url={url}", "--set", f"source.tarball.sha256={sha256}"),
+    )
+
+
+def test_a_wrong_checksum_names_both_and_leaves_nothing(yard: Yard, tmp_path: Path) -> None:
+    path, sha256 = archive(tmp_path, library(tmp_path / "tiny"))
+    wrong = "0" * 64
+    ended = yard.build(*tarball_words(path.as_uri(), wrong), code=5)
+    assert path.name in ended.err
+    assert wrong in ended.err
+    assert sha256 in ended.err
+    left = [item for item in (yard.home / "downloads").rglob("*.tar.gz*") if item.is_file()]
+    assert not [item for item in left if item.stat().st_size]
+    assert not list((yard.home / "sources").glob("*"))
+    # The right checksum, and nothing of the first attempt is in the way.
+    yard.build(*tarball_words(path.as_uri(), sha256))
+    assert call(yard.folder("tiny") / "prefix" / "lib" / "libtiny.so", "tiny_two") == 2
+    assert yard.record("tiny")["components"][0]["source"]["sha256"] == sha256
+
+
+def test_a_damaged_archive_of_the_right_checksum_is_not_half_unpacked(
+    yard: Yard, tmp_path: Path
+) -> None:
+    path, _ = archive(tmp_path, library(tmp_path / "tiny"))
+    path.write_bytes(path.read_bytes()[:-40])
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    ended = yard.build(*tarball_words(path.as_uri(), sha256), code=5)
+    assert "generic/fetch failed" in ended.err
+    sources = yard.home / "sources"
+    assert [item.name for item in sources.iterdir() if not item.name.endswith(".part")] == []
+    ended = yard.build(*tarball_words(path.as_uri(), sha256), code=5)
+    assert "generic/fetch failed" in ended.err
