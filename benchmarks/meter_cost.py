@@ -83,10 +83,12 @@ def compare(folder: Path, environments: Mapping[str, Mapping[str, str]], rounds:
     for what in ("cpu_s", "wall_s"):
         plain, metered = ([getattr(cost, what) for cost in costs[name]] for name in environments)
         ratios = [100 * (more / less - 1) for less, more in zip(plain, metered, strict=True)]
+        best = 100 * (min(metered) / min(plain) - 1)
         print(
             f"  {what[:-2]:4} {statistics.median(plain):7.2f} s plain, "
             f"{statistics.median(metered):7.2f} s metered: {statistics.median(ratios):+.2f} % "
-            f"(median of {rounds} pairs; {min(ratios):+.2f} to {max(ratios):+.2f} %)"
+            f"(median of {rounds} pairs; {min(ratios):+.2f} to {max(ratios):+.2f} %; "
+            f"fastest against fastest {best:+.2f} %)"
         )
 
 
@@ -136,7 +138,9 @@ def main() -> None:
             print(f"{count} {title}, cmake --build -j2")
             compare(tree, environments, options.rounds)
         log = read_meter_log(Path(variables["TORCHYARD_METER_LOG"]))
-        print(f"metered: {len(log.compiles)} compiles, {log.damaged_lines} damaged lines")
+        print(
+            f"metered: {len(log.compiles)} compiles, {log.waited_s:.2f} s waited for slots in all"
+        )
 
 
 if __name__ == "__main__":
