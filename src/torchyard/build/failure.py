@@ -25,7 +25,7 @@ def explain_failure(
     script = log.with_suffix(".reenter.sh")
     with suppress(TorchyardError):  # a full disk is what the error itself will tell
         replace_file(script, performer.reenter_script())
-        script.chmod(0o755)
+        script.chmod(0o700)  # addresses of proxies and indexes may hold a password
     release = next((part.release for part in plan.components if part.name == step.component), "")
     wanted = wanted_names(str(performer.wanted_file))
     diagnosis = diagnose(

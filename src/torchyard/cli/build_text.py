@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from torchyard.cli.build_progress import time_text
@@ -35,8 +36,9 @@ def outcome_text(outcome: BuildOutcome) -> str:
         lines.append(f"  jobs         {plan.jobs_why}")
     if outcome.python:
         lines.append(f"  interpreter  {outcome.python}")
-        lines.append(f"  measure it   torchyard bench --target {plan.name}={outcome.folder.folder}")
-    lines.append(f"  activate     . {outcome.folder.folder / 'activate'}")
+        target = shlex.quote(f"{plan.name}={outcome.folder.folder}")
+        lines.append(f"  measure it   torchyard bench --target {target}")
+    lines.append(f"  activate     . {shlex.quote(str(outcome.folder.folder / 'activate'))}")
     if outcome.folder.record_file.exists():
         lines.append(f"  record       {outcome.folder.record_file}")
     return printable("\n".join(lines))
