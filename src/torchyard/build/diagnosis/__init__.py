@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchyard.build.diagnosis.describe import describe
 from torchyard.build.diagnosis.diagnose import diagnose
-from torchyard.build.diagnosis.signature import SignatureRow, load_signatures, signature_rows
+from torchyard.build.diagnosis.reference import SignatureRow, signature_rows
+from torchyard.build.diagnosis.signature import load_signatures
 from torchyard.build.diagnosis.verdict import (
     Cause,
     Diagnosis,

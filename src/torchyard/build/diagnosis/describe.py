@@ -15,22 +15,24 @@ _COMMAND_SHOWN = 400
 def describe(diagnosis: Diagnosis) -> str:
     """Plain text, without a line break at its end."""
     parts: list[str] = []
-    root = diagnosis.root
-    if root is not None:
-        parts.append(_cause(root))
+    main = diagnosis.root
+    if main is None and diagnosis.first_error is None and diagnosis.causes:
+        main = diagnosis.causes[0]
+    if main is not None:
+        parts.append(_cause(main))
     elif diagnosis.first_error is not None:
         parts.append("The cause is not one of the known ones.")
-    elif not diagnosis.causes:
+    else:
         parts.append(f"No error can be seen in the {diagnosis.lines} lines of the log.")
     parts += _facts(diagnosis)
-    others = diagnosis.causes[1:] if root is not None else diagnosis.causes
+    others = diagnosis.causes[1:] if main is not None else diagnosis.causes
     if others:
         parts.append("\n".join(["Also seen:", *(_short(cause) for cause in others)]))
     return "\n\n".join(parts)
 
 
 def _cause(cause: Cause) -> str:
-    lines = [f"{cause.title} ({cause.id})"]
+    lines = [f"{cause.title} [{cause.id}]"]
     for evidence in cause.evidence:
         where = f"line {evidence.line}: " if evidence.line else ""
         lines.append(f"  {where}{evidence.text}")
@@ -68,7 +70,7 @@ def _facts(diagnosis: Diagnosis) -> list[str]:
 
 def _short(cause: Cause) -> str:
     why = f", follows from {cause.consequence_of}" if cause.consequence_of else ""
-    lines = [f"  - {cause.title} ({cause.id}{why})"]
+    lines = [f"  - {cause.title} [{cause.id}{why}]"]
     if cause.evidence and cause.evidence[0].line:
         lines.append(f"      line {cause.evidence[0].line}: {cause.evidence[0].text[:_WIDTH]}")
     if cause.remedy and not cause.consequence_of:

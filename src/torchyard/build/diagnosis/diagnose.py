@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from torchyard.build.diagnosis.gate import Gate
 from torchyard.build.diagnosis.log_blocks import read_blocks
-from torchyard.build.diagnosis.matching import Matcher
+from torchyard.build.diagnosis.matching import Patterns
 from torchyard.build.diagnosis.ranking import Circumstances, rank
-from torchyard.build.diagnosis.scan import Scan
+from torchyard.build.diagnosis.scan import Scan, gate_for
 from torchyard.build.diagnosis.signature import load_signatures
 from torchyard.build.diagnosis.verdict import Diagnosis
 from torchyard.errors import NotAllowed, UsageError
@@ -44,6 +46,12 @@ def diagnose(
     return _read(io.BytesIO(data), circumstances, log="")
 
 
+@cache
+def _shipped() -> tuple[Patterns, Gate]:
+    patterns = Patterns(load_signatures())
+    return patterns, gate_for(patterns)
+
+
 def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
@@ -56,12 +64,13 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _read(file: BinaryIO, circumstances: Circumstances, *, log: str) -> Diagnosis:
-    scan = Scan(Matcher(load_signatures()))
+    patterns, gate = _shipped()
+    scan = Scan(patterns, gate)
     for block in read_blocks(file):
         scan.feed(block)
     scan.end()
     return Diagnosis(
-        causes=rank(scan.matcher.signatures, scan.matcher.sightings, circumstances),
+        causes=rank(patterns.signatures, scan.matcher.sightings, circumstances),
         first_error=scan.finder.found,
         failed_command=scan.finder.failed_command,
         lines=scan.lines,

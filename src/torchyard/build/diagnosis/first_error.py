@@ -46,6 +46,8 @@ class FirstErrorFinder:
         self._traceback_lines = 0
         self._exception: FirstError | None = None
         self._trying = False
+        self.in_frames = False
+        """Whether the last line was a frame of a traceback: it quotes code, it says nothing."""
 
     @property
     def found(self) -> FirstError | None:
@@ -64,6 +66,7 @@ class FirstErrorFinder:
 
     def see(self, line: int, text: str) -> None:
         """One line, in the order of the log."""
+        self.in_frames = False
         if self.command_follows:
             self._take_command(text)
             return
@@ -111,7 +114,8 @@ class FirstErrorFinder:
     def _keep(self, line: int, text: str, tool: str, *, weak: bool = False) -> None:
         sureness = _WEAK if weak else _SURE if self.in_failed_block else _LIKELY
         if self._best is None or sureness < self._best[0]:
-            error = FirstError(line=line, text=text.strip()[:_TEXT_LENGTH], tool=tool)
+            text = text.strip()[:_TEXT_LENGTH]
+            error = FirstError(line=line, text=text, tool=tool, weak=weak)
             self._best = (sureness, error)
 
     def _begin_failed(self, line: int, failed: re.Match[str]) -> None:
@@ -154,6 +158,7 @@ class FirstErrorFinder:
         body = text[self._traceback_indent :]
         deeper = len(text) - len(text.lstrip(" |+>")) > self._traceback_indent
         if deeper or not body.strip():
+            self.in_frames = True
             return True
         if _EXCEPTION.match(body) and not text[: self._traceback_indent].strip(" |+>"):
             self._exception = FirstError(line=line, text=body.strip()[:_TEXT_LENGTH], tool="python")

@@ -1,8 +1,8 @@
 """A log of any size and any content, as blocks of clean lines in bounded memory.
 
-Colours are taken out, typographic quotes of gcc become plain ones, a carriage return ends a text
-without ending the line, and a very long line keeps its beginning and its end. Knows nothing of
-what the lines mean.
+Colours and the time stamps of build services are taken out, typographic quotes of gcc become plain
+ones, a carriage return ends a text without ending the line, and a very long line keeps its
+beginning and its end. Knows nothing of what the lines mean.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ _MATCH_HEAD = 3072
 
 # CSI sequences (colours, cursor), OSC sequences (titles, links), and the two-byte ones.
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+# What build services put before every line: a time (GitHub), a step and seconds (BuildKit), seconds
+# (Open Build Service).
+_STAMP = re.compile(
+    rb"^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z? |#\d+ \d+\.\d+ |\[ *\d+s\] )", re.MULTILINE
+)
+_STAMP_SEARCHED_BYTES = 2048
 _QUOTES = (
     (b"\xe2\x80\x98", b"'"),
     (b"\xe2\x80\x99", b"'"),
@@ -98,6 +104,8 @@ def _clean(data: bytes) -> bytes:
         data = data.replace(b"\r\n", b"\n")
     if b"\x1b" in data:
         data = _ESCAPE.sub(b"", data)
+    if _STAMP.search(data[:_STAMP_SEARCHED_BYTES]):
+        data = _STAMP.sub(b"", data)
     if b"\xe2\x80" in data:
         for typographic, plain in _QUOTES:
             data = data.replace(typographic, plain)

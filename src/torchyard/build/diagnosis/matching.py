@@ -12,10 +12,11 @@ from torchyard.build.diagnosis.log_blocks import shortened
 from torchyard.build.diagnosis.signature import Signature
 from torchyard.build.diagnosis.verdict import Evidence
 
-__all__ = ["Matcher", "Sighting"]
+__all__ = ["Matcher", "Patterns", "Sighting"]
 
 _EVIDENCE_KEPT = 3
 _EVIDENCE_LENGTH = 400
+_EVIDENCE_BEFORE = 60
 _VALUE_LENGTH = 200
 _LINES_KEPT = 200
 _NEAR_KEPT = 8
@@ -43,21 +44,28 @@ class _Seen:
     in_failed_block: bool
 
 
-class Matcher:
-    """All signatures against a stream of texts."""
+class Patterns:
+    """Signatures made ready to be searched for; costs more than most logs do, so made once."""
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self.signatures = signatures
+        self.any = [_compiled(signature.any) for signature in signatures]
+        self.all = [_compiled(signature.all) for signature in signatures]
         self.by_fragment: dict[bytes, list[tuple[int, bool, int]]] = {}
         """Fragment -> (signature, whether the pattern is in `any`, its index there)."""
-        self._any = [_compiled(signature.any) for signature in signatures]
-        self._all = [_compiled(signature.all) for signature in signatures]
         for index, signature in enumerate(signatures):
             for is_any, patterns in ((True, signature.any), (False, signature.all)):
                 for at, pattern in enumerate(patterns):
                     for fragment in required_fragments(pattern):
                         key = fragment.encode("ascii")
                         self.by_fragment.setdefault(key, []).append((index, is_any, at))
+
+
+class Matcher:
+    """All signatures against a stream of texts."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self.patterns = patterns
         self._waiting: dict[int, deque[_Seen]] = {}
         self._company: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
         self.sightings: dict[int, Sighting] = {}
@@ -77,10 +85,11 @@ class Matcher:
         are returned.
         """
         text = shortened(text)
-        tried = {key for fragment in fragments for key in self.by_fragment.get(fragment, ())}
+        by_fragment = self.patterns.by_fragment
+        tried = {key for fragment in fragments for key in by_fragment.get(fragment, ())}
         matched: set[int] = set()
         for index, is_any, at in sorted(tried):
-            patterns = self._any if is_any else self._all
+            patterns = self.patterns.any if is_any else self.patterns.all
             match = None if index in known else patterns[index][at].search(text)
             if match is None:
                 continue
@@ -89,18 +98,18 @@ class Matcher:
             if not is_any:
                 self._company[index, at] = (line, values)
                 self._join(index)
-            elif self.signatures[index].all:
+            elif self.patterns.signatures[index].all:
                 waiting = self._waiting.setdefault(index, deque(maxlen=_NEAR_KEPT))
                 if not waiting or waiting[-1].line != line:
-                    waiting.append(_Seen(line, text, values, in_failed_block))
+                    waiting.append(_Seen(line, _quoted(match), values, in_failed_block))
                 self._join(index)
             else:
-                self._sight(index, _Seen(line, text, values, in_failed_block))
+                self._sight(index, _Seen(line, _quoted(match), values, in_failed_block))
         return matched
 
     def _join(self, index: int) -> None:
         """Sight the waiting matches whose company is near enough."""
-        signature = self.signatures[index]
+        signature = self.patterns.signatures[index]
         company = [self._company.get((index, at)) for at in range(len(signature.all))]
         for seen in list(self._waiting.get(index, ())):
             values = dict(seen.values)
@@ -115,7 +124,7 @@ class Matcher:
                 self._waiting[index].remove(seen)
 
     def _sight(self, index: int, seen: _Seen) -> None:
-        sighting = self.sightings.setdefault(index, Sighting(self.signatures[index]))
+        sighting = self.sightings.setdefault(index, Sighting(self.patterns.signatures[index]))
         if seen.line in sighting.lines:
             return
         sighting.matches += 1
@@ -123,14 +132,23 @@ class Matcher:
         if len(sighting.lines) < _LINES_KEPT:
             sighting.lines.add(seen.line)
         if len(sighting.evidence) < _EVIDENCE_KEPT:
-            text = seen.text.strip()[:_EVIDENCE_LENGTH]
-            sighting.evidence.append(Evidence(line=seen.line, text=text))
+            sighting.evidence.append(Evidence(line=seen.line, text=seen.text))
         for name, value in seen.values.items():
             sighting.values.setdefault(name, value)
 
 
 def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
     return [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in patterns]
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """The line, or of a long one the part around what was recognised."""
+    text = match.string
+    begin = max(0, match.start() - _EVIDENCE_BEFORE) if len(text) > _EVIDENCE_LENGTH else 0
+    if match.end() <= _EVIDENCE_LENGTH:
+        begin = 0
+    quoted = text[begin : begin + _EVIDENCE_LENGTH].strip()
+    return f"... {quoted}" if begin else quoted
 
 
 def _values(match: re.Match[str]) -> dict[str, str]:

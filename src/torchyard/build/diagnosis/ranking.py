@@ -56,7 +56,8 @@ def rank(
     applying.sort(
         key=lambda s: (
             s.signature.id in explained,
-            _ORDER[s.signature.level],
+            # What no line of the log shows may be true and yet not why it failed.
+            max(_ORDER[s.signature.level], _ORDER["general"] if not s.lines else 0),
             not s.in_failed_block,
             min((e.line for e in s.evidence if e.line), default=1 << 62),
         )

@@ -14,9 +14,9 @@ from torchyard.build.diagnosis.error_lines import ERROR_FRAGMENTS
 from torchyard.build.diagnosis.first_error import FirstErrorFinder
 from torchyard.build.diagnosis.gate import Gate
 from torchyard.build.diagnosis.log_blocks import Block, as_text, shortened
-from torchyard.build.diagnosis.matching import Matcher
+from torchyard.build.diagnosis.matching import Matcher, Patterns
 
-__all__ = ["Scan"]
+__all__ = ["Scan", "gate_for"]
 
 _CMAKE_HEADER = re.compile(r"(?P<indent>\s*)CMake (?P<kind>Error|Warning)(?: \(dev\))?(?:[ :]|$)")
 _CALL_STACK = re.compile(r"\s*Call Stack \(most recent call first\)")
@@ -48,11 +48,12 @@ class _CMakeMessage:
 class Scan:
     """Feeds what matters of a log to the matcher and to the finder of the first error."""
 
-    def __init__(self, matcher: Matcher) -> None:
-        self.matcher = matcher
+    def __init__(self, patterns: Patterns, gate: Gate) -> None:
+        """`gate` lets through what the patterns and the finder want to see: see `gate_for`."""
+        self.matcher = Matcher(patterns)
         self.finder = FirstErrorFinder()
         self.lines = 0
-        self._gate = Gate((*matcher.by_fragment, *ERROR_FRAGMENTS))
+        self._gate = gate
         self._cmake: _CMakeMessage | None = None
 
     def feed(self, block: Block) -> None:
@@ -98,7 +99,7 @@ class Scan:
 
     def _pass_on(self, number: int, text: str, found: list[bytes]) -> None:
         self.finder.see(number, text)
-        if found:
+        if found and not self.finder.in_frames:
             self.matcher.see(number, text, found, in_failed_block=self.finder.in_failed_block)
 
     def _continues_cmake(self, number: int, text: str) -> bool:
@@ -132,7 +133,12 @@ class Scan:
 
     def _found_in(self, text: str) -> list[bytes]:
         lowered = text.lower().encode("utf-8", "replace")
-        return [fragment for fragment in self.matcher.by_fragment if fragment in lowered]
+        return [fragment for fragment in self.matcher.patterns.by_fragment if fragment in lowered]
+
+
+def gate_for(patterns: Patterns) -> Gate:
+    """Finds the lines that a signature or the first error may be in."""
+    return Gate((*patterns.by_fragment, *ERROR_FRAGMENTS))
 
 
 def _worth_a_look(block: Block) -> tuple[list[int], list[bytes]]:

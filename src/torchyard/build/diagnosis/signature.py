@@ -23,11 +23,10 @@ __all__ = [
     "Case",
     "Level",
     "Signature",
-    "SignatureRow",
+    "all_remedies",
     "load_signatures",
     "parse_signatures",
     "placeholders",
-    "signature_rows",
 ]
 
 Level = Literal["fatal", "general", "loss", "notice"]
@@ -95,19 +94,6 @@ class _File:
     signature: tuple[Signature, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignatureRow:
-    """One line of the reference page."""
-
-    id: str
-    title: str
-    level: str
-    signs: tuple[str, ...]
-    cause: str
-    remedy: tuple[str, ...]
-    references: tuple[str, ...]
-
-
 @cache
 def load_signatures() -> tuple[Signature, ...]:
     """All shipped signatures, in the order of their files."""
@@ -139,34 +125,8 @@ def placeholders(texts: Iterable[str]) -> set[str]:
     return {name for text in texts for name in _PLACEHOLDER.findall(text)}
 
 
-def signature_rows() -> tuple[SignatureRow, ...]:
-    """The reference of all signatures, for a generated page."""
-    return tuple(
-        SignatureRow(
-            id=signature.id,
-            title=_worded(signature.title, signature),
-            level=signature.level,
-            signs=_signs(signature),
-            cause=_worded(signature.cause, signature),
-            remedy=tuple(_worded(text, signature) for text in _all_remedies(signature)),
-            references=signature.references,
-        )
-        for signature in load_signatures()
-    )
-
-
-def _worded(text: str, signature: Signature) -> str:
-    return _PLACEHOLDER.sub(lambda m: signature.defaults.get(m[1], m[1].upper()), text)
-
-
-def _signs(signature: Signature) -> tuple[str, ...]:
-    """What to look for, readable: the fragments of each pattern, and what needs no line."""
-    signs = [" / ".join(sorted(required_fragments(pattern))) for pattern in signature.any]
-    signs += [f"exit code {code}" for code in signature.exit_codes]
-    return tuple(dict.fromkeys(signs))
-
-
-def _all_remedies(signature: Signature) -> tuple[str, ...]:
+def all_remedies(signature: Signature) -> tuple[str, ...]:
+    """The advice for every release and machine."""
     return signature.remedy + tuple(text for case in signature.cases for text in case.remedy)
 
 
@@ -196,7 +156,7 @@ def _check_pattern(pattern: str, here: str) -> None:
 
 
 def _check_placeholders(signature: Signature, here: str) -> None:
-    wanted = placeholders((signature.title, signature.cause, *_all_remedies(signature)))
+    wanted = placeholders((signature.title, signature.cause, *all_remedies(signature)))
     wanted |= placeholders(signature.commands)
     wanted |= placeholders(text for case in signature.cases for text in case.commands)
     names = [set(re.compile(pattern, _FLAGS).groupindex) for pattern in signature.any]

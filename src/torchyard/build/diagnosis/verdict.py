@@ -47,6 +47,8 @@ class FirstError:
     text: str
     tool: str
     """Who says it: compiler, linker, cmake, ninja, make, python, pip, git, apt, shell, ..."""
+    weak: bool = False
+    """It only reports that something else failed, and nothing better was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,17 @@ class Diagnosis:
 
     @property
     def root(self) -> Cause | None:
-        """The likeliest cause that can end a build; a mere loss or notice is none."""
+        """The likeliest cause that can end a build; a mere loss or notice is none.
+
+        A general cause behind an error that nobody knows is taken for its consequence: after a
+        syntax error, a compiler that treats warnings as errors reports some of those, too.
+        """
         first = self.causes[0] if self.causes else None
-        return first if first is not None and first.level in {"fatal", "general"} else None
+        if first is None or first.level not in {"fatal", "general"}:
+            return None
+        error = self.first_error
+        if first.level == "general" and error is not None and not error.weak:
+            shown = [evidence.line for evidence in first.evidence if evidence.line]
+            if not shown or error.line < min(shown):
+                return None
+        return first
