@@ -18,6 +18,7 @@ from torchyard.build.compiler_cache import (
     cache_statistics,
     read_counts,
 )
+from torchyard.build.half_made import COPY_AGAIN, remove_half_copied
 from torchyard.build.layout import BuildFolder
 from torchyard.build.meter import (
     meter_variables,
@@ -65,6 +66,8 @@ class CompileWatch:
     """Variables of the user that every step gets."""
     times: dict[str, StepTimes] = field(default_factory=dict)
     """What each step of this run cost."""
+    created_at: float = field(default_factory=time.time)
+    """Seconds since 1970: a step that was first tried before then was cut off."""
     _running: dict[str, _Watched] = field(default_factory=dict)
 
     def begin(self, step: Step, since: float) -> Mapping[str, str]:
@@ -74,14 +77,19 @@ class CompileWatch:
         variables = {**self.passed, **dict(step.variables)}
         known = self.history.read(step.component)
         watched.remaining = RemainingTime(earlier=known.steps.get(step.name))
+        if since < self.created_at:
+            variables |= COPY_AGAIN
         if not step.compiles:
             return variables
-        recipe = self.plan.component(step.component).recipe
+        component = self.plan.component(step.component)
+        recipe = component.recipe
+        if since < self.created_at:
+            remove_half_copied(component)
         log = self.folder.meter_log(step.component)
         table = self.folder.meter / f"{step.component}.table"
         if log.exists():
             # A half-written object would be taken for whole by make, which looks at times only.
-            remove_unfinished(read_meter_log(log))
+            remove_unfinished(read_meter_log(log), below=self.folder.folder)
         write_table(table, memory_table(recipe, known))
         decision, before = self.cache_for(step)
         variables |= meter_variables(

@@ -31,8 +31,11 @@ def only_run(lock_file: Path) -> Iterator[None]:
                 f"another build runs in {lock_file.parent} (process {holder})",
                 hint="wait for it, or build under another name with --name",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise write_failed(lock_file, error, kept="what is there") from error
         yield
     finally:
         os.close(descriptor)

@@ -62,9 +62,9 @@ class StepPerformer:
     def perform(self) -> None:
         """Do all actions, in order; the log has every command and its output."""
         path = self.folder.log(self.step.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.wanted_file.unlink(missing_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.wanted_file.unlink(missing_ok=True)
             with path.open("wb") as log:
                 for action in self.step.actions:
                     self._perform(action, log)

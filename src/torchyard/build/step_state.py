@@ -14,7 +14,7 @@ from typing import Literal
 from torchyard.core.build_plan import Step
 from torchyard.core.records import decode, encode
 from torchyard.errors import UsageError
-from torchyard.results.durable import replace_file, to_json_text
+from torchyard.results.durable import replace_file, to_json_text, write_failed
 
 __all__ = ["StepState", "StepStatus", "is_fresh", "read_state", "touch", "write_state"]
 
@@ -48,7 +48,10 @@ def read_state(path: Path) -> StepState | None:
 
 def write_state(path: Path, state: StepState) -> None:
     """Put the state on disk, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failed(path, error, kept="what was built") from error
     replace_file(path, to_json_text(encode(state), indent=1) + "\n")
 
 

@@ -1,0 +1,181 @@
+"""Builds that are cut off: kill -9, Ctrl-C, half-written objects, two at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from build_projects import gated_library, write
+from build_yard import Yard, call, processes_with, wait_until
+from tests.build.sandbox_cases import needs_processes
+
+GENERATORS = ("Ninja", "Unix Makefiles")
+OTHERS = sorted(["total.cpp.o", *(f"part{number}.cpp.o" for number in range(8) if number != 3)])
+
+# A compiler that has begun to write its object when it stops, as one on a slow disk has.
+HALF_WRITING = """\
+#!/bin/sh
+for word; do
+    if [ "$last" = -o ]; then object=$word; fi
+    last=$word
+done
+case $last in
+*/part3.cpp)
+    if [ -e {hold} ]; then
+        echo half > "$object"
+        while [ -e {hold} ]; do sleep 0.1; done
+    fi ;;
+esac
+exec c++ "$@"
+"""
+
+
+class Gated:
+    """A library whose compiles are all done but one, which waits until it is cut off."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        self.yard = Yard(home=folder / "home")
+        self.gate = folder / "gate.h"
+        os.mkfifo(self.gate)
+        source = gated_library(folder / "source", self.gate)
+        self.words = (
+            *("generic", "--name", "gated", "--set", f"source.folder.path={source}"),
+            *("--cache", "none", "--jobs", "2", "--no-doctor", *words),
+        )
+        self.process: subprocess.Popen[str] | None = None
+
+    def start_and_wait(self) -> subprocess.Popen[str]:
+        """Build until only the held compile is left."""
+        self.process = self.yard.start(*self.words)
+        wait_until(self._is_held, "the other objects are there", among=self.process.args)
+        return self.process
+
+    def _is_held(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.yard.started_said()
+        if sorted(self.yard.compiled("gated")) != OTHERS:
+            return False
+        return any("cc1plus" in line or "compiler.sh" in line for line in self.compilers())
+
+    def compilers(self) -> list[str]:
+        return processes_with(str(self.yard.folder("gated")))
+
+    def open_gate(self) -> None:
+        self.gate.unlink()
+        self.gate.write_text("static int through_the_gate;\n")
+
+    def goes_on(self, *words: str) -> None:
+        """The same command brings it to the end, and compiles what was in flight, only."""
+        objects = self.yard.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir"
+        times = {name: (objects / name).stat().st_mtime_ns for name in OTHERS}
+        before = len(self.yard.compiled("gated"))
+        document = self.yard.build(*self.words, *words, "--json").json()
+        assert document["ran"] == ["generic/build", "generic/install", "generic/verify"]
+        assert self.yard.compiled("gated")[before:] == ["part3.cpp.o", "libgated.so"]
+        assert {name: (objects / name).stat().st_mtime_ns for name in OTHERS} == times
+        made = self.yard.folder("gated") / "prefix/lib/libgated.so"
+        assert call(made, "total") == sum(range(8))
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
+    made = Gated(tmp_path, "--set", f"cmake.generator={getattr(request, 'param', 'Ninja')}")
+    yield made
+    made.end()
+
+
+@needs_processes
+@pytest.mark.parametrize("gated", GENERATORS, indirect=True)
+def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gated) -> None:
+    gated.start_and_wait().kill()
+    wait_until(lambda: not gated.compilers(), "all compilers are gone")
+    assert gated.yard.state("gated", "generic/build")["status"] == "running"
+    gated.open_gate()
+    gated.goes_on()
+    times = {one["step"]: one for one in gated.yard.record("gated")["times"]}
+    assert times["generic/build"]["compiles"] == 10, "those of the killed run count, too"
+
+
+def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(gated: Gated) -> None:
+    process = gated.start_and_wait()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert gated.yard.started_said().endswith("error: interrupted\n")
+    assert "Traceback" not in gated.yard.started_said()
+    assert gated.compilers() == []
+    assert gated.yard.state("gated", "generic/build")["status"] == "interrupted"
+    gated.open_gate()
+    gated.goes_on()
+
+
+def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
+    process = gated.start_and_wait()
+    ended = gated.yard.build(*gated.words, code=4)
+    assert f"another build runs in {gated.yard.folder('gated')}" in ended.err
+    assert f"(process {process.pid})" in ended.err
+    assert "--name" in ended.err
+    for command in (("clean", "gated"), ("rebuild", "gated"), ("update", "gated")):
+        ended = gated.yard.build(*command, code=4)
+        assert f"(process {process.pid})" in ended.err, command
+    assert process.poll() is None
+    assert gated.compilers(), "the first one goes on"
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator: str) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    write(tmp_path, {"compiler.sh": HALF_WRITING.format(hold=hold)})
+    compiler = tmp_path / "compiler.sh"
+    compiler.chmod(0o755)
+    gated = Gated(
+        tmp_path,
+        *("--set", f"cmake.generator={generator}"),
+        *("--set", f'cmake.arguments=["-DCMAKE_CXX_COMPILER={compiler}"]'),
+    )
+    gated.open_gate()
+    process = gated.start_and_wait()
+    held = gated.yard.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir/part3.cpp.o"
+    wait_until(lambda: held.exists() and held.read_text() == "half\n", "the object is half there")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not gated.compilers(), "all compilers are gone")
+    assert held.read_text() == "half\n", "nobody cleaned up"
+    hold.unlink()
+    gated.goes_on()
+
+
+def test_kill_minus_nine_in_the_middle_of_a_copy(yard: Yard, tmp_path: Path) -> None:
+    """The working copy appears whole or not at all."""
+    source = gated_library(tmp_path / "source", tmp_path / "gate.h")
+    (tmp_path / "gate.h").write_text("\n")
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    hold.touch()
+    recipe = tmp_path / "prepared.toml"
+    recipe.write_text(
+        f'name = "prepared"\n[source.folder]\npath = "{source}"\n[environment]\nuse = "current"\n'
+        f"[[prepare]]\nrun = ['sh', '-c', 'echo no >> part1.cpp; touch {held}; "
+        f"while [ -e {hold} ]; do sleep 0.1; done; sed -i /^no/d part1.cpp']\n"
+    )
+    words = (str(recipe), "--name", "copied", "--cache", "none", "--no-doctor")
+    process = yard.start(*words)
+    wait_until(held.exists, "the preparation runs")
+    process.kill()
+    process.wait()
+    assert not (yard.folder("copied") / "trees" / "prepared").exists()
+    hold.unlink()
+    wait_until(lambda: not processes_with(str(hold)), "what it started is gone")
+    yard.build(*words)
+    assert call(yard.folder("copied") / "prefix/lib/libgated.so", "total") == sum(range(8))
