@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
+from torchyard.build.components import BuildRequest
 from torchyard.build.environments.base_variables import SYSTEM_PATH
 from torchyard.build.export import ExportFacts
 from torchyard.build.export.path_rewrite import PathRewrite
@@ -63,22 +63,9 @@ def shipped_plan(name: str, tmp_path: Path) -> Plan:
         recipe=recipe, variant=variant, version=version, settings={"": settings}, machine=machine
     )
     environ = {"HOME": "/home/user", "PATH": str(programs)}
-    plan = make_plan(
-        request,
-        home=YardHome(folder=Path(YARD)),
-        environ=environ,
-        resolved=_without_needs(resolve(request)),
-    )
+    plan = make_plan(request, home=YardHome(folder=Path(YARD)), environ=environ)
     rewrite = PathRewrite({sys.executable: PYTHON, str(programs): "/usr/local/bin"})
     return _same_everywhere(rewrite.apply(plan))
-
-
-def _without_needs(build: ResolvedBuild) -> ResolvedBuild:
-    """Variables that lead to needed components belong to the component, not to the environment."""
-    table = build.recipe.environment
-    own = {name: value for name, value in table.variables.items() if "{needs." not in value}
-    recipe = replace(build.recipe, environment=replace(table, variables=own))
-    return replace(build, recipe=recipe)
 
 
 def _same_everywhere(plan: Plan) -> Plan:

@@ -77,6 +77,19 @@ def test_the_base_fits_the_environment(name: str, base: str, gpu: str, tmp_path:
     assert image.gpu == gpu
 
 
+def test_a_named_version_of_python_is_had_from_its_image() -> None:
+    folder = "/yard/builds/x"
+    plan = hand_plan(
+        Command(argv=("python3.10", "-m", "venv", f"{folder}/env")),
+        folder=folder,
+        component=hand_component(folder, python=f"{folder}/env/bin/python"),
+        inputs=(("python", " "),),
+    )
+    image = image_of(plan, FACTS)
+    assert image.base.name == "python:3.10-slim-trixie"
+    assert commands_of(image.plan)[0].argv[0] == "python3"
+
+
 def test_a_named_base_is_taken(tmp_path: Path) -> None:
     plan = shipped_plan("cuda-venv", tmp_path)
     facts = replace(FACTS, base_image="example.org/mine:1")
@@ -104,6 +117,8 @@ def test_the_root_folder_is_gone(tmp_path: Path) -> None:
     assert not any("/root/" in word or word.endswith("trimmed/root") for word in words)
     assert any("build-dep" in command.argv for command in commands_of(image.plan))
     assert "dpkg-dev" in image.packages
+    makes = [command.argv for command in commands_of(image.plan) if "venv" in command.argv]
+    assert makes[0][0] == "/usr/bin/python3", "the root's own"
 
 
 def test_home_is_that_of_the_image(tmp_path: Path) -> None:

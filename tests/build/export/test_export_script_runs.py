@@ -256,6 +256,20 @@ def test_an_sdist_comes_through_pip(tmp_path: Path, fake_pip: Path) -> None:
     assert asked.endswith(" -- thing==1.0")
 
 
+def test_an_sdist_for_a_root_is_fetched_by_the_machine(tmp_path: Path, fake_pip: Path) -> None:
+    component = replace(
+        hand_component(tmp_path, python=str(fake_pip)), source="/yard/sources/thing"
+    )
+    action = SdistDownload(name="thing", version="1", path="/yard/sources/thing.part/files/x")
+    plan = hand_plan(action, folder=tmp_path, component=component)
+    inside = (Command(argv=("true",)),)
+    rooted = replace(plan.steps[0], name="thing/other", actions=inside, root="/yard/root")
+    text = write_script(replace(plan, steps=(*plan.steps, rooted)), tmp_path).read_text()
+    assert f"{fake_pip} -m pip download" not in text
+    (file,) = export_plan(plan, "script", ExportFacts(home="/yard"))
+    assert f"{fake_pip} -m pip download" in file.text
+
+
 def verified(tmp_path: Path, *snippets: str) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "build"
     smoke = tuple(SmokeTest(name=f"test {n}", python=text) for n, text in enumerate(snippets))

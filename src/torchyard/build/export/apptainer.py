@@ -77,8 +77,6 @@ def _head(image: Image) -> str:
         *input_lines(image),
     ]
     told = [f"# {comment(line)}".rstrip() for line in lines]
-    if re.search(r"\s|#", image.base.name):
-        raise UsageError(f"{image.base.name!r} names no image", hint="give one such as debian:13")
     return "\n".join(("Bootstrap: docker", f"From: {image.base.name}", "", *told)) + "\n"
 
 

@@ -30,12 +30,13 @@ done
 apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)' 'Created-By: Packages' |
     awk -v wanted="$suite" -v kinds="$kinds" '
         function pocket(name) { return index(name, "-") ? substr(name, index(name, "-") + 1) : "" }
-        { uri[NR] = $1; own[NR] = $2; part[NR] = $3; origin[NR] = $4 }
+        NF < 3 { next }
+        { total++; uri[total] = $1; own[total] = $2; part[total] = $3; origin[total] = $4 }
         $4 == "Debian" { debian = 1 }
         $4 == "Debian" && $2 == wanted { listed = 1 }
         END {
             count = split(kinds, kind, " ")
-            for (i = 1; i <= NR; i++) {
+            for (i = 1; i <= total; i++) {
                 if (debian && origin[i] != "Debian") continue
                 if (wanted == "") named = own[i]
                 else if (listed ? own[i] == wanted : pocket(own[i]) == pocket(wanted)) named = wanted

@@ -30,7 +30,6 @@ __all__ = ["dockerfile_text", "export_dockerfile"]
 
 _MOST_BYTES: Final = 128 * 1024 - 4096
 """Linux refuses a single argument of 128 KiB, and a RUN is one argument of a shell."""
-_IMAGE_NAME: Final = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
 _JOBS: Final = "${JOBS:-$(nproc)}"
 
 
@@ -73,7 +72,7 @@ def dockerfile_text(image: Image) -> str:
 
 def _head(image: Image) -> list[str]:
     names = [f"{part.name} {part.recipe.version}".strip() for part in image.plan.components]
-    tag = image.plan.name.lower()
+    tag = image.plan.name.lower().replace("+", "-")
     lines = [
         f"{image.plan.name}: {', '.join(names)}",
         "",
@@ -94,10 +93,6 @@ def _head(image: Image) -> list[str]:
 
 
 def _from(image: Image, stage: str) -> list[str]:
-    if not _IMAGE_NAME.fullmatch(image.base.name):
-        raise UsageError(
-            f"{image.base.name!r} names no image", hint="give a name such as debian:trixie-slim"
-        )
     return [f"FROM {image.base.name} AS {stage}", "USER root"]
 
 

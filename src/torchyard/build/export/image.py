@@ -142,17 +142,17 @@ def _inside_actions(step: Step, root: str, facts: ExportFacts) -> Iterator[Actio
         elif root and not action.inside_root and any(_below(word, root) for word in action.argv):
             continue  # keeps the root folder in order; the image is in order
         else:
-            yield replace(action, argv=_inside_argv(action.argv, facts))
+            yield replace(action, argv=_inside_argv(action.argv, facts, rooted=bool(root)))
 
 
-def _inside_argv(argv: tuple[str, ...], facts: ExportFacts) -> tuple[str, ...]:
-    """Programs of this machine's user become those of the image."""
+def _inside_argv(argv: tuple[str, ...], facts: ExportFacts, *, rooted: bool) -> tuple[str, ...]:
+    """Programs of this machine's user become those of the image; a root's own are there already."""
     name = PurePosixPath(argv[0]).name
     if name == "uv" and argv[1:2] == ("venv",):
         return ("python3", "-m", "venv", "--clear", "--", argv[-1])
     if name == "uv" and argv[1:4] == ("pip", "install", "--python"):
         return (argv[4], "-m", "pip", "install", *argv[5:])
-    if argv[1:3] == ("-m", "venv"):
+    if argv[1:3] == ("-m", "venv") and not rooted:
         return ("python3", *argv[1:])
     if name in CONDA_PROGRAMS:
         return (facts.conda_program or CONDA_PROGRAMS[name], *argv[1:])

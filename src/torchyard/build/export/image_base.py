@@ -6,6 +6,7 @@ said in the export, and each can be replaced by naming a base image.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -16,9 +17,12 @@ from torchyard.build.environments.conda import TOOLS
 from torchyard.build.export.contract import ExportFacts
 from torchyard.core.build_plan import AptSources, Command, Plan, SdistDownload, Step
 from torchyard.core.recipe import Recipe, Scalar
+from torchyard.errors import UsageError
 
 __all__ = ["ImageBase", "choose_base", "conda_tool", "gpu_of", "root_of", "system_packages"]
 
+_IMAGE_NAME: Final = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
+_PYTHON: Final = re.compile(r"python(3\.\d+)")
 _DEFAULT_SUITE: Final = "trixie"
 _SUITES: Final = ("trixie", "bookworm")
 _CUDA_IMAGE: Final = "nvidia/cuda:12.8.1-devel-ubuntu24.04"
@@ -72,6 +76,11 @@ class ImageBase:
 def choose_base(plan: Plan, facts: ExportFacts) -> ImageBase:
     """The image that fits the plan's environment, unless the user names one."""
     if facts.base_image:
+        if not _IMAGE_NAME.fullmatch(facts.base_image):
+            raise UsageError(
+                f"{facts.base_image!r} names no image",
+                hint="give a name such as debian:trixie-slim",
+            )
         return ImageBase(name=facts.base_image, why="named by you; it must have apt-get")
     root, suite = root_of(plan)
     if root:
@@ -162,11 +171,17 @@ def _all_variables(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _python_version(plan: Plan) -> str:
     """`3.12` of the interpreter that the virtual environment is made with, where it is known."""
-    inputs = [pair for step in plan.steps for pair in step.inputs if pair[0] == "python"]
-    version = inputs[0][1].split()[-1] if inputs and inputs[0][1].split() else ""
-    parts = version.split(".")
-    known = len(parts) > 1 and all(part.isdigit() for part in parts[:2])
-    return ".".join(parts[:2]) if known else ""
+    for step in plan.steps:
+        said = dict(step.inputs).get("python", "").rpartition(" ")[2].split(".")
+        if len(said) > 1 and all(part.isdigit() for part in said[:2]):
+            return ".".join(said[:2])
+        for action in step.actions:
+            if isinstance(action, Command) and action.argv[1:3] == ("-m", "venv"):
+                # A version that this machine does not have is planned by its bare name.
+                named = _PYTHON.fullmatch(PurePosixPath(action.argv[0]).name)
+                if named:
+                    return named[1]
+    return ""
 
 
 def _is_on(recipe: Recipe, option: str) -> bool:

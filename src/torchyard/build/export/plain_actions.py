@@ -6,6 +6,7 @@ runner does beyond that (sandbox, meter, checks of options and libraries) has no
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Final
@@ -28,6 +29,9 @@ __all__ = ["PlainAction", "check_commands", "freeze_command", "plain_actions", "
 PlainAction = Command | WriteFile
 
 _CHECK_SHA256: Final = """printf '%s  %s\\n' "$1" "$2" | sha256sum -c -"""
+_GLOB: Final = re.compile(r"[*?\[]")
+# find's `*` also matches `/`, so that `**` finds what it should, and now and then a little more.
+_FIND: Final = """cd "$1" && [ -n "$(find . -path "./$2" -print -quit)" ]"""
 _TAKE_ONLY_FILE: Final = """set -- "$1" "$2" "$1"/*
 if [ $# -ne 3 ]; then echo "pip left more than one file in $1" >&2; exit 1; fi
 mv -T -- "$3" "$2" && rmdir -- "$1\""""
@@ -69,13 +73,21 @@ def verify_actions(plan: Plan, action: Verify) -> tuple[PlainAction, ...]:
 def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
     """Files that must exist, the import and the smoke tests; the folder they run in is empty."""
     table = component.recipe.verify
-    argvs = [("test", "-e", str(PurePosixPath(component.prefix, name))) for name in table.files]
+    argvs = [_file_check(component.prefix, name) for name in table.files]
     snippets = [f"import {table.import_name}"] if table.import_name else []
     snippets += [test.python.strip("\n") for test in table.smoke]
     if not component.python:
         return tuple(argvs)
     # -I: neither the working folder nor PYTHONPATH nor the user's packages can be imported.
     return (*argvs, *((component.python, "-I", "-c", text) for text in snippets))
+
+
+def _file_check(prefix: str, pattern: str) -> tuple[str, ...]:
+    path = PurePosixPath(prefix, pattern)
+    if not _GLOB.search(pattern):
+        return ("test", "-e", str(path))
+    folder = "/" if pattern.startswith("/") else prefix
+    return ("sh", "-c", _FIND, "find", folder, str(path.relative_to(folder)))
 
 
 def _download(action: Download) -> tuple[PlainAction, ...]:
@@ -118,7 +130,12 @@ def _sdist(action: SdistDownload, python: str) -> tuple[PlainAction, ...]:
 
 
 def _python_beside(plan: Plan, path: str) -> str:
-    """The interpreter of the component that the sdist is for: its environment is made before."""
+    """The interpreter of the component that the sdist is for: its environment is made before.
+
+    One that belongs to a root folder does not run on the machine, where sources are fetched.
+    """
+    if any(step.root for step in plan.steps):
+        return "python3"
     owners = [part for part in plan.components if _is_source_of(part, path)]
     return next((part.python for part in owners if part.python), "python3")
 

@@ -39,8 +39,9 @@ _HEAD: Final = """\
 #   sh build.sh             do what is not done yet; run it again after a failure
 #   JOBS=2 sh build.sh      compile two files at once{default}
 #
-# Everything goes below {folder}
 # Sources are fetched to {sources}
+# Everything else goes below {folder}
+# To have everything done again, remove the folder by-hand there.
 {notes}#
 # Not the same as with Torchyard:
 # - the network is not cut off in the steps that do not fetch, and nothing is kept from the

@@ -37,8 +37,9 @@ RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/env; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     /opt/torchyard/arm-stack-2.5.0/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- scons numpy pillow ninja 'cmake<4' 'setuptools<80' wheel \
-        astunparse pyyaml 'cmake>=3.18,<4' 'typing-extensions>=4.8' requests
+        --disable-pip-version-check -- scons filelock 'typing-extensions>=4.10' networkx jinja2 \
+        fsspec sympy==1.13.1 numpy pillow ninja 'cmake<4' 'setuptools<80' wheel astunparse pyyaml \
+        'cmake>=3.18,<4' 'typing-extensions>=4.8' requests
 
 # arm-compute-library/fetch: fetch git https://github.com/ARM-software/ComputeLibrary at v25.02.1
 RUN set -eu; \
@@ -89,6 +90,15 @@ RUN set -eu; \
     sh -c 'exec scons -j "${CMAKE_BUILD_PARALLEL_LEVEL:-1}" "$@"' scons Werror=0 debug=0 neon=1 \
         opencl=0 embed_kernels=0 os=linux openmp=1 cppthreads=0 arch=armv8.2-a multi_isa=1 \
         build=native fixed_format_kernels=1 benchmark_tests=0 validation_tests=0 examples=0
+
+# arm-compute-library/verify: check the result
+RUN set -eu; \
+    export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/env; \
+    cd /opt/torchyard/arm-stack-2.5.0; \
+    rm -rf -- /opt/torchyard/arm-stack-2.5.0/check; \
+    mkdir -p -- /opt/torchyard/arm-stack-2.5.0/check; \
+    cd /opt/torchyard/arm-stack-2.5.0/check; \
+    test -e /opt/torchyard/arm-stack-2.5.0/trees/arm-compute-library/build/libarm_compute.so
 
 # openblas/fetch: fetch git https://github.com/OpenMathLib/OpenBLAS at v0.3.27
 RUN set -eu; \
@@ -546,6 +556,7 @@ ENV LD_LIBRARY_PATH="/opt/torchyard/arm-stack-2.5.0/prefix/lib"
 RUN set -eu; \
     nl=$(printf '\nx'); nl=${nl%x}; \
     cd "$(mktemp -d)"; \
+    test -e /opt/torchyard/arm-stack-2.5.0/trees/arm-compute-library/build/libarm_compute.so; \
     test -e /opt/torchyard/arm-stack-2.5.0/prefix/lib/libopenblas.so; \
     test -e /opt/torchyard/arm-stack-2.5.0/prefix/include/openblas/cblas.h; \
     /opt/torchyard/arm-stack-2.5.0/env/bin/python -I -c 'import torch'; \

@@ -55,11 +55,11 @@ RUN set -eu; \
         dependencies: \
         '  - "python"' \
         '  - "cuda-toolkit=12.8.0"' \
-        '  - "gcc_linux-64=13.3.0"' \
-        '  - "gxx_linux-64=13.3.0"' \
         '  - "magma=2.9"' \
         '  - "ninja"' \
         '  - "pip"' \
+        '  - "gcc_linux-64=13.3.0"' \
+        '  - "gxx_linux-64=13.3.0"' \
         '  - "cmake>=3.27,<4"' \
         >/opt/torchyard/pytorch-2.13.0-cuda/environment.yml.part; \
     mv -T -- /opt/torchyard/pytorch-2.13.0-cuda/environment.yml.part \
@@ -73,8 +73,9 @@ RUN set -eu; \
 RUN set -eu; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     /opt/torchyard/pytorch-2.13.0-cuda/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging \
-        pyyaml requests six 'typing-extensions>=4.10' build
+        --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
+        'sympy>=1.13.3' 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging pyyaml requests \
+        six build
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at v2.13.0
 RUN set -eu; \

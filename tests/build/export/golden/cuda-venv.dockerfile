@@ -39,8 +39,9 @@ RUN set -eu; \
 RUN set -eu; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     /opt/torchyard/pytorch-2.13.0-cuda/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging \
-        pyyaml requests six 'typing-extensions>=4.10' build
+        --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
+        'sympy>=1.13.3' 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging pyyaml requests \
+        six build
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at v2.13.0
 RUN set -eu; \

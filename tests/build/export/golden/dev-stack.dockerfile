@@ -36,9 +36,9 @@ RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
     cd /opt/torchyard/dev-stack-main; \
     /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- numpy pillow ninja 'cmake<4' 'scikit-build-core>=1.0' \
-        'cmake>=3.27' packaging pyyaml requests six 'typing-extensions>=4.10' 'setuptools<82' wheel \
-        cmake
+        --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
+        'sympy>=1.13.3' numpy pillow ninja 'cmake<4' 'scikit-build-core>=1.0' 'cmake>=3.27' \
+        packaging pyyaml requests six 'setuptools<82' wheel cmake
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at main
 RUN set -eu; \
@@ -176,7 +176,6 @@ RUN set -eu; \
     export TORCHVISION_USE_WEBP=0; \
     export TORCHVISION_USE_VIDEO_CODEC=0; \
     export TORCHVISION_USE_FFMPEG=0; \
-    export BUILD_VERSION=main; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/dev-stack-main/trees/torchvision; \
     /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps
@@ -257,7 +256,6 @@ RUN set -eu; \
     export USE_CUDA=0; \
     export BUILD_SOX=0; \
     export USE_FFMPEG=0; \
-    export BUILD_VERSION=main; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/dev-stack-main/trees/torchaudio; \
     /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps
@@ -324,6 +322,17 @@ RUN set -eu; \
         /opt/torchyard/dev-stack-main/trees/torchbench.part; \
     mv /opt/torchyard/dev-stack-main/trees/torchbench.part \
         /opt/torchyard/dev-stack-main/trees/torchbench
+
+# torchbench/requirements: install what its requirement files name
+RUN set -eu; \
+    export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/prefix:/opt/torchyard/dev-stack-main/env; \
+    export PYTHONPATH=/opt/torchyard/dev-stack-main/trees/torchbench; \
+    export CPATH=/opt/torchyard/dev-stack-main/prefix/include; \
+    export LIBRARY_PATH=/opt/torchyard/dev-stack-main/prefix/lib; \
+    export LD_LIBRARY_PATH=/opt/torchyard/dev-stack-main/prefix/lib; \
+    cd /opt/torchyard/dev-stack-main/trees/torchbench; \
+    /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-input \
+        -r /opt/torchyard/dev-stack-main/trees/torchbench/requirements.txt
 
 # Every Python package, for the record.
 RUN set -eu; \

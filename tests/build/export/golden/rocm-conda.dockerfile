@@ -75,8 +75,8 @@ RUN set -eu; \
 RUN set -eu; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     /opt/torchyard/pytorch-2.6.0-rocm/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- 'setuptools<80' wheel astunparse numpy ninja pyyaml \
-        'cmake>=3.18,<4' 'typing-extensions>=4.10' requests
+        --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
+        sympy==1.13.1 'setuptools<80' wheel astunparse numpy ninja pyyaml 'cmake>=3.18,<4' requests
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at v2.6.0
 RUN set -eu; \

@@ -53,14 +53,15 @@ RUN set -eu; \
     unset VIRTUAL_ENV PYTHONNOUSERSITE CMAKE_PREFIX_PATH; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
-    python3 -m venv --clear --system-site-packages -- /opt/torchyard/pytorch-2.6.0-trimmed/env
+    /usr/bin/python3 -m venv --clear --system-site-packages \
+        -- /opt/torchyard/pytorch-2.6.0-trimmed/env
 
 # environment/packages: install the Python packages
 RUN set -eu; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
     /opt/torchyard/pytorch-2.6.0-trimmed/env/bin/python -m pip install --no-input \
-        --disable-pip-version-check -- 'setuptools<80' wheel astunparse numpy ninja pyyaml \
-        'cmake>=3.18,<4' 'typing-extensions>=4.10' requests
+        --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
+        sympy==1.13.1 'setuptools<80' wheel astunparse numpy ninja pyyaml 'cmake>=3.18,<4' requests
 
 # pytorch/fetch: fetch pytorch from Debian (trixie), with Debian's patches
 RUN set -eu; \
@@ -105,12 +106,13 @@ RUN set -eu; \
         'apt-get indextargets --format '"'"'$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)'"'"' '"'"'Created-By: Packages'"'"' |' \
         '    awk -v wanted="$suite" -v kinds="$kinds" '"'"'' \
         '        function pocket(name) { return index(name, "-") ? substr(name, index(name, "-") + 1) : "" }' \
-        '        { uri[NR] = $1; own[NR] = $2; part[NR] = $3; origin[NR] = $4 }' \
+        '        NF < 3 { next }' \
+        '        { total++; uri[total] = $1; own[total] = $2; part[total] = $3; origin[total] = $4 }' \
         '        $4 == "Debian" { debian = 1 }' \
         '        $4 == "Debian" && $2 == wanted { listed = 1 }' \
         '        END {' \
         '            count = split(kinds, kind, " ")' \
-        '            for (i = 1; i <= NR; i++) {' \
+        '            for (i = 1; i <= total; i++) {' \
         '                if (debian && origin[i] != "Debian") continue' \
         '                if (wanted == "") named = own[i]' \
         '                else if (listed ? own[i] == wanted : pocket(own[i]) == pocket(wanted)) named = wanted' \
