@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -83,11 +84,12 @@ def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
 
 
 def _file_check(prefix: str, pattern: str) -> tuple[str, ...]:
-    path = PurePosixPath(prefix, pattern)
     if not _GLOB.search(pattern):
-        return ("test", "-e", str(path))
-    folder = "/" if pattern.startswith("/") else prefix
-    return ("sh", "-c", _FIND, "find", folder, str(path.relative_to(folder)))
+        return ("test", "-e", str(PurePosixPath(prefix, pattern)))
+    parts = PurePosixPath(pattern).parts
+    plain = [*takewhile(lambda part: not _GLOB.search(part), parts)]
+    folder = PurePosixPath(prefix, *plain)
+    return ("sh", "-c", _FIND, "find", str(folder), "/".join(parts[len(plain) :]))
 
 
 def _download(action: Download) -> tuple[PlainAction, ...]:
