@@ -62,7 +62,10 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
         for table in top.components:
             recipe = _part(table, request, top)
             if recipe.name in parts:
-                raise UsageError(f"{top.name}: {recipe.name!r} is a component twice")
+                raise UsageError(
+                    f"{top.name}: {recipe.name!r} is a component twice",
+                    hint="leave one out, or give its recipe file another `name`",
+                )
             parts[recipe.name] = recipe
     else:
         parts[top.name] = top

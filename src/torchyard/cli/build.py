@@ -22,6 +22,8 @@ BUILD_COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("torchyard.cli.build_explain:explain", "say why a build failed, from its log"),
 }
 """Name -> (where the click command is, one line about it)."""
+_RUN: Final = "run"
+"""What happens when none of them is named."""
 
 _HELP = """
 \b
@@ -60,14 +62,14 @@ class RecipeGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """A command of the table, or `run` with all words."""
-        if args and args[0] in BUILD_COMMANDS:
+        if args and (args[0] in BUILD_COMMANDS or args[0] == _RUN):
             return args[0], self.get_command(ctx, args[0]), args[1:]
-        return "run", self.get_command(ctx, "run"), args
+        return _RUN, self.get_command(ctx, _RUN), args
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Options before a recipe belong to `run`: only --help is the group's own."""
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            args = ["run", *args]
+            args = [_RUN, *args]
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -12,6 +12,7 @@ from torchyard.cli.sections import SectionedCommand, section
 
 if TYPE_CHECKING:
     from torchyard.build.components import BuildRequest
+    from torchyard.build.selection import Selection
     from torchyard.workflow.build_run import PlannedBuild
 
 __all__ = ["build_request", "run"]
@@ -46,12 +47,17 @@ def build_request(
     found: dict[str, dict[str, Any]] = {}
     for text in settings:
         component, key, value = parse_setting(text)
+        if key == "source.folder.path":  # typed here, so it starts here
+            value = str(Path(str(value)).expanduser().absolute())
         found.setdefault(component, {})[key] = value
     if base:
         from torchyard.config.interpreters import find_python
 
         python = find_python(base, folder=Path.cwd(), where="--base")
         found.setdefault("", {})["environment.base"] = python
+    if "/" in recipe or recipe.endswith(".toml"):
+        # A later `rebuild` may be started in another folder.
+        recipe = str(Path(recipe).expanduser().absolute())
     return BuildRequest(recipe=recipe, variant=variant, version=version, settings=found)
 
 
@@ -148,7 +154,8 @@ def run(
     )
     planned = plan_build(request, choices)
     if plan_only:
-        _print_plan(planned, "json" if as_json else plan_format, output, base_image)
+        form = "json" if as_json else plan_format
+        _print_plan(planned, choices.selection, form, output, base_image)
         return
     from torchyard.cli.build_progress import show_build_progress
     from torchyard.cli.build_text import outcome_json, outcome_text
@@ -165,13 +172,16 @@ def run(
         print_data(outcome_text(outcome))
 
 
-def _print_plan(planned: PlannedBuild, plan_format: str, output: str, base_image: str) -> None:
+def _print_plan(
+    planned: PlannedBuild, selection: Selection, plan_format: str, output: str, base_image: str
+) -> None:
     from torchyard.build.export import ExportFacts, export_plan
     from torchyard.build.layout import BuildFolder
     from torchyard.build.runner import unfinished_steps
 
     plan = planned.plan
-    todo = unfinished_steps(plan, BuildFolder(folder=Path(plan.folder)))
+    folder = BuildFolder(folder=Path(plan.folder))
+    todo = {*unfinished_steps(plan, folder), *unfinished_steps(plan, folder, selection)}
     facts = ExportFacts(
         home=str(planned.home.folder),
         done=frozenset(step.name for step in plan.steps if step.name not in todo),

@@ -38,8 +38,13 @@ def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_
     from torchyard.errors import GateFailed
     from torchyard.workflow.build_test import run_build_tests
 
-    talk("running tests; this can take hours")
-    accounts = run_build_tests(build, files, component=component, limit_s=limit_s)
+    accounts = run_build_tests(
+        build,
+        files,
+        component=component,
+        limit_s=limit_s,
+        listener=lambda event: talk(event.text),
+    )
     if as_json:
         print_json({"tests": [encode(account) for account in accounts]})
     else:

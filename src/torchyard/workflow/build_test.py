@@ -10,6 +10,7 @@ from torchyard.build.environments import passed_through
 from torchyard.build.layout import YardHome
 from torchyard.build.perform import StepPerformer
 from torchyard.build.verify import run_test_file
+from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
 from torchyard.core.build_record import TestAccount
 from torchyard.errors import NothingToDo
 from torchyard.workflow.build_run import BuildChoices, plan_build
@@ -18,7 +19,12 @@ __all__ = ["run_build_tests"]
 
 
 def run_build_tests(
-    name: str, files: tuple[str, ...], *, component: str, limit_s: float
+    name: str,
+    files: tuple[str, ...],
+    *,
+    component: str,
+    limit_s: float,
+    listener: BuildListener = ignore_build_events,
 ) -> tuple[TestAccount, ...]:
     """Run the named files, or those the recipe names, and account for every test.
 
@@ -42,15 +48,18 @@ def run_build_tests(
         verify=lambda *_: None,
         heard=lambda _: None,
     )
-    return tuple(
-        run_test_file(
-            str(Path(part.tree, file)),
-            known.get(file, ()),
-            python=part.python,
-            run=performer.run_in_target,
-            results=folder.folder / "tests",
-            import_name=part.recipe.verify.import_name,
-            limit_s=limit_s,
+    accounts = []
+    for file in wanted:
+        listener(BuildEvent(kind="note", text=f"running {file}"))
+        accounts.append(
+            run_test_file(
+                str(Path(part.tree, file)),
+                known.get(file, ()),
+                python=part.python,
+                run=performer.run_in_target,
+                results=folder.folder / "tests",
+                import_name=part.recipe.verify.import_name,
+                limit_s=limit_s,
+            )
         )
-        for file in wanted
-    )
+    return tuple(accounts)
