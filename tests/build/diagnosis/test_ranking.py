@@ -219,6 +219,12 @@ def test_wanted_names_alone_do_not_outrank_what_the_log_shows() -> None:
     assert [cause.id for cause in found.causes] == ["header-missing", "network-wanted"]
 
 
+def test_a_warning_of_apt_is_no_denied_permission() -> None:
+    warning = "W: Download is performed unsandboxed as root (13: Permission denied)\n"
+    assert diagnose(warning).causes == ()
+    assert diagnose(warning[3:]).causes[0].id == "permission-denied"
+
+
 def test_names_that_are_no_names_are_not_repeated() -> None:
     assert diagnose("x\n", wanted_names=("$(rm -rf /)", "a b")).causes == ()
 
@@ -272,3 +278,39 @@ def test_the_record_of_a_sighting_stays_small() -> None:
     assert isinstance(sighting, Sighting)
     assert len(sighting.lines) <= 200
     assert len(sighting.evidence) == 3
+
+
+def first_ids(log: str) -> list[str]:
+    return [cause.id for cause in diagnose(log).causes]
+
+
+def test_a_missing_nvcc_is_not_a_missing_cc() -> None:
+    assert first_ids("/bin/sh: 1: nvcc: not found\n") == ["cuda-not-found"]
+    assert first_ids("/bin/sh: 1: cc: not found\n") == ["compiler-missing"]
+
+
+def test_an_optional_package_that_is_missing_is_no_cause() -> None:
+    message = (
+        "CMake {kind} at cmake/Dependencies.cmake:9 (find_package):\n"
+        '  By not providing "FindCUSPARSELT.cmake" CMake did not find one.\n\n'
+        "  Could not find a package configuration file provided by\n"
+        '  "CUSPARSELT" with any of the following names:\n\n'
+    )
+    assert first_ids(message.format(kind="Warning")) == []
+    assert first_ids(message.format(kind="Error")) == ["cmake-package-missing"]
+
+
+def test_a_cuda_build_that_names_rocm_was_not_meant_for_it() -> None:
+    header = "x.cu:1:10: fatal error: 'cuda_runtime.h' file not found\n"
+    assert first_ids(f"--   USE_ROCM              : OFF\n{header}") == ["header-missing"]
+    assert first_ids(f"--   USE_ROCM              : ON\n{header}") == ["hipify-skipped"]
+
+
+def test_a_broken_off_link_is_told_apart_from_a_broken_off_compile() -> None:
+    link = "collect2: fatal error: ld terminated with signal 9 [Killed]\n"
+    compile_ = "g++: fatal error: Killed signal terminated program cc1plus\n"
+    assert first_ids(link) == ["linker-out-of-memory"]
+    assert first_ids(compile_) == ["compiler-out-of-memory"]
+    assert first_ids("g++: internal compiler error: Killed (program cc1plus)\n") == [
+        "compiler-out-of-memory"
+    ]

@@ -146,7 +146,7 @@ _WEAK = re.compile(
     r"|subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure"
     r"|error: backend-unavailable|Failed (?:building wheel|to build)|Could not build wheels|Error compiling objects"
     r"|scons: \*\*\* \[.*\] Error|\*\*\* \[.*\] Error|error: recipe for target"
-    r"|compilation terminated|Failed to recurse into submodule|error: failed to push)",
+    r"|E: Can not write log|compilation terminated|Failed to recurse into submodule|error: failed to push)",
     re.ASCII,
 )
 _WRAPPER = re.compile(

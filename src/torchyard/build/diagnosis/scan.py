@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from torchyard.build.diagnosis.command_echo import CommandEcho
 from torchyard.build.diagnosis.error_lines import ERROR_FRAGMENTS
 from torchyard.build.diagnosis.first_error import FirstErrorFinder
 from torchyard.build.diagnosis.gate import Gate
@@ -21,10 +22,10 @@ __all__ = ["Scan", "gate_for"]
 _CMAKE_HEADER = re.compile(r"(?P<indent>\s*)CMake (?P<kind>Error|Warning)(?: \(dev\))?(?:[ :]|$)")
 _CALL_STACK = re.compile(r"\s*Call Stack \(most recent call first\)")
 _CMAKE_LINES = 200
-# The bulk of every log, and never an error: progress of ninja and make with the command, lines of
-# source under a compiler's message, and a compiler's warnings and notes.
+# The bulk of every log, and never an error: progress of ninja and make with the command, commands
+# that a shell traces, source under a compiler's message, and a compiler's warnings and notes.
 _PASSED_OVER = re.compile(
-    rb"\s*(?:\[\s*\d+(?:/\d+|%)\]\s|\d* +\| )|[^\s:]+:\d+:\d+: (?:warning|note): "
+    rb"\s*(?:\[\s*\d+(?:/\d+|%)\]\s|\d* +\| )|\++ |[^\s:]+:\d+:\d+: (?:warning|note): "
 )
 _PROGRESS_MARK = b"[0/0] -"
 
@@ -55,11 +56,12 @@ class Scan:
         self.lines = 0
         self._gate = gate
         self._cmake: _CMakeMessage | None = None
+        self._echo = CommandEcho()
 
     def feed(self, block: Block) -> None:
         """The next block of the log."""
         self.lines = block.last
-        numbers, lines = _worth_a_look(block)
+        numbers, lines = self._worth_a_look(block)
         hits = self._gate.hits(b"\n".join(lines).lower())
         at = 0
         for hit in sorted(hits):
@@ -71,6 +73,21 @@ class Scan:
         while at < len(lines) and self._open:
             self._look(numbers[at], as_text(lines[at]), [])
             at += 1
+
+    def _worth_a_look(self, block: Block) -> tuple[list[int], list[bytes]]:
+        """Numbers and texts of the lines, with a short mark for all progress lines in a row."""
+        numbers: list[int] = []
+        kept: list[bytes] = []
+        for number, raw in block.lines():
+            if self._echo.repeats(raw):
+                continue
+            if _PASSED_OVER.match(raw) is None:
+                numbers.append(number)
+                kept.append(raw)
+            elif b"]" in raw[:20] and (not kept or kept[-1] is not _PROGRESS_MARK):
+                numbers.append(number)
+                kept.append(_PROGRESS_MARK)
+        return numbers, kept
 
     def end(self) -> None:
         """The log is over."""
@@ -139,17 +156,3 @@ class Scan:
 def gate_for(patterns: Patterns) -> Gate:
     """Finds the lines that a signature or the first error may be in."""
     return Gate((*patterns.by_fragment, *ERROR_FRAGMENTS))
-
-
-def _worth_a_look(block: Block) -> tuple[list[int], list[bytes]]:
-    """Numbers and texts of the lines, with a short mark for all that is passed over in a row."""
-    numbers: list[int] = []
-    kept: list[bytes] = []
-    for number, raw in block.lines():
-        if _PASSED_OVER.match(raw) is None:
-            numbers.append(number)
-            kept.append(raw)
-        elif b"]" in raw[:20] and (not kept or kept[-1] is not _PROGRESS_MARK):
-            numbers.append(number)
-            kept.append(_PROGRESS_MARK)
-    return numbers, kept
