@@ -189,7 +189,7 @@ def test_python_without_a_module_and_without_setup_py(tmp_path: Path) -> None:
 
 
 def test_pip_and_a_requirement_that_no_index_has(tmp_path: Path) -> None:
-    argv = (sys.executable, "-m", "pip", "install", "--no-index", "no-such-distribution==9.9")
+    argv = (sys.executable, "-m", "pip", "download", "--no-index", "no-such-distribution==9.9")
     found = run(tmp_path, *argv, PIP_CONFIG_FILE="/dev/null", PIP_FIND_LINKS="")
     assert root_id(found) == "pip-no-distribution"
 
