@@ -101,6 +101,8 @@ def clean(
         gone = []
         for part in components:
             tree = Path(part.tree)
+            if part.recipe.builder in ("make", "scons"):
+                level = "tree"  # their objects lie among the sources
             build = part.recipe.python.build_folder if part.recipe.builder == "python" else "build"
             gone += [tree / build if level == "objects" else tree, folder.dist(part.name)]
             gone += [

@@ -19,6 +19,7 @@ from torchyard.build.compiler_cache import (
     read_counts,
 )
 from torchyard.build.half_made import COPY_AGAIN, remove_half_copied
+from torchyard.build.job_plan import history_name
 from torchyard.build.layout import BuildFolder
 from torchyard.build.meter import (
     meter_variables,
@@ -75,7 +76,7 @@ class CompileWatch:
         watched = _Watched(begun=time.monotonic(), since=since)
         self._running[step.name] = watched
         variables = {**self.passed, **dict(step.variables)}
-        known = self.history.read(step.component)
+        known = self.history.read(self._remembered(step))
         watched.remaining = RemainingTime(earlier=known.steps.get(step.name))
         if since < self.created_at:
             variables |= COPY_AGAIN
@@ -136,13 +137,13 @@ class CompileWatch:
             return
         log = read_meter_log(self.folder.meter_log(step.component))
         mine = [one for one in log.compiles if one.start_s >= watched.since]
-        self.history.learn(step.component, log)
+        self.history.learn(self._remembered(step), log)
         cpu_s = sum(one.cpu_s for one in mine)
         if whole and mine:
             run = StepRun(
                 wall_s=wall_s, jobs=self.choice.jobs, cpu_s=cpu_s, curve=watched.remaining.curve
             )
-            self.history.learn_step(step.component, step.name, run)
+            self.history.learn_step(self._remembered(step), step.name, run)
         self.times[step.name] = StepTimes(
             step=step.name,
             wall_s=wall_s,
@@ -151,6 +152,10 @@ class CompileWatch:
             peak_memory_mib=max((one.peak_mib for one in mine), default=None),
             cache_hit_rate=self._hit_rate(step, watched),
         )
+
+    def _remembered(self, step: Step) -> str:
+        parts = [part for part in self.plan.components if part.name == step.component]
+        return history_name(self.plan, parts[0]) if parts else step.component
 
     def _hit_rate(self, step: Step, watched: _Watched) -> float | None:
         if watched.counts is None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from torchyard.build.layout import YardHome
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice, choose_jobs
 from torchyard.build.meter.limits import MachineLimits
-from torchyard.core.build_plan import Plan
+from torchyard.core.build_plan import Component, Plan
 from torchyard.errors import UsageError
 
-__all__ = ["parse_jobs", "with_jobs"]
+__all__ = ["history_name", "parse_jobs", "with_jobs"]
+
+_GENERIC: Final = "generic"
+_WORTH_SAYING_S: Final = 60.0
 
 
 def parse_jobs(text: str) -> int | None:
@@ -25,6 +29,18 @@ def parse_jobs(text: str) -> int | None:
     return int(text)
 
 
+def history_name(plan: Plan, component: Component) -> str:
+    """Under which name the cost of a component's files is remembered.
+
+    Variants are told apart: debug information alone doubles the memory of a compile. What the
+    generic recipe builds has only the build's own name.
+    """
+    recipe = component.recipe
+    if recipe.name == _GENERIC:
+        return f"{_GENERIC} {plan.name}"
+    return f"{recipe.name} {recipe.variant}".strip()
+
+
 def with_jobs(
     plan: Plan, requested: int | None, *, home: YardHome, limits: MachineLimits
 ) -> tuple[Plan, JobChoice]:
@@ -34,9 +50,10 @@ def with_jobs(
     choice = choose_jobs(
         requested=requested,
         recipe=heaviest.recipe,
-        history=history.read(heaviest.name),
+        history=history.read(history_name(plan, heaviest)),
         limits=limits,
     )
+    estimate = _estimate(plan, history, choice.jobs)
     # MAX_JOBS is what setup.py of PyTorch and torch.utils.cpp_extension read; CMake and
     # scikit-build-core read the other one.
     variables = {
@@ -46,7 +63,30 @@ def with_jobs(
         # where it takes each build's meter for another compiler and never hits.
         "TORCH_NO_COMPILER_WRAPPER": "1",
     }
+    planned = replace(
+        plan,
+        jobs=choice.jobs,
+        jobs_why=choice.why,
+        runner_variables=variables,
+        notes=(*plan.notes, *estimate),
+    )
+    return planned, choice
+
+
+def _estimate(plan: Plan, history: History, jobs: int) -> tuple[str, ...]:
+    """How long compiling will take, by what was measured here or by what the recipes say."""
+    total_s, measured = 0.0, True
+    for part in plan.components:
+        known_s = history.read(history_name(plan, part)).cpu_s
+        measured = measured and known_s > 0
+        total_s += known_s or part.recipe.cpu_seconds
+    if total_s < _WORTH_SAYING_S:
+        return ()
+    source = "as measured here" if measured else "as the recipes say"
+    minutes = total_s / jobs / 60
     return (
-        replace(plan, jobs=choice.jobs, jobs_why=choice.why, runner_variables=variables),
-        choice,
+        (
+            f"compiling everything takes about {total_s:.0f} s of CPU time ({source}): "
+            f"{minutes:.0f} minutes with {jobs} jobs on idle cores"
+        ),
     )

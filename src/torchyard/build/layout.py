@@ -138,6 +138,10 @@ class BuildFolder:
         """What verifying a component found."""
         return self.folder / "steps" / f"{component}.verified.json"
 
+    def edited(self, component: str) -> Path:
+        """Exists when a working copy was compiled again after edits."""
+        return self.folder / "steps" / f"{component}.edited"
+
     def meter_log(self, component: str) -> Path:
         """What the compiles of a component cost."""
         return self.meter / f"{component}.log"

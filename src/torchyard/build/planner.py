@@ -7,8 +7,9 @@ for the user it writes into the plan's notes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from torchyard.build.builders import BUILDERS, Site
@@ -57,10 +58,9 @@ def make_plan(
     build = resolved or resolve(request)
     name = name or default_name(build)
     folder = home.build(name)
-    shared = _shared_names(folder, request.machine)
     top = filled_in(
         replace(build.recipe, components=()),
-        {**shared, "version": build.recipe.version},
+        _names(build.recipe, home, folder, request.machine, build.components),
         where=build.recipe.name,
         only="environment",
     )
@@ -87,7 +87,7 @@ def make_plan(
     components: dict[str, Component] = {}
     last: dict[str, str] = {}
     for recipe in build.components:
-        component = _component(recipe, place, components)
+        component = _component(recipe, place, build.components)
         made = _component_steps(component, place, tuple(last[need] for need in recipe.needs))
         components[recipe.name] = component
         steps += made
@@ -128,35 +128,55 @@ def _packages(build: ResolvedBuild) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _shared_names(folder: BuildFolder, machine: str) -> dict[str, str]:
-    return {
+def _names(
+    recipe: Recipe,
+    home: YardHome,
+    folder: BuildFolder,
+    machine: str,
+    components: Iterable[Recipe],
+) -> dict[str, str]:
+    """What {placeholders} of a recipe stand for; all paths follow from the build's folder."""
+    names = {
         "folder": str(folder.folder),
         "prefix": str(folder.prefix),
         "wheels": str(folder.wheels),
         "env": str(folder.folder / "env"),
         "root": str(folder.folder / "root"),
         "machine": machine,
-    }
-
-
-def _component(recipe: Recipe, place: _Place, built: Mapping[str, Component]) -> Component:
-    """The component with its paths, and its recipe's placeholders filled in."""
-    versioned = filled_in(recipe, {"version": recipe.version}, where=recipe.name, only="source")
-    names = {
-        **_shared_names(place.folder, place.machine),
         "name": recipe.name,
         "version": recipe.version,
+        "release": ".".join(recipe.version.split(".")[:2]),
         "variant": recipe.variant,
-        "source": str(place.home.source(versioned)),
-        "tree": str(place.folder.tree(recipe.name)),
-        "python": place.environment.python,
+        "source": str(home.source(_with_source(recipe))),
+        "tree": str(folder.tree(recipe.name)),
     }
-    for need in recipe.needs:
-        names |= {
-            f"needs.{need}.tree": built[need].tree,
-            f"needs.{need}.prefix": built[need].prefix,
-            f"needs.{need}.version": built[need].recipe.version,
-        }
+    for part in components:
+        if part.name in recipe.needs:
+            names |= {
+                f"needs.{part.name}.tree": str(folder.tree(part.name)),
+                f"needs.{part.name}.prefix": str(folder.prefix),
+                f"needs.{part.name}.version": part.version,
+            }
+    return names
+
+
+def _with_source(recipe: Recipe) -> Recipe:
+    """The recipe with its source said in full: where it is depends on nothing else."""
+    known = {"version": recipe.version, "release": ".".join(recipe.version.split(".")[:2])}
+    versioned = filled_in(recipe, known, where=recipe.name, only="source")
+    source = versioned.source
+    if source.folder is None:
+        return versioned
+    # A path in a recipe file starts at the file, wherever the user stands.
+    path = str(Path(recipe.folder, Path(source.folder.path).expanduser()))
+    return replace(versioned, source=replace(source, folder=replace(source.folder, path=path)))
+
+
+def _component(recipe: Recipe, place: _Place, components: Iterable[Recipe]) -> Component:
+    """The component with its paths, and its recipe's placeholders filled in."""
+    names = _names(recipe, place.home, place.folder, place.machine, components)
+    names["python"] = place.environment.python
+    versioned = _with_source(recipe)
     return Component(
         name=recipe.name,
         recipe=filled_in(versioned, names, where=recipe.name),

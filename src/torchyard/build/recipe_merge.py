@@ -68,6 +68,8 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
         place = f"{where}: when[{index}]"
         if _holds(conditional.get("if", {}), result, choice, place):
             rest = {key: value for key, value in conditional.items() if key not in ("if", "why")}
+            if choice.version:  # what the user said stays
+                rest.pop("version", None)
             _overlay(result, rest)
     _apply_settings(result, choice.settings, where)
     return result

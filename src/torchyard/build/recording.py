@@ -105,6 +105,7 @@ def _component(
         toolchain=tools,
         wheels=_wheels(folder.dist(part.name)),
         prefix_files=_prefix_files(part),
+        edited=_is_edited(part, folder),
         verified=_report(folder.report(part.name)),
     )
 
@@ -114,6 +115,16 @@ def _source(part: Component) -> SourceIdentity | None:
     with suppress(TorchyardError, OSError):
         return source_identity(part.recipe.source, Path(part.source))
     return None
+
+
+def _is_edited(part: Component, folder: BuildFolder) -> bool:
+    """Compiled again by hand since the working copy was made."""
+    copied = read_state(folder.state(f"{part.name}/tree"))
+    try:
+        at = folder.edited(part.name).stat().st_mtime
+    except OSError:
+        return False
+    return copied is None or at > copied.started_at
 
 
 def _report(path: Path) -> VerifyReport | None:

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from torchyard.build.activation import activation_script, split_variables
+from torchyard.build.environments.base_variables import joined_path
 from torchyard.build.layout import BuildFolder
 from torchyard.build.sandbox import root_python_script
 from torchyard.core.build_plan import Plan, Step
@@ -22,9 +23,25 @@ _FOR_RUNNING = ("LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 def runtime_variables(plan: Plan) -> dict[str, str]:
-    """The loader's and Python's search paths of the last component's steps."""
-    values = dict(_last_step(plan).variables)
+    """The loader's and Python's search paths of the last component, and the prefix's libraries."""
+    values = _used_variables(plan)
     return {name: values[name] for name in _FOR_RUNNING if values.get(name)}
+
+
+def _used_variables(plan: Plan) -> dict[str, str]:
+    """What a shell needs to use the build: the last step's variables, with the prefix in sight."""
+    values = dict(_last_step(plan).variables)
+    if any(part.recipe.builder in ("cmake", "make") for part in plan.components):
+        prefix = plan.components[0].prefix
+        for name, folder in (
+            ("PATH", f"{prefix}/bin"),
+            ("CMAKE_PREFIX_PATH", prefix),
+            ("CPATH", f"{prefix}/include"),
+            ("LIBRARY_PATH", f"{prefix}/lib"),
+            ("LD_LIBRARY_PATH", f"{prefix}/lib"),
+        ):
+            values[name] = joined_path(folder, values.get(name, ""))
+    return values
 
 
 def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
@@ -33,7 +50,7 @@ def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
     python = plan.components[-1].python
     script = folder.folder / "bin" / "python"
     enter = shlex.quote(str(script)) if step.root else ""
-    plain, prepend = split_variables(step.variables)
+    plain, prepend = split_variables(tuple(_used_variables(plan).items()))
     replace_file(
         folder.folder / "activate",
         activation_script(folder.folder, plain, prepend, root=step.root, enter=enter),

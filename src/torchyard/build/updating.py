@@ -7,6 +7,7 @@ stays. Says what to do; `sync_tree` does the last part.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torchyard.build.sources import fetch_actions, update_actions
 from torchyard.build.step_state import touch
 from torchyard.core.build_plan import Action, Command, Component, Plan, Step, fingerprints
 
-__all__ = ["settle", "update_plan"]
+__all__ = ["local_work", "settle", "update_plan"]
 
 _SYNC: Final = str(Path(__file__).resolve().with_name("sync_tree.py"))
 
@@ -31,6 +32,36 @@ def update_plan(plan: Plan, components: Iterable[Component], home: YardHome) -> 
     for part in components:
         steps += _steps(plan, part, home)
     return replace(plan, steps=tuple(steps), notes=()) if steps else None
+
+
+def local_work(part: Component) -> str:
+    """What an update would throw away of a working copy: own commits, or edits; empty for none.
+
+    Patches and preparation change files, too; where a recipe has such, edits cannot be told from
+    them, and only commits are seen.
+    """
+    tree, source = Path(part.tree), Path(part.source)
+    if not (tree / ".git").exists() or not (source / ".git").exists():
+        return ""
+    if _git(tree, "rev-parse", "HEAD") != _git(source, "rev-parse", "HEAD"):
+        return f"{tree} has commits that its source has not"
+    if part.recipe.patches or part.recipe.prepare:
+        return ""
+    edited = _git(tree, "status", "--porcelain", "--untracked-files=no")
+    return f"{tree} has edits: {edited.splitlines()[0].strip()}" if edited else ""
+
+
+def _git(folder: Path, *words: str) -> str:
+    # The copy belongs to whoever built it, which need not be who updates it.
+    trusting = ("-c", f"safe.directory={folder}")
+    ended = subprocess.run(
+        ["git", *trusting, "-C", str(folder), *words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return ended.stdout.strip()
 
 
 def settle(plan: Plan, updates: Plan) -> None:

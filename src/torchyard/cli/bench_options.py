@@ -71,7 +71,7 @@ _OPTIONS: Final = (
         "targets",
         multiple=True,
         metavar="NAME=PYTHON",
-        help="An interpreter with a torch: a path or the folder of a virtual environment.",
+        help="An interpreter with a torch: a path, the folder of a virtual environment, or build:NAME.",
     ),
     _run(
         "--env",
@@ -163,13 +163,17 @@ def bench_options(command: F) -> F:
 
 def request_of_options(options: dict[str, Any]) -> Any:
     """The `Request` that the options make; paths in them are relative to the current folder."""
+    from torchyard.cli.build_names import with_build_folder
     from torchyard.config.interpreters import parse_target
     from torchyard.config.request import Request, WorkloadChoice
     from torchyard.config.workload_spec import check_suite, choose_workload
     from torchyard.errors import UsageError
 
     folder = Path.cwd()
-    targets = [parse_target(text, folder=folder, where="--target") for text in options["targets"]]
+    targets = [
+        parse_target(with_build_folder(text), folder=folder, where="--target")
+        for text in options["targets"]
+    ]
     for name in {target.name for target in targets}:
         if sum(target.name == name for target in targets) > 1:
             raise UsageError(

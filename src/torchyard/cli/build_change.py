@@ -42,16 +42,24 @@ generated into it (hipified sources, too); the next build makes it anew from the
 @click.command("update", help=_UPDATE_HELP)
 @click.argument("build")
 @click.option("--component", "components", multiple=True, help="Only this component.")
+@click.option("--discard", is_flag=True, help="Throw own commits and edits in working copies away.")
 @click.option("--jobs", default="auto", metavar="N|auto", help="Compiles at once.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @common_options
-def update(build: str, components: tuple[str, ...], jobs: str, quiet: bool, as_json: bool) -> None:
+def update(
+    build: str,
+    components: tuple[str, ...],
+    discard: bool,
+    jobs: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Update and build."""
     from torchyard.cli.build_progress import show_build_progress
     from torchyard.workflow.build_change import update_build
 
     with show_build_progress(quiet=quiet) as listener:
-        outcome = update_build(build, components, jobs=jobs, listener=listener)
+        outcome = update_build(build, components, jobs=jobs, discard=discard, listener=listener)
     _end(outcome, as_json)
 
 

@@ -115,6 +115,8 @@ def _component_lines(part: ComponentRecord) -> list[str]:
     if part.source is not None:
         mark = part.source.commit or part.source.version or part.source.sha256[:16]
         lines.append(f"    source     {part.source.kind} {part.source.origin} {mark}".rstrip())
+    if part.edited:
+        lines.append("    edited     its working copy was edited and compiled again")
     tools = ", ".join(f"{tool.name} {tool.version}" for tool in part.toolchain)
     lines.append(f"    tools      {tools or 'unknown'}")
     lines += [f"    wheel      {wheel.file}" for wheel in part.wheels]

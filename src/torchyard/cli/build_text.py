@@ -29,15 +29,15 @@ def outcome_text(outcome: BuildOutcome) -> str:
         cpu_s = sum(times.cpu_s or 0.0 for times in outcome.times.values())
         peak = max(times.peak_memory_mib or 0.0 for times in outcome.times.values())
         lines.append(
-            f"  compiles     {compiles}, {cpu_s:.0f} s of CPU time, the largest took "
-            f"{peak / _GIB_MIB:.1f} GiB"
+            f"  compiles     {compiles}, {cpu_s:.0f} s of CPU time, the largest took {_size(peak)}"
         )
         lines.append(f"  cache hits   {_hits(outcome)}")
         lines.append(f"  jobs         {plan.jobs_why}")
     if outcome.python:
         lines.append(f"  interpreter  {outcome.python}")
         target = shlex.quote(f"{plan.name}={outcome.folder.folder}")
-        lines.append(f"  measure it   torchyard bench --target {target}")
+        if outcome.has_torch:
+            lines.append(f"  measure it   torchyard bench --target {target}")
     lines.append(f"  activate     . {shlex.quote(str(outcome.folder.folder / 'activate'))}")
     if outcome.folder.record_file.exists():
         lines.append(f"  record       {outcome.folder.record_file}")
@@ -60,6 +60,10 @@ def outcome_json(outcome: BuildOutcome) -> dict[str, Any]:
         "python": outcome.python,
         "record": str(outcome.folder.record_file),
     }
+
+
+def _size(mib: float) -> str:
+    return f"{mib / _GIB_MIB:.1f} GiB" if mib >= _GIB_MIB else f"{mib:.0f} MiB"
 
 
 def _hits(outcome: BuildOutcome) -> str:

@@ -16,9 +16,10 @@ _HELP = """
 Examples:
   torchyard target ~/nightly/venv
   torchyard target nightly=/opt/nightly/bin/python --json
+  torchyard target build:pytorch-2.6.0-trimmed
 
 Start a worker in an interpreter and show its torch, devices and threads. PYTHON is the path
-of a python, the folder of a virtual environment, or a command on PATH.
+of a python, the folder of a virtual environment, a command on PATH, or build:NAME for a build.
 """
 
 
@@ -27,10 +28,13 @@ of a python, the folder of a virtual environment, or a command on PATH.
 @common_options
 def target(python: str, as_json: bool) -> None:
     """Show the handshake of a target."""
+    from torchyard.cli.build_names import with_build_folder
     from torchyard.config.interpreters import parse_target
     from torchyard.core.records import encode
 
-    wanted = parse_target(python, folder=Path.cwd(), where="PYTHON", default_name="target")
+    wanted = parse_target(
+        with_build_folder(python), folder=Path.cwd(), where="PYTHON", default_name="target"
+    )
     from torchyard.measure.targets import inspect_target
 
     facts = inspect_target(wanted)

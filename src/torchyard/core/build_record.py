@@ -284,6 +284,8 @@ class ComponentRecord:
     wheels: tuple[WheelRecord, ...] = ()
     prefix_files: tuple[str, ...] = ()
     """Relative to the prefix."""
+    edited: bool = False
+    """Its working copy was edited and compiled again: the source alone does not say what it is."""
     verified: VerifyReport | None = None
 
 

@@ -18,9 +18,9 @@ from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import YardHome
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
-from torchyard.build.updating import settle, update_plan
+from torchyard.build.updating import local_work, settle, update_plan
 from torchyard.core.build_events import BuildEvent, BuildListener
-from torchyard.errors import UsageError
+from torchyard.errors import NotAllowed, UsageError
 from torchyard.workflow.build_run import (
     BuildChoices,
     BuildOutcome,
@@ -33,12 +33,25 @@ __all__ = ["clean_build", "rebuild_component", "update_build"]
 
 
 def update_build(
-    name: str, components: tuple[str, ...], *, jobs: str, listener: BuildListener
+    name: str,
+    components: tuple[str, ...],
+    *,
+    jobs: str,
+    discard: bool = False,
+    listener: BuildListener,
 ) -> BuildOutcome:
-    """Bring sources to the newest, then build what changed."""
+    """Bring sources to the newest, then build what changed; own work is not thrown away."""
     choices = _choices(name, jobs=jobs)
     planned = _planned(name, choices)
     parts = chosen_components(planned.plan, components)
+    for part in parts:
+        work = "" if discard else local_work(part)
+        if work:
+            raise NotAllowed(
+                f"updating {part.name} would throw work of yours away",
+                why=work,
+                hint="push or copy it somewhere first, then say --discard",
+            )
     updates = update_plan(planned.plan, parts, planned.home)
     if updates is None:
         listener(BuildEvent(kind="note", text="no source of this build can move: all are pinned"))
@@ -72,6 +85,9 @@ def rebuild_component(
     steps = build_steps(planned.plan, part.name, from_configure=from_configure)
     selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
     choices = replace(_choices(name, jobs=jobs), selection=selection, doctor=False)
+    mark = planned.home.build(name).edited(part.name)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     return run_build(planned, choices, listener)
 
 

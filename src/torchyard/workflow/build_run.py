@@ -14,6 +14,7 @@ from torchyard.build.lock import Lock, apply_lock, read_lock
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.meter.limits import read_limits
 from torchyard.build.planner import make_plan
+from torchyard.build.record import read_earlier
 from torchyard.build.runner import RunResult, unfinished_steps
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
@@ -68,6 +69,12 @@ class BuildOutcome:
         """What starts the interpreter of the build; empty where it has none."""
         script = self.folder.folder / "bin" / "python"
         return str(script) if script.exists() else ""
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether the build can be measured: its environment sees a torch."""
+        record = read_earlier(self.folder.folder)
+        return record is not None and any(item.name == "torch" for item in record.packages)
 
     @property
     def errors(self) -> tuple[TorchyardError, ...]:

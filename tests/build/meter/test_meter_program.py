@@ -328,6 +328,21 @@ def test_a_wrapper_before_our_folder_is_not_called_back(bench: MeterBench, links
     assert as_compiler(bench, "mycc", "-c", "a.c").stdout == "real\n"
 
 
+def test_a_cache_is_put_behind_the_launcher_of_cmake(bench: MeterBench) -> None:
+    cache = bench.fake_compiler(
+        "print('cached', *sys.argv[1:], flush=True); os.execvp(sys.argv[1], sys.argv[1:])",
+        name="ccache",
+    )
+    bench.more["TORCHYARD_METER_CACHE"] = str(cache)
+    (bench.folder / "a.c").write_text("int main(void) { return 0; }\n")
+    result = bench.run("cc", "-c", "a.c", "-o", "a.o")
+    assert result.stdout == "cached cc -c a.c -o a.o\n"
+    twice = bench.run(str(cache), "cc", "-c", "a.c", "-o", "b.o")
+    assert twice.stdout == "cached cc -c a.c -o b.o\n", "a cache before the compiler is enough"
+    (bench.folder / "s.s").write_text("")
+    assert bench.run("cc", "-c", "s.s", "-o", "s.o").stdout == "", "no cache for what none knows"
+
+
 def test_a_cache_is_put_before_the_compiler_found_by_name(bench: MeterBench, links: Path) -> None:
     cache = bench.fake_compiler(
         "print('cached', *sys.argv[1:], flush=True); os.execv(sys.argv[1], sys.argv[1:])",

@@ -16,14 +16,10 @@ from torchyard.core.recipe import BuilderKind
 __all__ = ["BUILDERS", "Site"]
 
 
-def _nothing(site: Site) -> tuple[Step, ...]:  # noqa: ARG001  # the same shape as the others
-    return ()
-
-
 BUILDERS: Final[Mapping[BuilderKind, Callable[[Site], tuple[Step, ...]]]] = {
     "cmake": cmake.steps,
     "python": python_project.steps,
     "scons": scons.steps,
     "make": make.steps,
-    "none": _nothing,
+    "none": python_project.requirement_steps,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchyard.build.builders.site import Site, as_cmake, as_variable
 from torchyard.core.build_plan import Command, Step
 
-__all__ = ["FRONT_ENDS", "option_variables", "steps"]
+__all__ = ["FRONT_ENDS", "option_variables", "requirement_steps", "steps"]
 
 FRONT_ENDS = {
     "setup.py": ("setup.py", "bdist_wheel", "--dist-dir"),
@@ -26,24 +26,8 @@ def steps(site: Site) -> tuple[Step, ...]:
     """Requirements, configure where the project can, wheel, install."""
     component, table = site.component, site.recipe.python
     variables = option_variables(site)
-    made: list[Step] = []
-    needs = site.needs
-    if site.recipe.environment.venv.requirements:
-        files = [
-            word
-            for name in site.recipe.environment.venv.requirements
-            for word in ("-r", f"{component.tree}/{name}")
-        ]
-        pip = (component.python, "-m", "pip", "install", *files)
-        made.append(
-            site.step(
-                "requirements",
-                "install what its requirement files name",
-                (Command(argv=pip, folder=component.tree),),
-                network=True,
-            )
-        )
-        needs = (made[-1].name,)
+    made = list(requirement_steps(site))
+    needs = (made[-1].name,) if made else site.needs
     if table.configure:
         made.append(
             site.step(
@@ -95,6 +79,23 @@ def steps(site: Site) -> tuple[Step, ...]:
         )
     )
     return tuple(made)
+
+
+def requirement_steps(site: Site) -> tuple[Step, ...]:
+    """What the project's own requirement files name, where the recipe says so."""
+    component = site.component
+    names = site.recipe.environment.venv.requirements
+    if not names:
+        return ()
+    files = [word for name in names for word in ("-r", f"{component.tree}/{name}")]
+    pip = (component.python, "-m", "pip", "install", "--no-input", *files)
+    step = site.step(
+        "requirements",
+        "install what its requirement files name",
+        (Command(argv=pip, folder=component.tree),),
+        network=True,
+    )
+    return (step,)
 
 
 def option_variables(site: Site) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,6 @@ one waits until its memory is free. Reads nothing itself; limits and history are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,23 +16,7 @@ from torchyard.build.meter.limits import MachineLimits
 from torchyard.core.recipe import Recipe
 from torchyard.errors import UsageError
 
-__all__ = ["HEAVY_MIB", "JobChoice", "choose_jobs", "memory_table"]
-
-HEAVY_MIB: Final[Mapping[str, int]] = {
-    # Reported for flash-attention with nvcc 12.3 and gcc 12: 5.3 GB per file.
-    "flash_fwd_*": 5400,
-    "flash_bwd_*": 5400,
-    # Measured on PyTorch 2.6.0 with gcc 14 at -O2: up to 2.1 GB for generated operators, up to
-    # 2.3 GB for the Python bindings.
-    "VariableType_*": 2200,
-    "TraceType_*": 2200,
-    "ADInplaceOrViewType_*": 2200,
-    "Register*": 2200,
-    "python_*functions*": 2500,
-    # Not measured: room for the linker to hold the objects of a large library.
-    "libtorch_*.so*": 3000,
-}
-"""Globs of output names of PyTorch that are known to need more than others, in MiB."""
+__all__ = ["JobChoice", "choose_jobs", "memory_table"]
 
 _GIB_MIB: Final = 1024
 _LEAST_MARGIN_MIB: Final = 1024
@@ -99,12 +82,8 @@ def choose_jobs(
 
 
 def memory_table(recipe: Recipe, history: ComponentHistory) -> dict[str, int]:
-    """The meter's table: what was measured, then the recipe's patterns, then the general ones."""
-    return {
-        **history.needs_mib(),
-        **recipe.heavy,
-        **{name: mib for name, mib in HEAVY_MIB.items() if name not in recipe.heavy},
-    }
+    """The meter's table: what was measured, then the recipe's patterns for heavy files."""
+    return {**history.needs_mib(), **recipe.heavy}
 
 
 def _job_memory(recipe: Recipe, history: ComponentHistory) -> tuple[int, int, str]:

@@ -33,9 +33,7 @@ DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 _METER_FILES: Final = ("meter.c", "command_line.h", "make_meter.sh")
 _MOST_UNITS: Final = (1 << 20) - 1
 """What meter.c accepts; 64 TiB."""
-_CACHED_LANGUAGES: Final = ("C", "CXX", "CUDA")
-"""sccache ends with an error when it does not know the compiler, so the others get no cache."""
-_OTHER_LANGUAGES: Final = ("HIP", "Fortran")
+_LANGUAGES: Final = ("C", "CXX", "CUDA", "HIP", "Fortran")
 _LINKED_LANGUAGES: Final = ("C", "CXX")
 
 
@@ -87,15 +85,14 @@ def meter_variables(
         **step_variables(log=folder / "compiles.log", table=folder / "table"),
     }
     if cache is not None:
+        # The meter starts the cache, so that each run of a build chooses anew: CMake keeps the
+        # launcher of the first configure for good, and a cache that is gone would end the build.
         variables.update(cache.variables)
+        variables["TORCHYARD_METER_CACHE"] = cache.program
     if masquerade:
         variables["PATH"] = f"{folder / 'bin'}:{path or DEFAULT_PATH}"
-        if cache is not None:
-            variables["TORCHYARD_METER_CACHE"] = cache.program
         return variables
-    with_cache = meter if cache is None else f"{meter};{cache.program}"
-    variables.update({f"CMAKE_{name}_COMPILER_LAUNCHER": with_cache for name in _CACHED_LANGUAGES})
-    variables.update({f"CMAKE_{name}_COMPILER_LAUNCHER": meter for name in _OTHER_LANGUAGES})
+    variables.update({f"CMAKE_{name}_COMPILER_LAUNCHER": meter for name in _LANGUAGES})
     variables.update({f"CMAKE_{name}_LINKER_LAUNCHER": meter for name in _LINKED_LANGUAGES})
     return variables
 

@@ -5,7 +5,7 @@
  *
  * It must never fail a build: whatever is missing or broken here, the compiler is simply executed.
  * Variables, all starting with TORCHYARD_METER_: LOG, LOCKS (files), JOBS, UNITS, UNIT_MIB,
- * DEFAULT_MIB, TABLE (file), CACHE (program put before a compiler found by name), INSIDE (guard).
+ * DEFAULT_MIB, TABLE (file), CACHE (program put before a compiler), INSIDE (guard).
  *
  * Locks are POSIX record locks on single bytes of one file: they end with the process that holds
  * them, even with kill -9, and a child does not inherit them.
@@ -327,6 +327,11 @@ static void metered(char **command, struct job *job, const struct means *means) 
     exit(128 + code);
 }
 
+/* sccache ends with an error when it does not know the compiler: only languages all caches know. */
+static int cached(const char *language) {
+    return language && (!strcmp(language, "c") || !strcmp(language, "c++") || !strcmp(language, "cuda"));
+}
+
 int main(int argc, char **argv) {
     char **command = argv;
     struct job job = {0};
@@ -349,9 +354,11 @@ int main(int argc, char **argv) {
     if (log && locks && means.jobs > 0 && means.unit_mib > 0 && !variable("INSIDE") &&
         understand(command, &job)) {
         char **longer = calloc((size_t)argc + 2, sizeof *longer);
-        if (longer && masquerading && cache && !strcmp(job.kind, "compile")) {
+        if (longer && cache && !strcmp(job.kind, "compile") && cached(job.language) &&
+            strcmp(basename_of(command[0]), basename_of(cache))) {
             longer[0] = (char *)cache;
-            memcpy(longer + 1, argv, (size_t)argc * sizeof *longer);
+            /* argv ends with NULL, and so does what is copied from the command on. */
+            memcpy(longer + 1, command, (size_t)(argc + 1 - (command - argv)) * sizeof *longer);
             job.tool = basename_of(cache);
             command = longer;
         }

@@ -55,12 +55,17 @@ def check_options(subject: Subject) -> Checked:
             cache=cache,
             config=config,
             is_torch=is_torch,
-            excused=name in recipe.verify.ignored_options or name in read,
+            excused=name in recipe.verify.ignored_options or name in read or _cmakes_own(name),
         )
         for name, requested in recipe.options.items()
     )
     findings = [finding for verdict in verdicts if (finding := _finding(verdict, path)) is not None]
     return Checked(findings=tuple(findings), options=verdicts)
+
+
+def _cmakes_own(name: str) -> bool:
+    """Whether CMake itself reads the variable, so that no project has to mention it."""
+    return name.startswith("CMAKE_") or name in ("BUILD_SHARED_LIBS", "BUILD_TESTING")
 
 
 def cache_of(component: Component) -> Path | None:

@@ -1,0 +1,21 @@
+"""`build:NAME` as the name of an interpreter: the target that a build made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["BUILD_PREFIX", "with_build_folder"]
+
+BUILD_PREFIX: Final = "build:"
+
+
+def with_build_folder(text: str) -> str:
+    """`[NAME=]build:BUILD` with the build's folder in place of its name; all else as it is."""
+    name, equals, python = text.rpartition("=")
+    if not python.startswith(BUILD_PREFIX):
+        return text
+    from torchyard.build.layout import YardHome
+    from torchyard.build.record import target_of_build
+
+    target = target_of_build(python.removeprefix(BUILD_PREFIX), YardHome.default())
+    return f"{name}{equals}{target.python}"
