@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.build.plans import PATH, plan_of, shell, step
+from plans import PATH, plan_of, shell, step
 
 from torchyard.build.layout import BuildFolder
 from torchyard.build.perform import CommandFailed, StepPerformer

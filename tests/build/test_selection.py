@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.build.plans import plan_of, step
+from plans import plan_of, step
 
 from torchyard.build.selection import Selection, find_step, steps_to_run
 from torchyard.core.build_plan import Plan, Step, fingerprints

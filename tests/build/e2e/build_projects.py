@@ -92,23 +92,29 @@ def gated_library(folder: Path, gate: Path, *, parts: int = 8) -> Path:
 # --- Python --------------------------------------------------------------------------------------
 
 ERAS = ("setup.py", "setuptools", "scikit-build-core")
+"""The front ends that PyTorch had, from its first release to the newest."""
 
 _EXTENSION = """\
 #include <Python.h>
 static PyObject *answer(PyObject *self, PyObject *nothing) { return PyLong_FromLong(42); }
 static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_spam", "", -1, methods};
-PyMODINIT_FUNC PyInit__spam(void) { return PyModule_Create(&module); }
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "", -1, methods};
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
 """
 _SETUP = """\
 from setuptools import Extension, setup
 
 setup(
-    name="spam",
+    name="NAME",
     version="1.5",
-    packages=["spam"],
-    ext_modules=[Extension("spam._spam", ["spam/_spam.c"])],
+    packages=["NAME"],
+    ext_modules=[Extension("NAME._native", ["NAME/_native.c"])],
 )
+"""
+_SETUPTOOLS_TOML = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
 """
 _SCIKIT_BUILD = """\
 [build-system]
@@ -116,33 +122,51 @@ requires = ["scikit-build-core"]
 build-backend = "scikit_build_core.build"
 
 [project]
-name = "spam"
+name = "NAME"
 version = "1.5"
 
 [tool.scikit-build]
-wheel.packages = ["spam"]
+wheel.packages = ["NAME"]
 build-dir = "build"
 """
 _SCIKIT_CMAKE = """\
 cmake_minimum_required(VERSION 3.18)
-project(spam LANGUAGES C)
+project(NAME LANGUAGES C)
 option(SPICY "more of it" OFF)
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
-python_add_library(_spam MODULE WITH_SOABI spam/_spam.c)
-install(TARGETS _spam DESTINATION spam)
+python_add_library(_native MODULE WITH_SOABI NAME/_native.c)
+if(SPICY)
+  target_compile_definitions(_native PRIVATE SPICY=1)
+endif()
+install(TARGETS _native DESTINATION NAME)
 """
-_SETUPTOOLS_TOML = """\
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
+_TESTS = """\
+import NAME
+
+
+def test_good():
+    assert NAME.answer() == 42
+
+
+def test_known():
+    assert NAME.answer() == 41, "nobody mended this yet"
+
+
+def test_new():
+    assert NAME.answer() == 43
+
+
+def test_outside_the_source():
+    assert "trees" not in NAME.__file__
 """
 
 
-def python_project(folder: Path, era: str) -> Path:
-    """A package `spam` with a C extension; `spam.answer()` is 42."""
+def python_project(folder: Path, era: str, name: str = "spam") -> Path:
+    """A package with a C extension, whose `answer()` is 42, and a file of tests."""
     files = {
-        "spam/__init__.py": "from spam._spam import answer\n\n__version__ = '1.5'\n",
-        "spam/_spam.c": _EXTENSION,
+        "NAME/__init__.py": "from NAME._native import answer\n\n__version__ = '1.5'\n",
+        "NAME/_native.c": _EXTENSION,
+        "checks/check_NAME.py": _TESTS,
     }
     if era == "scikit-build-core":
         files |= {"pyproject.toml": _SCIKIT_BUILD, "CMakeLists.txt": _SCIKIT_CMAKE}
@@ -150,7 +174,10 @@ def python_project(folder: Path, era: str) -> Path:
         files["setup.py"] = _SETUP
     if era == "setuptools":
         files["pyproject.toml"] = _SETUPTOOLS_TOML
-    return write(folder, files)
+    return write(
+        folder,
+        {key.replace("NAME", name): text.replace("NAME", name) for key, text in files.items()},
+    )
 
 
 _TORCH_SETUP = """\

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from build_projects import write
 from build_yard import LIMIT_S, Yard
-from tests.build.sandbox_cases import needs_mounts
+from sandbox_cases import needs_mounts
 
 from torchyard.build.meter import read_meter_log
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from build_projects import broken_library, library, python_project, write
 from build_yard import Yard, call
-from tests.build.sandbox_cases import needs_cut_network
+from sandbox_cases import needs_cut_network
 
 QUICK = ("--cache", "none", "--no-doctor")
 HOST = "downloads.example.invalid"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build_projects import gated_library, write
 from build_yard import Yard, call, processes_with, wait_until
-from tests.build.sandbox_cases import needs_processes
+from sandbox_cases import needs_processes
 
 GENERATORS = ("Ninja", "Unix Makefiles")
 OTHERS = sorted(["total.cpp.o", *(f"part{number}.cpp.o" for number in range(8) if number != 3)])
@@ -52,7 +52,7 @@ class Gated:
     def start_and_wait(self) -> subprocess.Popen[str]:
         """Build until only the held compile is left."""
         self.process = self.yard.start(*self.words)
-        wait_until(self._is_held, "the other objects are there", among=self.process.args)
+        wait_until(self._is_held, "the other objects are there")
         return self.process
 
     def _is_held(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from build_projects import commit, git, library, repository, write
 from build_yard import Yard, call
+from file_server import Reply, served
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -174,3 +175,22 @@ def test_a_damaged_archive_of_the_right_checksum_is_not_half_unpacked(
     assert [item.name for item in sources.iterdir() if not item.name.endswith(".part")] == []
     ended = yard.build(*tarball_words(path.as_uri(), sha256), code=5)
     assert "generic/fetch failed" in ended.err
+
+
+def test_a_half_downloaded_archive_is_never_used_and_is_gone_on_with(tmp_path: Path) -> None:
+    path, sha256 = archive(tmp_path, library(tmp_path / "tiny"))
+    whole = path.read_bytes()
+    variables = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "NETRC": "/nonexistent"}
+    yard = Yard(home=tmp_path / "home", variables=variables)
+    with served() as server:
+        # Cut off in each of the attempts of one run, with a little more in each.
+        server.replies["/tiny.tar.gz"] = Reply(body=whole, tag='"1"', cuts=[100, 10, 10, 10])
+        words = tarball_words(f"{server.address}/tiny.tar.gz", sha256)
+        ended = yard.build(*words, code=5)
+        assert "did not arrive whole" in ended.err
+        kept = [item for item in (yard.home / "downloads").rglob("*") if item.is_file()]
+        assert not [item for item in kept if item.name.endswith(".tar.gz")]
+        assert [item.stat().st_size for item in kept if item.name.endswith(".part")] == [130]
+        yard.build(*words)
+        assert server.asked("/tiny.tar.gz")[-1]["range"] == "bytes=130-"
+    assert call(yard.folder("tiny") / "prefix/lib/libtiny.so", "tiny_two") == 2
