@@ -263,6 +263,21 @@ def test_another_meter_costs_no_rebuild(tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text() == "built\n"
 
 
+def test_a_step_waits_for_what_comes_before_what_is_done(tmp_path: Path) -> None:
+    def plan(meter: str) -> Plan:
+        tool = replace(step("meter", shell(f"sleep 0.4; echo {meter} >> order")), counts=False)
+        return plan_of(
+            tmp_path,
+            tool,
+            step("configure", shell("true"), needs=("meter",)),
+            step("build", shell("echo built >> order"), needs=("configure",)),
+        )
+
+    run(plan("one"))
+    runner_of(plan("two"), selection=Selection(start_from=("build",))).run()
+    assert (tmp_path / "order").read_text() == "one\nbuilt\ntwo\nbuilt\n"
+
+
 def test_events_tell_the_story(tmp_path: Path) -> None:
     events: list[BuildEvent] = []
     plan = plan_of(tmp_path, step("one", shell("true")), step("two", shell("exit 1")))

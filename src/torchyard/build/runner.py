@@ -113,6 +113,7 @@ class Runner:
         self, chosen: tuple[str, ...], prints: Mapping[str, str]
     ) -> tuple[list[str], dict[str, TorchyardError]]:
         steps = {step.name: step for step in self.plan.steps}
+        before = _all_needs(self.plan)
         waiting, running = list(chosen), set[str]()
         done: list[str] = []
         failed: dict[str, TorchyardError] = {}
@@ -121,7 +122,7 @@ class Runner:
             while True:
                 if not failed or self.keep_going:
                     for name in list(waiting):
-                        unmet = [n for n in steps[name].needs if n in chosen and n not in done]
+                        unmet = (before[name] & set(chosen)) - set(done)
                         if len(running) < _SIDE_BY_SIDE and not unmet:
                             waiting.remove(name)
                             running.add(name)
@@ -264,3 +265,11 @@ def _ours(error: BaseException) -> TorchyardError:
     if isinstance(error, TorchyardError):
         return error
     raise error
+
+
+def _all_needs(plan: Plan) -> Mapping[str, frozenset[str]]:
+    """For each step everything that comes before it, however far: a step between may be done."""
+    found: dict[str, frozenset[str]] = {}
+    for step in plan.steps:
+        found[step.name] = frozenset(step.needs).union(*(found[name] for name in step.needs))
+    return found

@@ -22,7 +22,8 @@ def outcome_text(outcome: BuildOutcome) -> str:
     if not result.ran:
         lines = [f"{plan.name}: nothing to do, all {len(result.skipped)} steps are done"]
     else:
-        counts = f"{len(result.ran)} steps run, {len(result.skipped)} done before"
+        rest = "the others left alone" if outcome.partial else f"{len(result.skipped)} done before"
+        counts = f"{len(result.ran)} steps run, {rest}"
         lines = [f"{plan.name}: built in {time_text(result.wall_s)} ({counts})"]
     compiles = sum(times.compiles for times in outcome.times.values())
     if compiles:

@@ -18,7 +18,7 @@ from torchyard.build.record import read_earlier
 from torchyard.build.runner import RunResult, unfinished_steps
 from torchyard.build.selection import Selection
 from torchyard.build.session import BuildSession
-from torchyard.build.step_state import touch
+from torchyard.build.step_state import read_state, touch
 from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.core.build_plan import Plan, fingerprints
 from torchyard.core.build_record import RecipeIdentity, StepTimes
@@ -63,6 +63,8 @@ class BuildOutcome:
     result: RunResult
     times: Mapping[str, StepTimes]
     folder: BuildFolder
+    partial: bool = False
+    """Only some steps were asked for."""
 
     @property
     def python(self) -> str:
@@ -130,7 +132,11 @@ def run_build(
     )
     result = session.run()
     return BuildOutcome(
-        plan=planned.plan, result=result, times=session.times, folder=session.folder
+        plan=planned.plan,
+        result=result,
+        times=session.times,
+        folder=session.folder,
+        partial=bool(choices.selection.only),
     )
 
 
@@ -138,8 +144,11 @@ def _touch(plan: Plan, listener: BuildListener) -> None:
     folder = BuildFolder(folder=Path(plan.folder))
     prints = fingerprints(plan)
     for step in plan.steps:
-        if touch(step, folder.state(step.name), prints[step.name]):
-            listener(BuildEvent(kind="note", step=step.name, text="taken as it is"))
+        if step.counts and touch(step, folder.state(step.name), prints[step.name]):
+            state = read_state(folder.state(step.name))
+            done = state is not None and state.status == "done"
+            text = "taken as it is" if done else "goes on where it was cut off"
+            listener(BuildEvent(kind="note", step=step.name, text=text))
 
 
 def _check_missing(plan: Plan, todo: tuple[str, ...]) -> None:
