@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -49,6 +50,8 @@ class StepPerformer:
     verify: Callable[[Verify, Step, RunInTarget], None]
     heard: Callable[[bytes], None]
     """Gets the output of commands as it comes."""
+    guard: Callable[[StepPerformer], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Entered before the first action and left after the last: what the step shares with others."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: CommandRun | None = None
     _stopped: bool = False
@@ -65,11 +68,16 @@ class StepPerformer:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.wanted_file.unlink(missing_ok=True)
-            with path.open("wb") as log:
+            with path.open("wb") as log, self.guard(self):
                 for action in self.step.actions:
                     self._perform(action, log)
         except OSError as error:
             raise write_failed(path, error, kept="what was built") from error
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopped
 
     def stop(self) -> None:
         """End the running command; no other one starts."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from torchyard import __version__
 from torchyard.build.layout import BuildFolder
 from torchyard.build.runtime import runtime_variables
-from torchyard.build.sources import source_identity
+from torchyard.build.sources import source_identity, used_kind
 from torchyard.build.step_state import read_state
 from torchyard.build.verify import RunInTarget, list_packages, open_target
 from torchyard.core.build_plan import Component, Plan, fingerprints
@@ -74,7 +74,15 @@ def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
         name=plan.name,
         recipe=inputs.recipe,
         plan_fingerprint=digest,
-        components=tuple(_component(part, folder, tools) for part in plan.components),
+        components=tuple(
+            _component(
+                part,
+                folder,
+                tools,
+                inputs.earlier.component(part.name) if inputs.earlier else None,
+            )
+            for part in plan.components
+        ),
         times=tuple(_times(plan, folder, inputs)),
         machine=dict(inputs.machine),
         packages=_packages(plan, inputs.run),
@@ -87,7 +95,10 @@ def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
 
 
 def _component(
-    part: Component, folder: BuildFolder, tools: tuple[ToolRecord, ...]
+    part: Component,
+    folder: BuildFolder,
+    tools: tuple[ToolRecord, ...],
+    earlier: ComponentRecord | None,
 ) -> ComponentRecord:
     recipe = part.recipe
     return ComponentRecord(
@@ -96,7 +107,7 @@ def _component(
         recipe=recipe.name,
         variant=recipe.variant,
         needs=part.needs,
-        source=_source(part),
+        source=_source(part, earlier),
         patches=tuple(
             PatchRecord(name=name, sha256=_sha256(Path(recipe.folder, name)))
             for name in recipe.patches
@@ -110,11 +121,16 @@ def _component(
     )
 
 
-def _source(part: Component) -> SourceIdentity | None:
-    # A source may have been removed to save space; the rest of the record still holds.
+def _source(part: Component, earlier: ComponentRecord | None) -> SourceIdentity | None:
+    """What was compiled. The fetched source may be gone, or moved on by another build's update."""
+    place = Path(part.source)
     with suppress(TorchyardError, OSError):
-        return source_identity(part.recipe.source, Path(part.source))
-    return None
+        kind = used_kind(part.recipe.source, f"{part.name}: source")
+        if kind == "git" and Path(part.tree, ".git").exists():
+            place = Path(part.tree)
+        if place.exists():
+            return source_identity(part.recipe.source, place)
+    return earlier.source if earlier else None
 
 
 def _is_edited(part: Component, folder: BuildFolder) -> bool:

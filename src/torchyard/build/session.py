@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchyard.build.compile_watch import CompileWatch
 from torchyard.build.compiler_cache import CacheDecision, choose_cache
@@ -28,6 +29,7 @@ from torchyard.build.runner import Runner, RunResult, unfinished_steps
 from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
+from torchyard.build.source_lock import source_lock
 from torchyard.build.sources import source_identity
 from torchyard.build.verify import RunInTarget, perform_verify
 from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
@@ -40,6 +42,9 @@ from torchyard.process.markers import sweep_orphans
 from torchyard.results.durable import replace_file, to_json_text
 
 __all__ = ["BuildSession"]
+
+_CHANGE_SOURCE: Final = ("fetch", "update")
+_COPY_SOURCE: Final = ("tree", "update-tree")
 
 
 @dataclass(kw_only=True)
@@ -135,14 +140,36 @@ class BuildSession:
     def _performer(
         self, step: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
     ) -> StepPerformer:
-        if self.lock is not None and step.name.endswith("/tree"):
-            # Before the copy is made: what was fetched must be what was locked.
-            part = self.plan.component(step.component)
-            found = source_identity(part.recipe.source, Path(part.source))
-            check_fetched(part.name, found, self.lock)
         return StepPerformer(
-            step=step, folder=self.folder, variables=variables, verify=self._verify, heard=heard
+            step=step,
+            folder=self.folder,
+            variables=variables,
+            verify=self._verify,
+            heard=heard,
+            guard=self._guard,
         )
+
+    @contextmanager
+    def _guard(self, performer: StepPerformer) -> Iterator[None]:
+        """Steps that change or copy a source: other builds may be at the same one."""
+        step = performer.step
+        what = step.name.partition("/")[2]
+        if what not in (*_CHANGE_SOURCE, *_COPY_SOURCE):
+            yield
+            return
+        part = self.plan.component(step.component)
+        text = f"waiting for another build that is at {part.source}"
+        with source_lock(
+            Path(part.source),
+            alone=what in _CHANGE_SOURCE,
+            stopped=lambda: performer.stopped,
+            waiting=lambda: self.listener(BuildEvent(kind="note", step=step.name, text=text)),
+        ):
+            if self.lock is not None and what == "tree":
+                # Before the copy is made: what was fetched must be what was locked.
+                found = source_identity(part.recipe.source, Path(part.source))
+                check_fetched(part.name, found, self.lock)
+            yield
 
     def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
         component = self.plan.component(action.component)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["list_files", "sync"]
+__all__ = ["first_edit", "list_files", "sync"]
 
 
 def list_files(source: Path, listed: Path) -> None:
@@ -62,6 +62,17 @@ def sync(new: Path, tree: Path, listed: Path, state: Path) -> int:
     shutil.rmtree(new)
     listed.unlink(missing_ok=True)
     return len(changed) + len(gone)
+
+
+def first_edit(source: Path, tree: Path) -> str:
+    """Name of a file of the source that is another one in the tree; empty where all are the same.
+
+    Files that the tree does not have are no edits.
+    """
+    for name in _files(source) if tree.is_dir() else ():
+        if os.path.lexists(tree / name) and not _same(source / name, tree / name):
+            return str(name)
+    return ""
 
 
 def _files(top: Path) -> Iterator[Path]:

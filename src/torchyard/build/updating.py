@@ -7,6 +7,7 @@ stays. Says what to do; `sync_tree` does the last part.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,13 +18,16 @@ from typing import Final
 from torchyard.build.changing import build_steps
 from torchyard.build.component_steps import copy_actions
 from torchyard.build.layout import BuildFolder, YardHome
-from torchyard.build.sources import fetch_actions, update_actions
+from torchyard.build.sources import fetch_actions, update_actions, used_kind
 from torchyard.build.step_state import touch
+from torchyard.build.sync_tree import first_edit
 from torchyard.core.build_plan import Action, Command, Component, Plan, Step, fingerprints
 
 __all__ = ["local_work", "settle", "update_plan"]
 
 _SYNC: Final = str(Path(__file__).resolve().with_name("sync_tree.py"))
+_OWN: Final = re.compile(r"commit|cherry-pick|am:|rebase|merge|revert").match
+"""Beginnings of what git writes down for itself about commits that are made, not fetched."""
 
 
 def update_plan(plan: Plan, components: Iterable[Component], home: YardHome) -> Plan | None:
@@ -41,10 +45,16 @@ def local_work(part: Component) -> str:
     them, and only commits are seen.
     """
     tree, source = Path(part.tree), Path(part.source)
+    if used_kind(part.recipe.source, f"{part.name}: source") == "folder":
+        changed = "" if part.recipe.patches or part.recipe.prepare else first_edit(source, tree)
+        return f"{tree} has edits: {changed}" if changed else ""
     if not (tree / ".git").exists() or not (source / ".git").exists():
         return ""
     if _git(tree, "rev-parse", "HEAD") != _git(source, "rev-parse", "HEAD"):
-        return f"{tree} has commits that its source has not"
+        # Another build's update may have moved the source on: only commits made here are own work.
+        made = [line for line in _git(tree, "reflog", "--format=%gs").splitlines() if _OWN(line)]
+        if made:
+            return f"{tree} has commits that its source has not: {made[0]}"
     if part.recipe.patches or part.recipe.prepare:
         return ""
     edited = _git(tree, "status", "--porcelain", "--untracked-files=no")
@@ -69,6 +79,8 @@ def settle(plan: Plan, updates: Plan) -> None:
     folder = BuildFolder(folder=Path(plan.folder))
     prints = fingerprints(plan)
     moved = {step.component for step in updates.steps}
+    for name in moved:
+        folder.edited(name).unlink(missing_ok=True)
     for step in plan.steps:
         what = step.name.partition("/")[2]
         if step.component in moved and what in ("fetch", "tree"):

@@ -26,12 +26,12 @@ def test_names_and_patterns(tmp_path: Path, library: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path, library: Path) -> None:
-    assert whats(tmp_path, "include/cblas.h") == ["include/cblas.h is missing below the prefix"]
+    assert whats(tmp_path, "include/cblas.h") == ["include/cblas.h is missing"]
 
 
 def test_an_empty_file_is_what_a_full_disk_leaves(tmp_path: Path, library: Path) -> None:
     library.write_text("")
-    assert whats(tmp_path, "lib/*") == ["lib/* is empty below the prefix"]
+    assert whats(tmp_path, "lib/*") == ["lib/* is empty"]
     (library.parent / "other").write_text("content")
     assert whats(tmp_path, "lib/*") == []
 
@@ -43,7 +43,15 @@ def test_a_folder_and_a_link_count(tmp_path: Path, library: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../wheels"])
 def test_only_below_the_prefix(tmp_path: Path, pattern: str) -> None:
-    assert whats(tmp_path, pattern) == [f"{pattern} is not a name below the prefix"]
+    assert whats(tmp_path, pattern) == [f"{pattern} is not a name"]
+
+
+def test_what_stays_in_the_working_copy(tmp_path: Path) -> None:
+    tree = Path(make_component(tmp_path).tree)
+    (tree / "build").mkdir(parents=True, exist_ok=True)
+    (tree / "build/libarm_compute.so").write_text("content")
+    assert whats(tmp_path, f"{tree}/build/libarm_compute.so") == []
+    assert whats(tmp_path, f"{tree}/build/other.so") == ["build/other.so is missing"]
 
 
 def test_a_prefix_that_is_not_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files that the recipe promises are below the prefix."""
+"""The files that the recipe promises are there: below the prefix, or in the working copy."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ __all__ = ["check_files"]
 
 def check_files(subject: Subject) -> Checked:
     """Every name or glob pattern matches something, and what it matches is not empty."""
-    prefix = subject.outside(subject.component.prefix)
-    findings = [
-        CheckFinding(
-            check="files",
-            level="failure",
-            what=f"{pattern} is {trouble} below the prefix",
-            why=f"looked in {subject.component.prefix}",
-            mend=f"torchyard build ... --from {subject.component.name}/build",
-        )
-        for pattern in subject.component.recipe.verify.files
-        if (trouble := _trouble(prefix, pattern))
-    ]
+    component = subject.component
+    findings = []
+    for said in component.recipe.verify.files:
+        # A project that installs nothing leaves its result in the tree: {tree}/build/libx.so.
+        below = component.tree if said.startswith(f"{component.tree}/") else component.prefix
+        pattern = said.removeprefix(f"{component.tree}/")
+        trouble = _trouble(subject.outside(below), pattern)
+        if trouble:
+            findings.append(
+                CheckFinding(
+                    check="files",
+                    level="failure",
+                    what=f"{pattern} is {trouble}",
+                    why=f"looked in {below}",
+                    mend=f"torchyard build ... --from {component.name}/build",
+                )
+            )
     return Checked(findings=tuple(findings))
 
 
