@@ -133,6 +133,9 @@ def test_rebuild_compiles_only_what_was_edited(tiny: Library) -> None:
     assert "tiny: built in " in ended.out
     assert tiny.yard.compiled("tiny")[len(before) :] == ["two.c.o", "libtiny.so"]
     assert tiny.answers() == (1, 22)
+    assert "edited" in tiny.yard.build("show", "tiny").out
+    refused = tiny.yard.build("update", "tiny", code=4)
+    assert "has edits: two.c" in refused.err
     after = tiny.yard.build(*tiny.words)
     assert "nothing to do" in after.out, "an edit in the working copy is not the plan's business"
     tiny.yard.build(*tiny.words, "--from", "tree")

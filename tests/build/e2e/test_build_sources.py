@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from build_projects import commit, git, library, repository, write
-from build_yard import Yard, call
+from build_yard import Yard, call, wait_until
 from file_server import Reply, served
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -133,11 +133,81 @@ def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
     assert "options.LOUD is not as it was locked" in ended.err
 
 
+@needs_git
+def test_update_does_not_throw_own_commits_away(moving: Moving) -> None:
+    # Another build moves the shared source on; that alone is no own work.
+    moving.change("FACTOR 1", "FACTOR 10", "ten times")
+    moving.yard.build(moving.words[0], "--name", "newest", "--cache", "none", "--only", "fetch")
+    own = moving.tree / "two.c"
+    own.write_text(own.read_text() + "/* mine */\n")
+    commit(moving.tree, "mine")
+    ended = moving.yard.build("update", "moving", code=4)
+    assert "would throw work of yours away" in ended.err
+    assert "commit: mine" in ended.err
+    assert "/* mine */" in own.read_text()
+    moving.yard.build("update", "moving", "--discard")
+    assert "/* mine */" not in own.read_text()
+    assert moving.answers() == (11, 30)
+    moving.change("FACTOR 10", "FACTOR 100", "a hundred times")
+    moving.yard.build(moving.words[0], "--name", "newest", "--cache", "none", "--only", "fetch")
+    moving.yard.build("update", "moving")
+    assert moving.answers() == (11, 300)
+
+
+@needs_git
+def test_the_record_names_what_was_compiled_and_not_where_the_source_is_now(
+    moving: Moving,
+) -> None:
+    first = moving.recorded_commit()
+    moving.change("FACTOR 1", "FACTOR 10", "ten times")
+    moving.yard.build(moving.words[0], "--name", "newest", "--cache", "none", "--only", "fetch")
+    moving.yard.build("rebuild", "moving")
+    assert moving.recorded_commit() == first
+
+
+def test_a_build_waits_for_another_one_that_copies_the_same_source(
+    yard: Yard, tmp_path: Path
+) -> None:
+    source = library(tmp_path / "source")
+    hold, held = tmp_path / "hold", tmp_path / "held"
+    hold.touch()
+    recipe = tmp_path / "shared.toml"
+    recipe.write_text(
+        f'[source.folder]\npath = "{source}"\n[environment]\nuse = "current"\n'
+        f"[[prepare]]\nrun = ['sh', '-c', 'touch {held}; while [ -e {hold} ]; do sleep 0.1; done']\n"
+    )
+    words = (str(recipe), "--cache", "none", "--no-doctor")
+    first = yard.start(*words, "--name", "first")
+    wait_until(held.exists, "the first one copies")
+    second = subprocess.Popen(
+        yard.argv("build", *words, "--name", "second"),
+        env=yard.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with second:
+        assert second.stderr is not None
+        line = next(line for line in second.stderr if "waiting" in line)
+        assert line.startswith("shared/fetch: waiting for another build that is at ")
+        hold.unlink()
+        rest = second.stderr.read()
+    assert (first.wait(), second.returncode) == (0, 0), rest
+    for name in ("first", "second"):
+        assert call(yard.folder(name) / "prefix/lib/libtiny.so", "tiny_two") == 2
+
+
 def archive(folder: Path, source: Path) -> tuple[Path, str]:
     """A tarball of a folder, and its checksum."""
     path = folder / "tiny-1.0.tar.gz"
     subprocess.run(["tar", "-C", str(source.parent), "-czf", str(path), source.name], check=True)
     return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def fetched(yard: Yard) -> list[str]:
+    """Names of sources that count as fetched."""
+    names = (item.name for item in (yard.home / "sources").iterdir())
+    return [name for name in names if not name.endswith((".part", ".lock"))]
 
 
 def tarball_words(url: str, sha256: str) -> tuple[str, ...]:
@@ -156,7 +226,7 @@ def test_a_wrong_checksum_names_both_and_leaves_nothing(yard: Yard, tmp_path: Pa
     assert sha256 in ended.err
     left = [item for item in (yard.home / "downloads").rglob("*.tar.gz*") if item.is_file()]
     assert not [item for item in left if item.stat().st_size]
-    assert not list((yard.home / "sources").glob("*"))
+    assert fetched(yard) == []
     # The right checksum, and nothing of the first attempt is in the way.
     yard.build(*tarball_words(path.as_uri(), sha256))
     assert call(yard.folder("tiny") / "prefix" / "lib" / "libtiny.so", "tiny_two") == 2
@@ -171,8 +241,7 @@ def test_a_damaged_archive_of_the_right_checksum_is_not_half_unpacked(
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     ended = yard.build(*tarball_words(path.as_uri(), sha256), code=5)
     assert "generic/fetch failed" in ended.err
-    sources = yard.home / "sources"
-    assert [item.name for item in sources.iterdir() if not item.name.endswith(".part")] == []
+    assert fetched(yard) == []
     ended = yard.build(*tarball_words(path.as_uri(), sha256), code=5)
     assert "generic/fetch failed" in ended.err
 
