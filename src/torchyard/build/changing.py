@@ -21,7 +21,15 @@ from torchyard.core.records import decode, nearest_hint
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.durable import write_failed
 
-__all__ = ["CleanLevel", "build_steps", "chosen_components", "clean", "read_cache", "read_request"]
+__all__ = [
+    "CleanLevel",
+    "build_steps",
+    "chosen_components",
+    "clean",
+    "read_cache",
+    "read_request",
+    "used_lock",
+]
 
 CleanLevel = Literal["objects", "tree", "all"]
 
@@ -30,6 +38,12 @@ def read_cache(name: str, home: YardHome) -> str:
     """The compiler cache that the build of that name was asked for with."""
     content = _read_request_file(name, home)
     return str(content.get("cache", "auto"))
+
+
+def used_lock(name: str, home: YardHome) -> str:
+    """The lock file that the build of that name was made with; empty where there is none."""
+    path = home.build(name).used_lock_file
+    return str(path) if path.exists() else ""
 
 
 def read_request(name: str, home: YardHome) -> BuildRequest:

@@ -104,6 +104,11 @@ class BuildFolder:
         return self.folder / "request.json"
 
     @property
+    def used_lock_file(self) -> Path:
+        """The lock that the build was made with; not there where it was made with none."""
+        return self.folder / "used.lock.toml"
+
+    @property
     def record_file(self) -> Path:
         """What the finished build was made of."""
         return self.folder / "record.json"
@@ -121,6 +126,10 @@ class BuildFolder:
     def tree(self, component: str) -> Path:
         """The working copy of a component."""
         return self.folder / "trees" / component
+
+    def listed(self, component: str) -> Path:
+        """Names of the files of the source that the working copy was made from."""
+        return self.folder / "trees" / f"{component}.listed"
 
     def dist(self, component: str) -> Path:
         """Where a component's own wheel is made."""

@@ -19,7 +19,7 @@ from torchyard.build.environments import passed_through
 from torchyard.build.failure import explain_failure
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import BuildFolder, YardHome
-from torchyard.build.lock import Lock, check_fetched
+from torchyard.build.lock import Lock, check_fetched, write_lock
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.perform import StepPerformer
@@ -31,6 +31,7 @@ from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
 from torchyard.build.source_lock import source_lock
 from torchyard.build.sources import source_identity
+from torchyard.build.sync_tree import list_files
 from torchyard.build.verify import RunInTarget, perform_verify
 from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
 from torchyard.core.build_plan import Plan, Step, Verify
@@ -86,6 +87,10 @@ class BuildSession:
                 # With the cache: another one would be another launcher in every compile command.
                 asked = {**encode(self.identity), "cache": self.cache}
                 replace_file(self.folder.request_file, to_json_text(asked, indent=1) + "\n")
+                if self.lock is not None:
+                    write_lock(self.folder.used_lock_file, self.lock)
+                else:
+                    self.folder.used_lock_file.unlink(missing_ok=True)
             watch = CompileWatch(
                 plan=self.plan,
                 folder=self.folder,
@@ -170,6 +175,9 @@ class BuildSession:
                 found = source_identity(part.recipe.source, Path(part.source))
                 check_fetched(part.name, found, self.lock)
             yield
+            if what == "tree":
+                # For an update: what the source has no longer goes, and what was built stays.
+                list_files(Path(part.source), self.folder.listed(part.name))
 
     def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
         component = self.plan.component(action.component)

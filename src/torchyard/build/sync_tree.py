@@ -1,7 +1,8 @@
 """Makes one folder like another where they differ, and leaves alone whatever is the same.
 
     sync_tree.py list SOURCE LISTED              write down the names of the files in SOURCE
-    sync_tree.py sync NEW TREE LISTED STATE      bring TREE to what NEW holds, and remove NEW
+    sync_tree.py sync NEW TREE LISTED STATE      bring TREE to what NEW holds, and remove NEW; LISTED
+                                                 then holds the names in NEW
 
 What is the same keeps its time, so that nothing built from it is built again; what differs gets the
 present time. Of what TREE has more than NEW only the names in LISTED go: the rest was built. STATE is
@@ -17,7 +18,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,11 +26,13 @@ __all__ = ["first_edit", "list_files", "sync"]
 
 
 def list_files(source: Path, listed: Path) -> None:
-    """Write down the names of all files; a list that an interrupted update left is kept."""
-    if listed.exists():
-        return
+    """Write down the names of all files of a source that a tree was copied from."""
+    _write_list(listed, _files(source))
+
+
+def _write_list(listed: Path, names: Iterable[Path]) -> None:
     part = listed.with_name(listed.name + ".part")
-    part.write_bytes(b"\0".join(os.fsencode(str(name)) for name in _files(source)))
+    part.write_bytes(b"\0".join(os.fsencode(str(name)) for name in names))
     part.replace(listed)
 
 
@@ -59,8 +62,9 @@ def sync(new: Path, tree: Path, listed: Path, state: Path) -> int:
         kept.parent.mkdir(parents=True, exist_ok=True)
         _remove(kept)
         folder.rename(kept)
+    # Last: an update that is cut off before knows what is to go.
+    _write_list(listed, sorted(names))
     shutil.rmtree(new)
-    listed.unlink(missing_ok=True)
     return len(changed) + len(gone)
 
 

@@ -105,12 +105,13 @@ def _steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
         return ()
     fetch = next(step for step in plan.steps if step.name == f"{part.name}/fetch")
     tree = next(step for step in plan.steps if step.name == f"{part.name}/tree")
-    listed, new = f"{part.tree}.listed", f"{part.tree}.part"
+    folder = BuildFolder(folder=Path(plan.folder))
+    listed, new = folder.listed(part.name), f"{part.tree}.part"
     has_tree = Path(part.tree).exists()
     known: tuple[Action, ...] = ()
-    if has_tree and source.exists():
-        # Files that the source has now, so that those it has no longer can be removed.
-        known = (_sync("list", part.source, listed),)
+    if has_tree and source.exists() and not listed.exists():
+        # Copied by an earlier Torchyard, which wrote no list of the source's files.
+        known = (_sync("list", part.source, str(listed)),)
     steps = [
         Step(
             name=f"{part.name}/update",
@@ -123,7 +124,6 @@ def _steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
     ]
     if has_tree:
         first = build_steps(plan, part.name, from_configure=True)[0]
-        state = str(BuildFolder(folder=Path(plan.folder)).state(first))
         copy, _ = copy_actions(part, new)
         steps.append(
             Step(
@@ -133,7 +133,7 @@ def _steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
                 actions=(
                     Command(argv=("rm", "-rf", new)),
                     *copy,
-                    _sync("sync", new, part.tree, listed, state),
+                    _sync("sync", new, part.tree, str(listed), str(folder.state(first))),
                 ),
                 needs=(steps[0].name,),
                 variables=tree.variables,

@@ -13,6 +13,7 @@ from torchyard.build.changing import (
     clean,
     read_cache,
     read_request,
+    used_lock,
 )
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import YardHome
@@ -41,7 +42,8 @@ def update_build(
     listener: BuildListener,
 ) -> BuildOutcome:
     """Bring sources to the newest, then build what changed; own work is not thrown away."""
-    choices = _choices(name, jobs=jobs)
+    # Without the lock that it may have been made with: to update is to leave that behind.
+    choices = replace(_choices(name, jobs=jobs), lock_file="")
     planned = _planned(name, choices)
     parts = chosen_components(planned.plan, components)
     for part in parts:
@@ -93,7 +95,7 @@ def rebuild_component(
 
 def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
     """Remove what the build made, at a level."""
-    planned = _planned(name, BuildChoices(name=name))
+    planned = _planned(name, _choices(name, jobs="auto"))
     chosen: CleanLevel = next(item for item in get_args(CleanLevel) if item == level)
     if chosen == "all" and components:
         raise UsageError(
@@ -106,7 +108,10 @@ def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Pat
 
 def _choices(name: str, *, jobs: str) -> BuildChoices:
     """How the build was built before."""
-    return BuildChoices(name=name, jobs=jobs, cache=read_cache(name, YardHome.default()))
+    home = YardHome.default()
+    return BuildChoices(
+        name=name, jobs=jobs, cache=read_cache(name, home), lock_file=used_lock(name, home)
+    )
 
 
 def _planned(name: str, choices: BuildChoices) -> PlannedBuild:

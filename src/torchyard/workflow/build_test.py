@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from torchyard.build.changing import chosen_components, read_request
+from torchyard.build.changing import chosen_components, read_request, used_lock
 from torchyard.build.environments import passed_through
 from torchyard.build.layout import YardHome
 from torchyard.build.perform import StepPerformer
@@ -30,7 +30,9 @@ def run_build_tests(
 
     A relative path starts at the component's working copy.
     """
-    planned = plan_build(read_request(name, YardHome.default()), BuildChoices(name=name))
+    home = YardHome.default()
+    choices = BuildChoices(name=name, lock_file=used_lock(name, home))
+    planned = plan_build(read_request(name, home), choices)
     part = chosen_components(planned.plan, (component,) if component else ())[-1]
     known = {test.path: test.known_failures for test in part.recipe.verify.tests}
     wanted = files or tuple(known)

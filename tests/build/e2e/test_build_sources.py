@@ -100,6 +100,8 @@ def test_update_moves_to_the_tip_with_patches_and_preparation(moving: Moving) ->
     assert (moving.tree / "unused.txt").exists()
     (moving.origin / "unused.txt").unlink()
     commit(moving.origin, "without it")
+    # Another build brings the shared source there first.
+    moving.yard.build(moving.words[0], "--name", "newest", "--cache", "none", "--only", "fetch")
     moving.yard.build("update", "moving")
     assert not (moving.tree / "unused.txt").exists()
     assert (moving.tree / "generated.h").exists()
@@ -129,6 +131,17 @@ def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
     moving.yard.build(*words, "--name", "again")
     assert moving.answers("again") == (11, 3)
     assert moving.recorded_commit("again") == first
+    # Commands about that build know of the lock by themselves, until it is updated.
+    edited = moving.yard.folder("again") / "trees" / "moving" / "one.c"
+    edited.write_text(edited.read_text().replace("11", "12"))
+    moving.yard.build("rebuild", "again")
+    assert moving.answers("again") == (12, 3)
+    assert moving.recorded_commit("again") == first
+    assert "generic" not in moving.yard.build("clean", "again").out
+    moving.yard.build(*words, "--name", "again")
+    assert moving.answers("again") == (12, 3)
+    moving.yard.build("update", "again")
+    assert moving.answers("again") == (11, 30)
     ended = moving.yard.build(*words, "--name", "again", "--set", "LOUD=true", code=2)
     assert "options.LOUD is not as it was locked" in ended.err
 
