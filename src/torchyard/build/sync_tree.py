@@ -13,7 +13,6 @@ A program of its own: standard library only.
 
 from __future__ import annotations
 
-import filecmp
 import os
 import shutil
 import stat
@@ -23,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["first_edit", "list_files", "sync"]
+
+_CHUNK_BYTES = 1 << 20
 
 
 def list_files(source: Path, listed: Path) -> None:
@@ -113,7 +114,18 @@ def _same(new: Path, old: Path) -> bool:
         return False
     if before.st_size != now.st_size:
         return False
-    return before.st_mtime_ns == now.st_mtime_ns or filecmp.cmp(new, old, shallow=False)
+    # Not by time: archives are often unpacked with one and the same time for all files.
+    return _same_bytes(new, old)
+
+
+def _same_bytes(new: Path, old: Path) -> bool:
+    with new.open("rb") as one, old.open("rb") as other:
+        while True:
+            chunk = one.read(_CHUNK_BYTES)
+            if chunk != other.read(_CHUNK_BYTES):
+                return False
+            if not chunk:
+                return True
 
 
 def _put(new: Path, old: Path) -> None:

@@ -99,12 +99,17 @@ def requirement_steps(site: Site) -> tuple[Step, ...]:
 
 
 def option_variables(site: Site) -> tuple[tuple[str, str], ...]:
-    """The recipe's options as the project reads them."""
-    options = site.recipe.options
-    if site.recipe.python.options_as == "cmake-args":
+    """The recipe's options as the project reads them.
+
+    scikit-build-core builds in a temporary folder unless it is told another: objects would be lost
+    with every interruption.
+    """
+    options, table = site.recipe.options, site.recipe.python
+    kept = (("SKBUILD_BUILD_DIR", f"{site.component.tree}/{table.build_folder}"),)
+    if table.options_as == "cmake-args":
         words = [f"-D{key}={as_cmake(value)}" for key, value in options.items()]
-        return (("CMAKE_ARGS", " ".join(words)),) if words else ()
-    return tuple((key, as_variable(value)) for key, value in options.items())
+        return (("CMAKE_ARGS", " ".join(words)), *kept) if words else kept
+    return (*((key, as_variable(value)) for key, value in options.items()), *kept)
 
 
 def _editable(site: Site, needs: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Step:
