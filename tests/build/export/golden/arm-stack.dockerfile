@@ -251,6 +251,7 @@ RUN set -eu; \
     export BLAS=OpenBLAS; \
     export USE_MPI=1; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/arm-stack-2.5.0/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     rm -f /opt/torchyard/arm-stack-2.5.0/trees/pytorch/build/CMakeCache.txt; \
@@ -277,6 +278,7 @@ RUN set -eu; \
     export BLAS=OpenBLAS; \
     export USE_MPI=1; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/arm-stack-2.5.0/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     rm -rf /opt/torchyard/arm-stack-2.5.0/trees/pytorch.dist; \
@@ -390,6 +392,7 @@ RUN set -eu; \
     export TORCHVISION_USE_VIDEO_CODEC=0; \
     export TORCHVISION_USE_FFMPEG=0; \
     export BUILD_VERSION=0.20.0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/arm-stack-2.5.0/trees/torchvision/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     rm -rf /opt/torchyard/arm-stack-2.5.0/trees/torchvision.dist; \
@@ -488,6 +491,7 @@ RUN set -eu; \
     export BUILD_SOX=0; \
     export USE_FFMPEG=0; \
     export BUILD_VERSION=2.5.0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/arm-stack-2.5.0/trees/torchaudio/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     rm -rf /opt/torchyard/arm-stack-2.5.0/trees/torchaudio.dist; \

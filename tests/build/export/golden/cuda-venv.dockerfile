@@ -97,6 +97,7 @@ RUN set -eu; \
     export USE_ROCM=0; \
     export USE_MAGMA=1; \
     export TORCH_CUDA_ARCH_LIST='8.0;9.0+PTX'; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     rm -rf /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.dist; \

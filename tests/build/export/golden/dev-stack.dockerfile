@@ -87,6 +87,7 @@ RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
     export BUILD_TEST=0; \
     export USE_CCACHE=0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/dev-stack-main/trees/pytorch; \
     /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-build-isolation --no-deps \
@@ -176,6 +177,7 @@ RUN set -eu; \
     export TORCHVISION_USE_WEBP=0; \
     export TORCHVISION_USE_VIDEO_CODEC=0; \
     export TORCHVISION_USE_FFMPEG=0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/torchvision/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/dev-stack-main/trees/torchvision; \
     /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps
@@ -256,6 +258,7 @@ RUN set -eu; \
     export USE_CUDA=0; \
     export BUILD_SOX=0; \
     export USE_FFMPEG=0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/torchaudio/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/dev-stack-main/trees/torchaudio; \
     /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps

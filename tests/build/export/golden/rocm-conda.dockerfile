@@ -138,6 +138,7 @@ RUN set -eu; \
     export USE_FBGEMM=0; \
     export PYTORCH_ROCM_ARCH=gfx90a; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     rm -f /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/build/CMakeCache.txt; \
@@ -154,6 +155,7 @@ RUN set -eu; \
     export USE_FBGEMM=0; \
     export PYTORCH_ROCM_ARCH=gfx90a; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     rm -rf /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.dist; \

@@ -238,6 +238,7 @@ RUN set -eu; \
     export SOVERSION=2.6; \
     export PATCH=0; \
     export GENERIC_BLAS_LIBRARIES=blas; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
     rm -f /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build/CMakeCache.txt; \
@@ -279,6 +280,7 @@ RUN set -eu; \
     export SOVERSION=2.6; \
     export PATCH=0; \
     export GENERIC_BLAS_LIBRARIES=blas; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
     rm -rf /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.dist; \
