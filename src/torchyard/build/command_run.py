@@ -68,8 +68,9 @@ class CommandRun:
                 log.write(chunk)
                 log.flush()
                 heard(chunk)
-        except OSError:
+        except BaseException:  # a full disk under the log, or a mistake of whoever listens
             self.stop()
+            self._process.wait()
             raise
         finally:
             pipe.close()
