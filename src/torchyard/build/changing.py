@@ -112,25 +112,31 @@ def clean(
     if level == "all":
         gone = [folder.folder]
     else:
-        gone = []
-        for part in components:
-            tree = Path(part.tree)
-            if part.recipe.builder in ("make", "scons"):
-                level = "tree"  # their objects lie among the sources
-            build = part.recipe.python.build_folder if part.recipe.builder == "python" else "build"
-            gone += [tree / build if level == "objects" else tree, folder.dist(part.name)]
-            gone += [
-                folder.state(step.name)
-                for step in plan.steps
-                if step.component == part.name
-                and not step.name.endswith("/fetch")
-                and (level == "tree" or not step.name.endswith("/tree"))
-            ]
-            gone += [folder.report(part.name), folder.meter_log(part.name)]
+        gone = [path for part in components for path in _made(plan, folder, part, level)]
     removed = [path for path in gone if path.exists()]
     for path in removed:
         _remove(path)
     return tuple(removed)
+
+
+def _made(plan: Plan, folder: BuildFolder, part: Component, level: CleanLevel) -> list[Path]:
+    """What to remove of a component, states first: what is cut off then is not taken for done."""
+    tree = Path(part.tree)
+    # Objects of make and SCons lie among the sources.
+    whole = level == "tree" or part.recipe.builder in ("make", "scons")
+    build = part.recipe.python.build_folder if part.recipe.builder == "python" else "build"
+    states = [
+        folder.state(step.name)
+        for step in plan.steps
+        if step.component == part.name
+        and not step.name.endswith("/fetch")
+        and (whole or not step.name.endswith("/tree"))
+    ]
+    return [
+        *states,
+        *(folder.report(part.name), folder.meter_log(part.name)),
+        *(tree if whole else tree / build, folder.dist(part.name)),
+    ]
 
 
 def _remove(path: Path) -> None:

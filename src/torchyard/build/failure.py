@@ -23,9 +23,11 @@ def explain_failure(
     """The error of a step whose command failed; everything it built stays where it is."""
     log = folder.log(step.name)
     script = log.with_suffix(".reenter.sh")
+    back = ""
     with suppress(TorchyardError):  # a full disk is what the error itself will tell
         replace_file(script, performer.reenter_script())
         script.chmod(0o700)  # addresses of proxies and indexes may hold a password
+        back = f"\nthe command again: sh {shlex.quote(str(script))}"
     release = next((part.release for part in plan.components if part.name == step.component), "")
     wanted = wanted_names(str(performer.wanted_file))
     diagnosis = diagnose(
@@ -35,15 +37,14 @@ def explain_failure(
         release=release,
         machine=platform.machine(),
     )
-    back = f"the command again: sh {shlex.quote(str(script))}"
     root = diagnosis.root
     if root is not None:
         why = f"{root.title}: {root.cause}"
-        hint = "\n".join((*root.remedy, *root.commands, back))
+        hint = "\n".join((*root.remedy, *root.commands)) + back
     else:
         first = diagnosis.first_error
         why = first.text if first is not None else "the log names no error"
-        hint = f"everything is kept in {plan.folder}\n{back}"
+        hint = f"everything is kept in {plan.folder}{back}"
     if wanted and (root is None or wanted[0] not in why):
         why += f"\nit asked the network for: {', '.join(wanted[:5])}"
     return StepFailed(

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from torchyard import __version__
 from torchyard.build.layout import BuildFolder
+from torchyard.build.meter import read_meter_log
 from torchyard.build.runtime import runtime_variables
 from torchyard.build.sources import source_identity, used_kind
 from torchyard.build.step_state import read_state
 from torchyard.build.verify import RunInTarget, list_packages, open_target
-from torchyard.core.build_plan import Component, Plan, fingerprints
+from torchyard.core.build_plan import Component, Plan, Step, fingerprints
 from torchyard.core.build_record import (
     BuildRecord,
     ComponentRecord,
@@ -41,7 +42,7 @@ from torchyard.errors import TorchyardError, UsageError
 __all__ = ["RecordInputs", "make_record"]
 
 _TOOLS: Final = ("cc", "c++", "ld", "cmake", "ninja", "nvcc", "hipcc")
-_VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)(?![\d.]*\))")
+_VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)")
 _MOST_PREFIX_FILES: Final = 2000
 
 
@@ -156,7 +157,7 @@ def _times(plan: Plan, folder: BuildFolder, inputs: RecordInputs) -> list[StepTi
     found = []
     for step in plan.steps:
         state = read_state(folder.state(step.name))
-        known = inputs.times.get(step.name) or before.get(step.name)
+        known = inputs.times.get(step.name) or before.get(step.name) or _measured(step, folder)
         wall_s = state.wall_s + state.earlier_s if state else (known.wall_s if known else 0.0)
         found.append(
             StepTimes(
@@ -171,6 +172,22 @@ def _times(plan: Plan, folder: BuildFolder, inputs: RecordInputs) -> list[StepTi
     return found
 
 
+def _measured(step: Step, folder: BuildFolder) -> StepTimes | None:
+    """What the meter's log tells of a step that was done by a run that was cut off after it."""
+    state = read_state(folder.state(step.name))
+    if state is None or not step.compiles or step.name.endswith("/configure"):
+        return None
+    log = read_meter_log(folder.meter_log(step.component))
+    mine = log.since(state.first_started_at or state.started_at)
+    return StepTimes(
+        step=step.name,
+        wall_s=state.wall_s,
+        cpu_s=mine.cpu_s,
+        compiles=len(mine.compiles),
+        peak_memory_mib=mine.peak_mib or None,
+    )
+
+
 def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
     script = 'path=$(command -v "$1") || exit 3; printf "%s\\n" "$path"; "$1" --version 2>/dev/null'
     found = []
@@ -179,7 +196,8 @@ def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
         lines = ended.stdout.splitlines()
         if ended.returncode or not lines:
             continue
-        version = _VERSION.search("\n".join(lines[1:]))
+        # `cc (Debian 12.2.0-14) 12.2.0`: what stands in brackets is the packager's.
+        version = _VERSION.search(re.sub(r"\([^)]*\)", "", "\n".join(lines[1:])))
         found.append(ToolRecord(name=name, path=lines[0], version=version[1] if version else ""))
     return tuple(found)
 

@@ -93,16 +93,16 @@ def settle(plan: Plan, updates: Plan) -> None:
 
 
 def _steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
-    source = Path(part.source)
-    ask = update_actions if source.exists() else fetch_actions
-    fresh = ask(
-        part.recipe.source,
-        destination=source,
-        downloads=home.downloads,
-        where=f"{part.name}: source",
+    source, where = Path(part.source), f"{part.name}: source"
+    fresh = update_actions(
+        part.recipe.source, destination=source, downloads=home.downloads, where=where
     )
     if not fresh.actions:
         return ()
+    if not source.exists():  # removed to save space
+        fresh = fetch_actions(
+            part.recipe.source, destination=source, downloads=home.downloads, where=where
+        )
     fetch = next(step for step in plan.steps if step.name == f"{part.name}/fetch")
     tree = next(step for step in plan.steps if step.name == f"{part.name}/tree")
     folder = BuildFolder(folder=Path(plan.folder))
