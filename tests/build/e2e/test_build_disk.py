@@ -108,6 +108,7 @@ def test_full_in_the_middle_of_compiling(tmp_path: Path) -> None:
         assert good.count(name) == 1, "what was there before the disk was full is kept"
 
 
+@pytest.mark.slow
 def test_full_while_the_source_is_copied(tmp_path: Path) -> None:
     told = tell(tmp_path, "1m", pad=4 << 20)
     assert "generic/fetch failed" in told.first

@@ -13,7 +13,7 @@ from build_projects import gated_library, write
 from build_yard import Yard, call, processes_with, wait_until
 from sandbox_cases import needs_processes
 
-GENERATORS = ("Ninja", "Unix Makefiles")
+SLOW = pytest.mark.slow
 OTHERS = sorted(["total.cpp.o", *(f"part{number}.cpp.o" for number in range(8) if number != 3)])
 
 # A compiler that has begun to write its object when it stops, as one on a slow disk has.
@@ -95,7 +95,9 @@ def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
 
 
 @needs_processes
-@pytest.mark.parametrize("gated", GENERATORS, indirect=True)
+@pytest.mark.parametrize(
+    "gated", ["Ninja", pytest.param("Unix Makefiles", marks=SLOW)], indirect=True
+)
 def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gated) -> None:
     gated.start_and_wait().kill()
     wait_until(lambda: not gated.compilers(), "all compilers are gone")
@@ -133,7 +135,7 @@ def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("generator", ["Unix Makefiles", pytest.param("Ninja", marks=SLOW)])
 def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator: str) -> None:
     hold = tmp_path / "hold"
     hold.touch()

@@ -131,7 +131,21 @@ def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
     moving.yard.build(*words, "--name", "again")
     assert moving.answers("again") == (11, 3)
     assert moving.recorded_commit("again") == first
-    # Commands about that build know of the lock by themselves, until it is updated.
+    ended = moving.yard.build(*words, "--name", "again", "--set", "LOUD=true", code=2)
+    assert "options.LOUD is not as it was locked" in ended.err
+
+
+@needs_git
+@pytest.mark.slow
+def test_commands_about_a_locked_build_know_its_lock_until_it_is_updated(
+    moving: Moving, tmp_path: Path
+) -> None:
+    first = moving.recorded_commit()
+    lock = tmp_path / "moving.lock.toml"
+    moving.yard.build("lock", "moving", "--output", str(lock))
+    moving.change("FACTOR 1", "FACTOR 10", "ten times")
+    words = (moving.words[0], "--cache", "none", "--locked", str(lock))
+    moving.yard.build(*words, "--name", "again")
     edited = moving.yard.folder("again") / "trees" / "moving" / "one.c"
     edited.write_text(edited.read_text().replace("11", "12"))
     moving.yard.build("rebuild", "again")
@@ -142,11 +156,10 @@ def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
     assert moving.answers("again") == (12, 3)
     moving.yard.build("update", "again")
     assert moving.answers("again") == (11, 30)
-    ended = moving.yard.build(*words, "--name", "again", "--set", "LOUD=true", code=2)
-    assert "options.LOUD is not as it was locked" in ended.err
 
 
 @needs_git
+@pytest.mark.slow
 def test_update_does_not_throw_own_commits_away(moving: Moving) -> None:
     # Another build moves the shared source on; that alone is no own work.
     moving.change("FACTOR 1", "FACTOR 10", "ten times")
@@ -168,6 +181,7 @@ def test_update_does_not_throw_own_commits_away(moving: Moving) -> None:
 
 
 @needs_git
+@pytest.mark.slow
 def test_the_record_names_what_was_compiled_and_not_where_the_source_is_now(
     moving: Moving,
 ) -> None:
