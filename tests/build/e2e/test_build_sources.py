@@ -206,20 +206,21 @@ def test_a_build_waits_for_another_one_that_copies_the_same_source(
     words = (str(recipe), "--cache", "none", "--no-doctor")
     first = yard.start(*words, "--name", "first")
     wait_until(held.exists, "the first one copies")
-    second = subprocess.Popen(
-        yard.argv("build", *words, "--name", "second"),
-        env=yard.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with second:
-        assert second.stderr is not None
-        line = next(line for line in second.stderr if "waiting" in line)
-        assert line.startswith("shared/fetch: waiting for another build that is at ")
+    said = tmp_path / "second.txt"
+    with said.open("w") as file:
+        second = subprocess.Popen(
+            yard.argv("build", *words, "--name", "second"),
+            env=yard.environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: "waiting" in said.read_text(), "the second one waits")
+        assert "shared/fetch: waiting for another build that is at " in said.read_text()
+    finally:
         hold.unlink()
-        rest = second.stderr.read()
-    assert (first.wait(), second.returncode) == (0, 0), rest
+        codes = (first.wait(), second.wait())
+    assert codes == (0, 0), said.read_text()
     for name in ("first", "second"):
         assert call(yard.folder(name) / "prefix/lib/libtiny.so", "tiny_two") == 2
 
