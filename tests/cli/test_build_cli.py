@@ -10,6 +10,8 @@ from command_line import Ended, call
 
 from torchyard.build.recipe_file import shipped_recipes
 from torchyard.cli.build import BUILD_COMMANDS
+from torchyard.cli.build_progress import show_build_progress, time_text
+from torchyard.core.build_events import BuildEvent
 
 Capture = pytest.CaptureFixture[str]
 GOLDEN = Path(__file__).parent / "golden"
@@ -212,6 +214,37 @@ def test_doctor_of_a_recipe(capsys: Capture, tmp_path: Path) -> None:
     document = json.loads(ended.out)
     assert ended.code == (0 if document["can_build"] else 4)
     assert call(capsys, "doctor", "pytorhc").code == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.04, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (60.0, "1 min 00 s")),
+        *((3599.2, "59 min 59 s"), (3600.0, "1 h 00 min"), (7505.0, "2 h 05 min")),
+    ],
+)
+def test_times_in_words(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+
+
+def test_progress_in_plain_lines(capsys: Capture) -> None:
+    with show_build_progress(quiet=False) as listener:
+        listener(BuildEvent(kind="skip", step="a/fetch"))
+        listener(BuildEvent(kind="start", step="a/build", text="compile \x1b[31m"))
+        for done in (1, 2, 3):
+            listener(BuildEvent(kind="progress", step="a/build", done=done, total=9, elapsed_s=1))
+        listener(BuildEvent(kind="note", text="by the way"))
+        listener(BuildEvent(kind="failed", step="a/build", elapsed_s=12))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "a/build: compile \N{REPLACEMENT CHARACTER}[31m",
+        "a/build: 1/9, 1.0 s",
+        "by the way",
+        "a/build: failed after 12 s",
+    ]
+    with show_build_progress(quiet=True) as listener:
+        listener(BuildEvent(kind="start", step="a/build"))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", ["run", *BUILD_COMMANDS])

@@ -135,6 +135,7 @@ def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
     process.wait()
 
 
+@needs_processes
 @pytest.mark.parametrize("generator", ["Unix Makefiles", pytest.param("Ninja", marks=SLOW)])
 def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator: str) -> None:
     hold = tmp_path / "hold"
