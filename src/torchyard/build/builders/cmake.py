@@ -28,6 +28,8 @@ def steps(site: Site) -> tuple[Step, ...]:
                     *("-S", str(source), "-B", str(folder), "-G", table.generator),
                     f"-DCMAKE_BUILD_TYPE={table.build_type}",
                     f"-DCMAKE_INSTALL_PREFIX={site.component.prefix}",
+                    # Some systems would say lib64, where nothing else of a build looks.
+                    "-DCMAKE_INSTALL_LIBDIR=lib",
                     *(f"-D{key}={as_cmake(value)}" for key, value in site.recipe.options.items()),
                     *table.arguments,
                 )

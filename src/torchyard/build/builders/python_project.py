@@ -66,8 +66,13 @@ def steps(site: Site) -> tuple[Step, ...]:
             creates=(dist,),
         )
     )
-    # The wheel's name holds version and platform, which only its build knows.
-    script = '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl && cp "$2"/*.whl "$3"/'
+    # The wheel's name holds version and platform, which only its build knows. One of an earlier
+    # version goes, so that the folder never offers two.
+    script = (
+        '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit\n'
+        'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done\n'
+        'cp "$2"/*.whl "$3"/'
+    )
     install = Command(argv=("sh", "-c", script, "sh", component.python, dist, component.wheels))
     made.append(
         site.step(

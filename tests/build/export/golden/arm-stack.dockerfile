@@ -145,8 +145,8 @@ RUN set -eu; \
     rm -f /opt/torchyard/arm-stack-2.5.0/trees/openblas/build/CMakeCache.txt; \
     cmake -S /opt/torchyard/arm-stack-2.5.0/trees/openblas \
         -B /opt/torchyard/arm-stack-2.5.0/trees/openblas/build -G Ninja -DCMAKE_BUILD_TYPE=Release \
-        -DCMAKE_INSTALL_PREFIX=/opt/torchyard/arm-stack-2.5.0/prefix -DBUILD_SHARED_LIBS=ON \
-        -DBUILD_STATIC_LIBS=OFF -DBUILD_TESTING=OFF -DUSE_OPENMP=ON
+        -DCMAKE_INSTALL_PREFIX=/opt/torchyard/arm-stack-2.5.0/prefix -DCMAKE_INSTALL_LIBDIR=lib \
+        -DBUILD_SHARED_LIBS=ON -DBUILD_STATIC_LIBS=OFF -DBUILD_TESTING=OFF -DUSE_OPENMP=ON
 
 # openblas/build: compile
 RUN set -eu; \
@@ -289,6 +289,7 @@ RUN set -eu; \
 
 # pytorch/install: install the wheel and keep a copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/prefix:/opt/torchyard/arm-stack-2.5.0/env; \
     export ACL_ROOT_DIR=/opt/torchyard/arm-stack-2.5.0/trees/arm-compute-library; \
     export OpenBLAS_HOME=/opt/torchyard/arm-stack-2.5.0/prefix; \
@@ -297,9 +298,9 @@ RUN set -eu; \
     export LD_LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     mkdir -p /opt/torchyard/arm-stack-2.5.0/wheels; \
-    sh -c \
-        '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl && cp "$2"/*.whl "$3"/' \
-        sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
+    sh -c '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit'"$nl"\
+'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done'"$nl"\
+'cp "$2"/*.whl "$3"/' sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
         /opt/torchyard/arm-stack-2.5.0/trees/pytorch.dist /opt/torchyard/arm-stack-2.5.0/wheels
 
 # pytorch/verify: check the result
@@ -403,15 +404,16 @@ RUN set -eu; \
 
 # torchvision/install: install the wheel and keep a copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/prefix:/opt/torchyard/arm-stack-2.5.0/env; \
     export CPATH=/opt/torchyard/arm-stack-2.5.0/prefix/include; \
     export LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
     export LD_LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     mkdir -p /opt/torchyard/arm-stack-2.5.0/wheels; \
-    sh -c \
-        '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl && cp "$2"/*.whl "$3"/' \
-        sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
+    sh -c '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit'"$nl"\
+'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done'"$nl"\
+'cp "$2"/*.whl "$3"/' sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
         /opt/torchyard/arm-stack-2.5.0/trees/torchvision.dist /opt/torchyard/arm-stack-2.5.0/wheels
 
 # torchvision/verify: check the result
@@ -502,15 +504,16 @@ RUN set -eu; \
 
 # torchaudio/install: install the wheel and keep a copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/prefix:/opt/torchyard/arm-stack-2.5.0/env; \
     export CPATH=/opt/torchyard/arm-stack-2.5.0/prefix/include; \
     export LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
     export LD_LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
     cd /opt/torchyard/arm-stack-2.5.0; \
     mkdir -p /opt/torchyard/arm-stack-2.5.0/wheels; \
-    sh -c \
-        '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl && cp "$2"/*.whl "$3"/' \
-        sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
+    sh -c '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit'"$nl"\
+'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done'"$nl"\
+'cp "$2"/*.whl "$3"/' sh /opt/torchyard/arm-stack-2.5.0/env/bin/python \
         /opt/torchyard/arm-stack-2.5.0/trees/torchaudio.dist /opt/torchyard/arm-stack-2.5.0/wheels
 
 # torchaudio/verify: check the result

@@ -166,11 +166,12 @@ RUN set -eu; \
 
 # pytorch/install: install the wheel and keep a copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     mkdir -p /opt/torchyard/pytorch-2.6.0-rocm/wheels; \
-    sh -c \
-        '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl && cp "$2"/*.whl "$3"/' \
-        sh /opt/torchyard/pytorch-2.6.0-rocm/env/bin/python \
+    sh -c '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit'"$nl"\
+'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done'"$nl"\
+'cp "$2"/*.whl "$3"/' sh /opt/torchyard/pytorch-2.6.0-rocm/env/bin/python \
         /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.dist \
         /opt/torchyard/pytorch-2.6.0-rocm/wheels
 
