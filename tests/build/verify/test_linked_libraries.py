@@ -179,6 +179,15 @@ def test_what_the_process_loaded_beats_what_ldd_says(component: Component, tmp_p
     assert len(findings(component, module=not_loaded)) == 1, "a library that nobody loaded"
 
 
+def test_another_loaded_file_of_the_same_name(component: Component, tmp_path: Path) -> None:
+    """Torch and its extensions all have a `_C.so`."""
+    gone = make_library(tmp_path / "env/lib/libc10.so", soname="libc10.so")
+    library = make_library(prefix_library(component), needs=[gone])
+    twin = make_library(tmp_path / "a/torch" / library.name)
+    loaded = make_module([str(twin), str(library), str(gone)])
+    assert findings(component, module=loaded) == []
+
+
 def test_a_search_path_into_the_build_tree(component: Component) -> None:
     tree = Path(component.tree, "build/lib")
     make_library(prefix_library(component), rpath=f"{tree}:$ORIGIN")

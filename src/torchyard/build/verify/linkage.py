@@ -64,7 +64,8 @@ def read_links(subject: Subject, paths: Sequence[str]) -> tuple[CheckedLibrary, 
     everything = {path for links in found.values() for _, path in links if path}
     real = real_paths(subject.run, (*files, *sorted(everything)), root=subject.root)
     loaded = _loaded_by_soname(subject)
-    in_process = set(loaded.values())
+    # All of them, not one for each name: torch and an extension may both have a `_C.so`.
+    in_process = set(subject.module.loaded if subject.module is not None else ())
     result: list[CheckedLibrary] = []
     for file in files:
         section = dynamic[file]
