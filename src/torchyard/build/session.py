@@ -84,7 +84,7 @@ class BuildSession:
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             if self.identity is not None:
-                # With the cache: another one would be another launcher in every compile command.
+                # With the cache: `rebuild` and `update` use the one that was asked for.
                 asked = {**encode(self.identity), "cache": self.cache}
                 replace_file(self.folder.request_file, to_json_text(asked, indent=1) + "\n")
                 if self.lock is not None:
