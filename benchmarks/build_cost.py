@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from process_cost import Cost, run
 
 FILE = (
     "#include <functional>\n#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n"
@@ -36,24 +35,6 @@ project(cost CXX)
 file(GLOB files *.cpp)
 add_library(cost SHARED ${files})
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Of one build, with all its processes."""
-
-    wall_s: float
-    cpu_s: float
-
-
-def run(argv: Sequence[str], variables: Mapping[str, str]) -> Cost:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.perf_counter()
-    subprocess.run(argv, env=dict(variables), check=True, stdout=subprocess.DEVNULL)
-    wall = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(wall_s=wall, cpu_s=cpu)
 
 
 def main() -> None:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
+from process_cost import Cost, run
 from torchyard.build.meter import meter_actions, meter_variables, read_meter_log
 from torchyard.core.build_plan import Command, WriteFile
 
@@ -37,24 +35,6 @@ CXX_FILE = (
     "  std::cout << all.size();\n"
     "  return (int)all.size();\n}}\n"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Of one build, with all its processes."""
-
-    wall_s: float
-    cpu_s: float
-
-
-def run(argv: Sequence[str], variables: Mapping[str, str]) -> Cost:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start = time.perf_counter()
-    subprocess.run(argv, env=dict(variables), check=True, stdout=subprocess.DEVNULL)
-    wall = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(wall_s=wall, cpu_s=cpu)
 
 
 def make_tree(folder: Path, *, count: int, suffix: str, text: str) -> None:
