@@ -24,7 +24,8 @@ def parse_jobs(text: str) -> int | None:
         return None
     if not text.isdigit() or int(text) < 1:
         raise UsageError(
-            f"--jobs: {text!r} is neither a number nor auto", hint="write --jobs auto or --jobs 4"
+            f"--jobs: {text!r} is neither auto nor a number of at least 1",
+            hint="write --jobs auto or --jobs 4",
         )
     return int(text)
 
@@ -32,7 +33,7 @@ def parse_jobs(text: str) -> int | None:
 def history_name(plan: Plan, component: Component) -> str:
     """Under which name the cost of a component's files is remembered.
 
-    Variants are told apart: debug information alone doubles the memory of a compile. What the
+    Variants are told apart, because debug information and other options cost memory. What the
     generic recipe builds has only the build's own name.
     """
     recipe = component.recipe

@@ -19,7 +19,7 @@ from torchyard.build.environments import passed_through
 from torchyard.build.failure import explain_failure
 from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import BuildFolder, YardHome
-from torchyard.build.lock import Lock, check_fetched, write_lock
+from torchyard.build.lock import Lock, write_lock
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice
 from torchyard.build.perform import StepPerformer
@@ -29,8 +29,8 @@ from torchyard.build.runner import Runner, RunResult, unfinished_steps
 from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox
 from torchyard.build.selection import Selection
+from torchyard.build.source_check import check_source
 from torchyard.build.source_lock import source_lock
-from torchyard.build.sources import source_identity
 from torchyard.build.sync_tree import list_files
 from torchyard.build.verify import RunInTarget, perform_verify
 from torchyard.core.build_events import BuildEvent, BuildListener, ignore_build_events
@@ -170,10 +170,8 @@ class BuildSession:
             stopped=lambda: performer.stopped,
             waiting=lambda: self.listener(BuildEvent(kind="note", step=step.name, text=text)),
         ):
-            if self.lock is not None and what == "tree":
-                # Before the copy is made: what was fetched must be what was locked.
-                found = source_identity(part.recipe.source, Path(part.source))
-                check_fetched(part.name, found, self.lock)
+            if what == "tree":
+                check_source(part, self.lock)
             yield
             if what == "tree":
                 # For an update: what the source has no longer goes, and what was built stays.
