@@ -15,7 +15,7 @@ from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, Listener
 from torchyard.core.study import Study
 from torchyard.errors import NothingToDo
-from torchyard.machine.facts import read_facts
+from torchyard.machine.run_facts import read_facts
 from torchyard.measure.session import WorkloadSession
 from torchyard.process.markers import sweep_orphans
 from torchyard.results.run_folder import RunWriter

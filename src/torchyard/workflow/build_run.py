@@ -23,7 +23,7 @@ from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.core.build_plan import Plan, fingerprints
 from torchyard.core.build_record import RecipeIdentity, StepTimes
 from torchyard.errors import MissingTool, TorchyardError
-from torchyard.machine.facts import read_facts
+from torchyard.machine.run_facts import read_facts
 
 __all__ = ["BuildChoices", "BuildOutcome", "PlannedBuild", "plan_build", "run_build"]
 

@@ -1,0 +1,160 @@
+"""/proc, /sys and /dev below a root folder that can be replaced: tests, and copies of other machines.
+
+The only place of this room that opens these files. Paths have no leading slash. What cannot be
+read comes back with the reason; what cannot be written raises `WriteRefused`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchyard.errors import NotAllowed
+
+__all__ = [
+    "FileTree",
+    "Found",
+    "WriteRefused",
+    "cpu_list",
+    "cpu_mask",
+    "cpus_of_list",
+    "cpus_of_mask",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A value that was read, or why not."""
+
+    value: str | None = None
+    because: str = ""
+
+    @property
+    def number(self) -> int | None:
+        """The value as a whole number; None when it is none."""
+        try:
+            return None if self.value is None else int(self.value, 0)
+        except ValueError:
+            return None
+
+
+class WriteRefused(NotAllowed):
+    """The kernel does not take a value; `code` is the errno."""
+
+    def __init__(self, path: str, value: str, error: OSError) -> None:
+        super().__init__(
+            f"cannot write {value!r} to /{path}: {error.strerror or error}",
+            hint="run as root, outside a container"
+            if error.errno in (errno.EACCES, errno.EPERM)
+            else "",
+        )
+        self.code = error.errno or 0
+
+
+class FileTree:
+    """Reads and writes below `root`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the running machine and not a copy."""
+        return self.root == Path("/")
+
+    def path(self, path: str) -> Path:
+        """Where it is on this machine."""
+        return self.root / path
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return self.path(path).exists()
+
+    def read(self, path: str) -> Found:
+        """The whole text without the last newline. An empty file is an empty text."""
+        try:
+            text = self.path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            return Found(because=f"/{path}: {error.strerror or error}")
+        return Found(value=text.rstrip("\n"))
+
+    def paths(self, pattern: str) -> list[str]:
+        """Paths that match, in natural order (cpu2 before cpu10)."""
+        found = (str(path.relative_to(self.root)) for path in self.root.glob(pattern))
+        return sorted(found, key=_natural)
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, in natural order; nothing when it cannot be read."""
+        try:
+            return sorted((entry.name for entry in self.path(folder).iterdir()), key=_natural)
+        except OSError:
+            return []
+
+    def write(self, path: str, value: str) -> None:
+        """Hand the value to the kernel in one write; never makes a file."""
+        try:
+            descriptor = os.open(self.path(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, value.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise WriteRefused(path, value, error) from error
+
+    def writable(self, path: str) -> bool:
+        """Whether this user may write it (a read-only mount says no even to root)."""
+        return os.access(self.path(path), os.W_OK)
+
+
+def cpus_of_list(text: str) -> tuple[int, ...]:
+    """The processors of a kernel list such as `0-2,5`; raises ValueError when it is none."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        if part:
+            cpus.update(range(int(first), int(last if dash else first) + 1))
+    return tuple(sorted(cpus))
+
+
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """`0-2,5`."""
+    parts: list[str] = []
+    ordered = sorted(set(cpus))
+    while ordered:
+        count = 1
+        while count < len(ordered) and ordered[count] == ordered[0] + count:
+            count += 1
+        parts.append(str(ordered[0]) if count == 1 else f"{ordered[0]}-{ordered[count - 1]}")
+        ordered = ordered[count:]
+    return ",".join(parts)
+
+
+def cpus_of_mask(text: str) -> tuple[int, ...]:
+    """The processors of a kernel mask such as `3` or `ff,00000000`."""
+    bits = int("".join(word.zfill(8) for word in text.strip().split(",")), 16)
+    return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
+
+
+def cpu_mask(cpus: tuple[int, ...]) -> str:
+    """The mask as the kernel takes it: words of 32 bits, highest first."""
+    bits = sum(1 << cpu for cpu in set(cpus))
+    words = [
+        f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(1, bits.bit_length()), 32)
+    ]
+    return ",".join(reversed(words))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    parts: list[tuple[int, str]] = []
+    digits = ""
+    for letter in text + "\0":
+        if letter.isdigit():
+            digits += letter
+            continue
+        if digits:
+            parts.append((int(digits), ""))
+            digits = ""
+        parts.append((-1, letter))
+    return parts

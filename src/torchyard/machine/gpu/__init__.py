@@ -1,0 +1,1 @@
+"""GPUs: their vendors' libraries, what they say, and why they are not there."""
