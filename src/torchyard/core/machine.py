@@ -83,6 +83,8 @@ class Wish:
     profiles: tuple[Profile, ...] = ("cpu",)
     only: tuple[str, ...] = ()
     """Names of knobs; empty means all of the profiles that are on by default."""
+    also: tuple[str, ...] = ()
+    """Knobs that are off by default and asked for."""
     without: tuple[str, ...] = ()
     cores: tuple[int, ...] = ()
     """Logical processors for measuring; empty means that no core is set apart."""
