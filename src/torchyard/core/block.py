@@ -15,13 +15,30 @@ __all__ = ["Block", "GuardReading"]
 
 @dataclass(frozen=True, kw_only=True)
 class GuardReading:
-    """What happened to the worker's process while the block ran. None means unavailable."""
+    """What happened to the worker's process and to the machine around a block. None: unavailable."""
 
     cpu_ns: int | None = None
     run_queue_wait_ns: int | None = None
     involuntary_switches: int | None = None
     major_faults: int | None = None
     steal_ns: int | None = None
+    watched_ns: int | None = None
+    """From the yard's reading before the block to the one after it; longer than the timed part."""
+    swapped_pages: int | None = None
+    """Written to swap and read back, by all processes."""
+    memory_stall_ns: int | None = None
+    """While some process waited for memory."""
+    throttle_events: int | None = None
+    """How often the processor slowed itself down because of heat."""
+    cooling_state: int | None = None
+    """How far the kernel holds the processor down because of heat; 0 is not at all."""
+    cpu_temperature_c: float | None = None
+    """After the block, of the hottest sensor of the processor."""
+    probe_before_ns: int | None = None
+    probe_after_ns: int | None = None
+    """What a fixed piece of work took on the core of the timing thread, beside the block."""
+    probe_usual_ns: int | None = None
+    """The same as it was around this variant's blocks of the launch so far."""
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
 
