@@ -334,6 +334,9 @@ class Recipe:
     """Peak memory of an ordinary compile, until this machine has measured its own."""
     heavy: dict[str, int] = field(default_factory=dict)
     """Glob pattern of object or source names -> MiB, for files known to need more."""
+    compile_options: dict[str, str] = field(default_factory=dict)
+    """Glob pattern of source names -> compiler options that come last, such as `-O1` for a file that
+    the compiler breaks down over. For what is compiled from now on; finished objects stay."""
     components: tuple[ComponentTable, ...] = ()
     """A stack has these and no source of its own."""
     known_release: str = ""

@@ -355,3 +355,24 @@ def test_a_cache_is_put_before_the_compiler_found_by_name(bench: MeterBench, lin
     assert result.stdout.endswith("/cc -c a.c -o a.o\n")
     assert as_compiler(bench, "cc", "a.o", "-o", "a").stdout == "", "links are not cached"
     assert [one.tool for one in bench.log.compiles] == ["ccache", "cc"]
+
+
+OPTIONS = "other*\t-O3\nslow?.c\t-O0 -DEXTRA=2\n*.c\t-DEXTRA=9\n"
+
+
+@pytest.mark.parametrize(("name", "extra"), [("slow1.c", 2), ("slow12.c", 9), ("else.c", 9)])
+def test_options_of_single_files_come_last(bench: MeterBench, name: str, extra: int) -> None:
+    (bench.folder / name).write_text("int main(void) { return EXTRA; }\n")
+    bench.more["TORCHYARD_METER_OPTIONS"] = OPTIONS
+    words = ("cc", "-DEXTRA=1", "-c", name, "-o", "one.o", "-w")
+    assert bench.run(*words).returncode == 0
+    assert bench.run("cc", "one.o", "-o", "program").returncode == 0
+    assert subprocess.run([bench.folder / "program"], check=False).returncode == extra
+
+
+def test_files_without_options_of_their_own_are_compiled_as_asked(bench: MeterBench) -> None:
+    (bench.folder / "plain.cpp").write_text("int main() { return EXTRA; }\n")
+    bench.more["TORCHYARD_METER_OPTIONS"] = OPTIONS + "no tab here\n\n\t\n"
+    assert bench.run("c++", "-DEXTRA=1", "-c", "plain.cpp", "-o", "one.o").returncode == 0
+    assert bench.run("c++", "one.o", "-o", "program").returncode == 0
+    assert subprocess.run([bench.folder / "program"], check=False).returncode == 1

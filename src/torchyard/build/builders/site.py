@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torchyard.core.build_plan import Action, Component, Step
 from torchyard.core.recipe import Recipe, Scalar
+from torchyard.errors import UsageError
 
 __all__ = ["Site", "as_cmake", "as_variable"]
 
@@ -43,6 +44,8 @@ class Site:
         creates: tuple[str, ...] = (),
     ) -> Step:
         """A step of this component, in its root and with its variables."""
+        if compiles:
+            variables = (*variables, *options_variable(self.recipe.compile_options))
         return Step(
             name=f"{self.component.name}/{what}",
             component=self.component.name,
@@ -56,6 +59,18 @@ class Site:
             creates=creates,
             inputs=self.inputs,
         )
+
+
+def options_variable(options: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variable by which the meter knows further options of single files; none without them."""
+    for pattern, words in options.items():
+        if not pattern or set(pattern + words) & set("\t\n\r\0"):
+            raise UsageError(
+                f"compile-options: {pattern!r} = {words!r} holds a tab or a new line, or no name",
+                hint='write "NAME*.cpp" = "-O1"',
+            )
+    lines = "".join(f"{pattern}\t{words}\n" for pattern, words in options.items())
+    return (("TORCHYARD_METER_OPTIONS", lines),) if lines else ()
 
 
 def as_cmake(value: Scalar) -> str:

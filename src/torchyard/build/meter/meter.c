@@ -332,6 +332,31 @@ static int cached(const char *language) {
     return language && (!strcmp(language, "c") || !strcmp(language, "c++") || !strcmp(language, "cuda"));
 }
 
+/* The command with the options that TORCHYARD_METER_OPTIONS has for this source: lines of a glob,
+ * a tab and words. The first glob that matches counts. The same command when none does. */
+static char **with_options(char **command, const char *source) {
+    const char *text = variable("OPTIONS");
+    char *lines = text ? strdup(text) : NULL, *rest = lines, *next;
+    while (rest && *rest) {
+        next = strchr(rest, '\n');
+        if (next) *next++ = 0;
+        char *tab = strchr(rest, '\t');
+        if (tab) *tab++ = 0;
+        if (tab && !fnmatch(rest, basename_of(source), 0)) {
+            size_t words = 0, more = strlen(tab) / 2 + 2;
+            while (command[words]) words++;
+            char **longer = calloc(words + more, sizeof *longer);
+            if (!longer) return command;
+            memcpy(longer, command, words * sizeof *longer);
+            for (char *word = strtok(tab, " "); word; word = strtok(NULL, " ")) longer[words++] = word;
+            return longer;
+        }
+        rest = next;
+    }
+    free(lines);
+    return command;
+}
+
 int main(int argc, char **argv) {
     char **command = argv;
     struct job job = {0};
@@ -353,8 +378,9 @@ int main(int argc, char **argv) {
     struct means means = {-1, -1, number("JOBS", 0), number("UNITS", 0), number("UNIT_MIB", 64)};
     if (log && locks && means.jobs > 0 && means.unit_mib > 0 && !variable("INSIDE") &&
         understand(command, &job)) {
+        int compiles = !strcmp(job.kind, "compile");
         char **longer = calloc((size_t)argc + 2, sizeof *longer);
-        if (longer && cache && !strcmp(job.kind, "compile") && cached(job.language) &&
+        if (longer && cache && compiles && cached(job.language) &&
             strcmp(basename_of(command[0]), basename_of(cache))) {
             longer[0] = (char *)cache;
             /* argv ends with NULL, and so does what is copied from the command on. */
@@ -362,6 +388,7 @@ int main(int argc, char **argv) {
             job.tool = basename_of(cache);
             command = longer;
         }
+        if (compiles) command = with_options(command, job.source);
         means.log = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
         means.locks = open(locks, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (means.log >= 0 && means.locks >= 0) metered(command, &job, &means);
