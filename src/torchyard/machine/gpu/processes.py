@@ -1,0 +1,77 @@
+"""Which processes compute on a GPU, and whether they are ours.
+
+NVML gives numbers of processes as the host sees them. In a container such a number may name nothing
+here, or nothing that can be told from our own: then it is unknown, not somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchyard.machine.file_tree import FileTree
+from torchyard.machine.gpu.answer import Answer, ask
+
+__all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
+
+Owner = Literal["ours", "other", "unknown"]
+"""ours: this process or one that it started; unknown: not visible in /proc."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProcess:
+    """One process with a context on a GPU."""
+
+    pid: int
+    kind: Literal["compute", "graphics"]
+    memory_bytes: int | None
+    name: str
+    """Chosen by the process itself: never to be trusted. Empty when it is not visible."""
+    owner: Owner
+
+
+def read_processes(nvml: Any, handle: Any, files: FileTree) -> Answer[tuple[GpuProcess, ...]]:
+    """Everything that holds a context, once each; computing counts more than drawing."""
+    computing = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(handle,))
+    if computing.value is None:
+        return Answer(because=computing.because)
+    drawing = ask(nvml, "nvmlDeviceGetGraphicsRunningProcesses", of=(handle,))
+    found: dict[int, GpuProcess] = {}
+    for process in computing.value:
+        found[int(process.pid)] = _process(process, "compute", files)
+    for process in drawing.value or ():
+        found.setdefault(int(process.pid), _process(process, "graphics", files))
+    return Answer(value=tuple(found.values()))
+
+
+def owner_of(pid: int, files: FileTree) -> Owner:
+    """Follow the parents up to this process."""
+    ours = os.getpid()
+    seen: set[int] = set()
+    current = pid
+    while current not in seen:
+        if current == ours:
+            return "ours"
+        seen.add(current)
+        stat = files.read(f"proc/{current}/stat").value
+        if stat is None:
+            return "unknown" if current == pid else "other"
+        # The name is in brackets and may hold anything; the parent is the second word behind it.
+        words = stat.rpartition(")")[2].split()
+        current = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        if current <= 0:
+            return "other"
+    return "other"
+
+
+def _process(raw: Any, kind: Literal["compute", "graphics"], files: FileTree) -> GpuProcess:
+    pid = int(raw.pid)
+    memory = getattr(raw, "usedGpuMemory", None)
+    return GpuProcess(
+        pid=pid,
+        kind=kind,
+        memory_bytes=None if memory is None else int(memory),
+        name=(files.read(f"proc/{pid}/comm").value or "").strip(),
+        owner=owner_of(pid, files),
+    )
