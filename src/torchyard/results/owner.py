@@ -12,14 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_gone", "this_process"]
+__all__ = ["is_gone", "owner_of", "this_process"]
 
 
 def this_process() -> dict[str, object]:
     """What identifies this process for good; a number alone is used again."""
+    return owner_of(os.getpid())
+
+
+def owner_of(pid: int) -> dict[str, object]:
+    """What identifies a process of this host and namespace."""
     return {
-        "pid": os.getpid(),
-        "started_ticks": _started_ticks(os.getpid()),
+        "pid": pid,
+        "started_ticks": _started_ticks(pid),
         "host": socket.gethostname(),
         "boot": _boot(),
         "namespace": _namespace(),

@@ -1,0 +1,250 @@
+"""Putting back exactly what a tune found: at its end, after a kill, and by `machine restore`.
+
+Works from the journal alone, so that any process can do it, at any time, again and again. Knows
+nothing of how a tune is made.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.machine import Setting
+from torchyard.core.machine_change import Restored, SettingReturn
+from torchyard.errors import MissingTool, NotAllowed, NothingToDo, TorchyardError
+from torchyard.machine.gpu.library import open_gpu_libraries
+from torchyard.machine.journal import Journal, JournalText, boot_of, journal_folder, read_journal
+from torchyard.machine.journal_lock import JournalLock
+from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.knob_order import RESTORE_ORDER, in_order
+from torchyard.machine.knobs import KNOBS
+from torchyard.results.owner import is_gone
+
+__all__ = ["Recovery", "busy", "may_write", "put_back", "recover", "restore", "restore_journal"]
+
+_KEEPER_S: Final = 15.0
+"""How long a keeper may take to put everything back after its owner was killed."""
+_HOLDER_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """A tune that was cut off, and what was done about it."""
+
+    who: str
+    restored: Restored | None
+    """None when this process may not write: the machine is still changed."""
+
+
+def restore(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Restored:
+    """Put back what the tune of this machine found; NothingToDo when there is none."""
+    folder = journal_folder(machine.files)
+    if read_journal(folder) is None:
+        raise _nothing()
+    # A lock without a living owner is the keeper's, which is putting everything back just now.
+    lock = JournalLock.take(folder)
+    if lock is None:
+        text = read_journal(folder)
+        lock = JournalLock.take(folder, wait_s=_KEEPER_S) if text and is_gone(text.owner) else None
+    if lock is None:
+        raise busy(folder)
+    try:
+        restored = restore_journal(machine, folder, knobs)
+    finally:
+        lock.release()
+    if restored is None:
+        raise _nothing()
+    return restored
+
+
+def recover(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Recovery | None:
+    """Put back what a tune that was cut off left; None when there is no such tune.
+
+    Leaves standing tunes and those of living processes alone.
+    """
+    folder = journal_folder(machine.files)
+    text = read_journal(folder)
+    if text is None or _stands(text):
+        return None
+    if not may_write(machine):
+        return Recovery(who=text.who, restored=None) if is_gone(text.owner) else None
+    lock = JournalLock.take(folder, wait_s=_KEEPER_S if is_gone(text.owner) else 0.0)
+    if lock is None:
+        return None
+    try:
+        restored = restore_journal(machine, folder, knobs)
+    finally:
+        lock.release()
+    return None if restored is None else Recovery(who=text.who, restored=restored)
+
+
+def restore_journal(
+    machine: Machine, folder: Path, knobs: Mapping[str, Knob] = KNOBS
+) -> Restored | None:
+    """Put back what the journal names; the caller holds the lock. None when there is no journal."""
+    text = read_journal(folder)
+    if text is None:
+        return None
+    if text.holder is not None:
+        _end_holder(text.holder)
+    journal = Journal(folder)
+    try:
+        if text.boot == boot_of(machine.files):
+            restored = put_back(_with_gpus(machine, text, knobs), text, journal, knobs)
+        else:
+            restored = _after_reboot(machine, text, knobs)
+        if restored.complete:
+            journal.put_away()
+    finally:
+        journal.close()
+    return restored
+
+
+def put_back(
+    machine: Machine, text: JournalText, journal: Journal | None, knobs: Mapping[str, Knob]
+) -> Restored:
+    """Put back every setting that is not back yet, and go on when one is refused."""
+    if not text.touched:  # cut off before the first write: whatever is there now is not ours
+        return Restored(settings=())
+    waiting = [item for item in text.settings if (item.knob, item.place) not in text.returned]
+    # Backwards, as later writes may need earlier ones; between knobs as the order says.
+    waiting.reverse()
+    names = in_order(list(dict.fromkeys(setting.knob for setting in waiting)), RESTORE_ORDER)
+    ordered = sorted(waiting, key=lambda setting: names.index(setting.knob))
+    results: dict[Setting, SettingReturn] = {}
+    # Twice, because a limit may be refused until its opposite limit is back.
+    for _ in range(2):
+        for setting in ordered:
+            before = results.get(setting)
+            if before is None or before.state == "not restored":
+                found = _put_back_one(machine, knobs.get(setting.knob), setting)
+                if before is not None and before.meanwhile:
+                    found = replace(found, meanwhile=before.meanwhile)
+                results[setting] = found
+        if all(item.state != "not restored" for item in results.values()):
+            break
+    if journal is not None:
+        for item in results.values():
+            # A full disk must not keep the machine changed.
+            with suppress(TorchyardError):
+                done = item.state != "not restored"
+                journal.note("restored" if done else "not restored", item.setting, item.reason)
+    return Restored(settings=tuple(results.values()))
+
+
+def may_write(machine: Machine) -> bool:
+    """Whether this process may change settings: root, or anybody in a copy of a machine."""
+    return os.geteuid() == 0 or not machine.files.live
+
+
+def busy(folder: Path) -> NotAllowed:
+    """The error for a machine that another process tunes or restores at this moment."""
+    text = read_journal(folder)
+    return NotAllowed(
+        "another tune of this machine is under way" + (f" ({text.who})" if text else ""),
+        why="two at once would put back each other's values",
+        hint="wait until it ends, which puts everything back; after a kill: "
+        "`torchyard machine restore`",
+    )
+
+
+def _put_back_one(machine: Machine, knob: Knob | None, setting: Setting) -> SettingReturn:
+    if knob is None:
+        reason = f"this Torchyard has no knob {setting.knob!r}"
+        return SettingReturn(setting=setting, state="not restored", reason=reason)
+    before = _present(machine, knob, setting)
+    was_so = before is not None and knob.same(setting.place, before, setting.found)
+    ours = before is None or (
+        setting.wanted is not None and knob.same(setting.place, before, setting.wanted)
+    )
+    meanwhile = "" if before is None or was_so or ours else before
+    try:
+        knob.restore(machine, setting)
+        now = knob.read(machine, setting.place)
+    except TorchyardError as error:
+        return _not_back(setting, error.what, meanwhile)
+    except Exception as error:  # noqa: BLE001  # one bad knob must not keep the others changed
+        return _not_back(setting, f"{type(error).__name__}: {error}", meanwhile)
+    if not knob.same(setting.place, now, setting.found):
+        if knob.reach == "held":  # ours is released; what is left is somebody else's
+            return SettingReturn(setting=setting, state="restored", meanwhile=now)
+        return _not_back(setting, f"it is {now!r} and not {setting.found!r}", meanwhile)
+    return SettingReturn(
+        setting=setting, state="was so" if was_so else "restored", meanwhile=meanwhile
+    )
+
+
+def _not_back(setting: Setting, reason: str, meanwhile: str) -> SettingReturn:
+    return SettingReturn(setting=setting, state="not restored", reason=reason, meanwhile=meanwhile)
+
+
+def _present(machine: Machine, knob: Knob, setting: Setting) -> str | None:
+    try:
+        return knob.read(machine, setting.place)
+    except Exception:  # noqa: BLE001  # restoring it says why
+        return None
+
+
+def _after_reboot(machine: Machine, text: JournalText, knobs: Mapping[str, Knob]) -> Restored:
+    """A start of the machine undoes every knob. Compares, and writes nothing."""
+    results: list[SettingReturn] = []
+    for setting in text.settings:
+        knob = knobs.get(setting.knob)
+        now = None if knob is None else _present(machine, knob, setting)
+        other = (
+            knob is not None
+            and now is not None
+            and not knob.same(setting.place, now, setting.found)
+        )
+        results.append(
+            SettingReturn(setting=setting, state="was so", meanwhile=(now or "") if other else "")
+        )
+    return Restored(settings=tuple(results), rebooted=True)
+
+
+def _with_gpus(machine: Machine, text: JournalText, knobs: Mapping[str, Knob]) -> Machine:
+    """GPUs are opened only where a setting of theirs waits: it may take seconds."""
+    profiles = {knobs[item.knob].profile for item in text.settings if item.knob in knobs}
+    if machine.gpus is not None or "gpu" not in profiles:
+        return machine
+    return replace(machine, gpus=open_gpu_libraries(machine.files))
+
+
+def _stands(text: JournalText) -> bool:
+    return text.mode == "standing" and text.tuned
+
+
+def _end_holder(holder: Mapping[str, Any]) -> None:
+    """The process that holds settings lets go of them when it ends."""
+    pid = holder.get("pid")
+    if not isinstance(pid, int) or is_gone(holder):
+        return
+    try:
+        # By descriptor: the number may pass to another process, the descriptor cannot.
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if is_gone(holder):
+            return
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        deadline = time.monotonic() + _HOLDER_S
+        while not is_gone(holder):
+            if time.monotonic() > deadline:
+                raise MissingTool(
+                    f"process {pid}, which holds settings, does not end",
+                    hint=f"end it with `kill -9 {pid}`, then restore again",
+                )
+            time.sleep(0.01)
+    finally:
+        os.close(descriptor)
+
+
+def _nothing() -> NothingToDo:
+    return NothingToDo("there is nothing to restore", why="no tune of this machine is in force")

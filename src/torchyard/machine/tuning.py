@@ -1,0 +1,275 @@
+"""Quieting a machine, with everything put back: survey, journal, writes in order, restore.
+
+    with Tuning(machine, wish) as tuning:      for one run; restored at the end, on errors and signals
+        ...
+    tune_standing(machine, wish)               until `restore`
+
+Knows nothing of any one knob, of files and of GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from torchyard.core.machine import KnobState, Setting, Wish
+from torchyard.core.machine_change import Mode, Restored, SettingChange, Tuned
+from torchyard.core.records import nearest_hint
+from torchyard.errors import NotAllowed, StepFailed, TorchyardError, UsageError
+from torchyard.machine.journal import Journal, JournalText, boot_of, journal_folder, read_journal
+from torchyard.machine.journal_lock import JournalLock
+from torchyard.machine.keeper_link import KeeperLink
+from torchyard.machine.knob import Knob, Machine, Reach
+from torchyard.machine.knob_order import WRITE_ORDER, in_order
+from torchyard.machine.knobs import KNOBS
+from torchyard.machine.restoring import busy, may_write, put_back, restore_journal
+from torchyard.machine.signals import DeferredSignals, SignalsRaise
+from torchyard.machine.writing import lost_again, needs_writing, write_setting
+
+__all__ = ["Tuning", "chosen_knobs", "dry_run", "survey", "tune_standing"]
+
+OF_THE_MACHINE: Final[tuple[Reach, ...]] = ("machine", "held")
+"""Knobs that a tune writes and a restore puts back."""
+
+
+def chosen_knobs(
+    wish: Wish, *, reaches: Sequence[Reach] = OF_THE_MACHINE, knobs: Mapping[str, Knob] = KNOBS
+) -> list[str]:
+    """Names of the knobs that the wish asks for, in the order of writing."""
+    for name in (*wish.only, *wish.also, *wish.without):
+        if name not in knobs:
+            raise UsageError(
+                f"there is no knob {name!r}", hint=nearest_hint(name, list(knobs), what="knob")
+            )
+    names = [
+        name
+        for name, knob in knobs.items()
+        if knob.reach in reaches
+        and name not in wish.without
+        and (
+            name in (*wish.only, *wish.also)
+            or (not wish.only and knob.default and knob.profile in wish.profiles)
+        )
+    ]
+    return in_order(names, WRITE_ORDER)
+
+
+def survey(
+    machine: Machine,
+    wish: Wish,
+    *,
+    reaches: Sequence[Reach] = OF_THE_MACHINE,
+    knobs: Mapping[str, Knob] = KNOBS,
+) -> tuple[KnobState, ...]:
+    """What every chosen knob found, in the order of writing. Reads only and needs no root."""
+    states: list[KnobState] = []
+    for name in chosen_knobs(wish, reaches=reaches, knobs=knobs):
+        try:
+            states.append(knobs[name].survey(machine, wish))
+        except Exception as error:  # noqa: BLE001  # one bad knob must not hide the others
+            reason = getattr(error, "what", f"{type(error).__name__}: {error}")
+            states.append(KnobState(knob=name, unavailable=str(reason)))
+    return tuple(states)
+
+
+def dry_run(machine: Machine, wish: Wish, *, knobs: Mapping[str, Knob] = KNOBS) -> Tuned:
+    """What a tune would find; `changes` holds only what it would leave alone."""
+    states = survey(machine, wish, knobs=knobs)
+    settings = [setting for state in states for setting in state.settings]
+    kept = (_kept(setting) for setting in settings if not needs_writing(setting, knobs))
+    return Tuned(wish=wish, knobs=states, changes=tuple(kept))
+
+
+def tune_standing(machine: Machine, wish: Wish, *, knobs: Mapping[str, Knob] = KNOBS) -> Tuned:
+    """Tune until `restore`. When this ends early, by an error or a signal, everything is put back."""
+    tuning = Tuning(machine, wish, mode="standing", knobs=knobs)
+    with DeferredSignals() as signals:
+        tuning.apply(signals)
+        if not signals.caught:
+            tuning.leave_standing()
+    return tuning.tuned
+
+
+class Tuning:
+    """A tune for as long as the block runs. Afterwards look at `restored`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        wish: Wish,
+        *,
+        mode: Mode = "session",
+        knobs: Mapping[str, Knob] = KNOBS,
+    ) -> None:
+        self.machine = machine
+        self.tuned = Tuned(wish=wish, knobs=())
+        self.before: Restored | None = None
+        """What an earlier tune had left and was put back first."""
+        self.restored: Restored | None = None
+        self._mode = mode
+        self._knobs = knobs
+        self._folder = journal_folder(machine.files)
+        self._lock: JournalLock | None = None
+        self._journal: Journal | None = None
+        self._keeper: KeeperLink | None = None
+        self._raising = SignalsRaise()
+
+    def __enter__(self) -> Self:
+        with DeferredSignals() as signals:
+            self.apply(signals)
+        self._raising.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            with DeferredSignals():
+                self.restore()
+        finally:
+            self._raising.stop()
+
+    def apply(self, signals: DeferredSignals | None = None) -> None:
+        """Survey everything, keep it, then write. Puts everything back when it cannot finish."""
+        if not may_write(self.machine):
+            raise _needs_root()
+        self._lock = JournalLock.take(self._folder)
+        if self._lock is None:
+            raise busy(self._folder)
+        try:
+            self._settle_earlier()
+            wish = self.tuned.wish
+            states = survey(self.machine, wish, knobs=self._knobs)
+            self.tuned = Tuned(wish=wish, knobs=states)
+            self._keeper = KeeperLink(
+                root=self.machine.files.root, folder=self._folder, lock=self._lock
+            )
+            settings = [setting for state in states for setting in state.settings]
+            self._journal = Journal.create(
+                self._folder,
+                mode=self._mode,
+                wish=wish,
+                boot=boot_of(self.machine.files),
+                settings=settings,
+            )
+            changes = self._write_all(settings, signals)
+            self.tuned = Tuned(wish=wish, knobs=states, changes=tuple(changes))
+        except BaseException:
+            self.restore()
+            raise
+        if signals is not None and signals.caught:
+            self.restore()
+
+    def restore(self) -> None:
+        """Put everything back and let others tune; a second call does nothing."""
+        if self._lock is None:
+            return
+        try:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+                self.restored = self._put_back()
+        finally:
+            if self._keeper is not None:
+                self._keeper.done()
+            self._lock.release()
+            self._lock = None
+
+    def _put_back(self) -> Restored:
+        try:
+            restored = restore_journal(self.machine, self._folder, self._knobs)
+        except (TorchyardError, OSError):
+            restored = None
+        if restored is not None:
+            return restored
+        # Somebody removed or damaged the journal meanwhile: this process still knows the values.
+        text = JournalText(
+            mode=self._mode,
+            boot="",
+            owner={},
+            started="",
+            settings=tuple(setting for state in self.tuned.knobs for setting in state.settings),
+            touched=True,
+        )
+        return put_back(self.machine, text, None, self._knobs)
+
+    def leave_standing(self) -> None:
+        """Keep the machine as it is when this process ends."""
+        if self._journal is None or self._keeper is None or self._lock is None:
+            return
+        if not self.tuned.written:  # nothing is changed: there is nothing to restore
+            self.restore()
+            return
+        self._journal.tuned()
+        if self._held(self.tuned.written):
+            self._journal.held_by(self._keeper.stay())
+        self._journal.close()
+        self._journal = None
+        self._keeper.done()
+        self._lock.release()
+        self._lock = None
+
+    def _settle_earlier(self) -> None:
+        text = read_journal(self._folder)
+        if text is None:
+            return
+        if text.mode == "standing" and text.tuned and text.boot == boot_of(self.machine.files):
+            raise NotAllowed(
+                f"the machine is tuned already ({text.who})",
+                hint="put it back first with `torchyard machine restore`",
+            )
+        self.before = restore_journal(self.machine, self._folder, self._knobs)
+        if self.before is not None and not self.before.complete:
+            missing = ", ".join(f"/{item.setting.place}" for item in self.before.missing)
+            raise StepFailed(
+                f"what an earlier tune changed cannot be put back: {missing}",
+                why=f"{self.before.missing[0].reason} ({text.who})",
+                hint="`torchyard machine restore` tries again and shows everything",
+            )
+
+    def _write_all(
+        self, settings: Sequence[Setting], signals: DeferredSignals | None
+    ) -> list[SettingChange]:
+        assert self._journal is not None  # noqa: S101  # made just before
+        changes: list[SettingChange] = []
+        for setting in settings:
+            if signals is not None and signals.caught:
+                break
+            if not needs_writing(setting, self._knobs):
+                changes.append(_kept(setting))
+                continue
+            self._journal.note("writing", setting)
+            change = self._write(setting)
+            with suppress(TorchyardError):  # only for reading: restore needs `writing` alone
+                written = change.state == "written"
+                self._journal.note("written" if written else "refused", setting, change.reason)
+            changes.append(change)
+        return [lost_again(self.machine, change, self._knobs) for change in changes]
+
+    def _write(self, setting: Setting) -> SettingChange:
+        if self._mode == "standing" and self._knobs[setting.knob].reach == "held":
+            assert self._keeper is not None  # noqa: S101  # started just before
+            return self._keeper.hold([setting])[0]
+        return write_setting(self.machine, setting, self._knobs)
+
+    def _held(self, changes: Sequence[SettingChange]) -> bool:
+        return any(self._knobs[change.setting.knob].reach == "held" for change in changes)
+
+
+def _kept(setting: Setting) -> SettingChange:
+    if setting.wanted is None:
+        reason = "only put back, should another knob change it"
+        return SettingChange(setting=setting, state="left alone", reason=reason)
+    return SettingChange(setting=setting, state="already so")
+
+
+def _needs_root() -> NotAllowed:
+    return NotAllowed(
+        "tuning this machine needs root",
+        hint="use sudo; `--user` does what a user may, `--dry-run` only shows what would change",
+    )
