@@ -13,11 +13,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from torchyard.core.block import Block
-from torchyard.measure.guards import DIRTY_SHARE_LIMIT, MIN_CLEAN_PAIRS
 
-__all__ = ["PairedLaunches", "pair_blocks"]
+__all__ = ["DIRTY_SHARE_LIMIT", "MIN_CLEAN_PAIRS", "PairedLaunches", "pair_blocks"]
+
+MIN_CLEAN_PAIRS: Final = 3
+"""A launch with fewer clean pairs has no median worth the name and is left out."""
+DIRTY_SHARE_LIMIT: Final = 0.5
+"""With more dirty pairs than this the machine counts as busy throughout."""
 
 
 @dataclass(frozen=True, kw_only=True)

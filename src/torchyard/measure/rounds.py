@@ -15,7 +15,8 @@ from typing import Final
 from torchyard.core.block import Block
 from torchyard.core.study import Reseat
 from torchyard.core.variant import Variant
-from torchyard.measure import guards
+from torchyard.machine.guards import judging
+from torchyard.machine.guards.watching import Watch
 from torchyard.measure.crew import Crew
 from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.preparation import Knowledge
@@ -59,15 +60,20 @@ def run_rounds(
     min_rounds: int,
     chance: random.Random,
     gpu: GpuClock,
+    watch: Watch | None = None,
     on_round: Callable[[list[Block]], None],
 ) -> LaunchTiming:
-    """Measure until the seconds are used; hands over the blocks of each finished round."""
+    """Measure until the seconds are used; hands over the blocks of each finished round.
+
+    Without a watch only the worker's own readings are judged.
+    """
     method = choose_reseat(crew.settings.reseat, crew.variants, crew.workload.device)
     started = time.monotonic()
     rounds = seats = moved = held = 0
     timed_ns = 0
     reseat_s = 0.0
     every = 1
+    usual = judging.UsualProbes()
     while rounds < min_rounds or time.monotonic() - started < seconds:
         if method != "off" and rounds % every == 0:
             before = time.monotonic()
@@ -78,7 +84,7 @@ def run_rounds(
         chance.shuffle(order)
         before = time.monotonic()
         blocks = [
-            _block(crew, variant, knowledge, launch, rounds, position, seats, gpu)
+            _block(crew, variant, knowledge, launch, rounds, position, seats, gpu, watch, usual)
             for position, variant in enumerate(order)
         ]
         round_s = time.monotonic() - before
@@ -122,9 +128,13 @@ def _block(
     position: int,
     seat: int,
     gpu: GpuClock,
+    watch: Watch | None,
+    usual: judging.UsualProbes,
 ) -> Block:
     plan = knowledge.plans[variant.name]
     expected_s = plan.inner * plan.samples * knowledge.iteration_ns[variant.name] / 1e9
+    if watch is not None:
+        watch.begin()
     answer = crew.ask(
         variant,
         "block",
@@ -136,8 +146,10 @@ def _block(
         prime=plan.prime,
         settle=crew.several_processes,
         flush_l2=crew.settings.flush_l2,
+        probe=crew.workload.device == "cpu",
     )
-    reading = guards.reading_from(answer["readings"])
+    seen = watch.end() if watch is not None else {}
+    reading = usual.beside(variant.name, judging.reading_from(answer["readings"], seen))
     clock = gpu.read()
     if clock is not None:
         reading = replace(
@@ -157,7 +169,7 @@ def _block(
         started_ns=int(answer["started_ns"]),
         wall_ns=int(answer["wall_ns"]),
         guard=reading,
-        dirty=guards.judge(
+        dirty=judging.judge(
             reading,
             wall_ns=int(answer["wall_ns"]),
             samples=len(samples),

@@ -22,6 +22,9 @@ from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
+from torchyard.machine.guards.availability import guard_states
+from torchyard.machine.guards.watching import Watch
+from torchyard.machine.knob import Machine
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.outcome import Spent, make_comparison, make_estimate
@@ -69,6 +72,7 @@ class WorkloadSession:
         scratch: Path,
         listener: Listener,
         chance: random.Random,
+        machine: Machine | None = None,
     ) -> None:
         self._study = study
         self._workload = workload
@@ -85,6 +89,7 @@ class WorkloadSession:
         self._knowledge = Knowledge()
         self._spent = Spent()
         self._pace = Pace(study.budget)
+        self._watch = Watch(machine)
         self._gpu = GpuClock(workload.device)
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
@@ -103,6 +108,7 @@ class WorkloadSession:
                     self._look()
                 launch += 1
         finally:
+            self._watch.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
         return self.comparisons()
 
@@ -163,6 +169,7 @@ class WorkloadSession:
                 min_rounds=MIN_ROUNDS,
                 chance=self._chance,
                 gpu=self._gpu,
+                watch=self._watch,
                 on_round=self._keep,
             )
         self._pace.launch_done(timing)
@@ -248,6 +255,10 @@ class WorkloadSession:
                     "+".join(key): hello.get("randomisation_off")
                     for key, hello in crew.hellos.items()
                 },
+                "guards": guard_states(
+                    [block.guard for block in self._blocks if block.launch == number],
+                    self._watch.states,
+                ),
             }
         )
 

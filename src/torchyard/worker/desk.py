@@ -102,9 +102,10 @@ class Desk:
         prime: int,
         settle: bool,
         flush_l2: bool,
+        probe: bool = False,
     ) -> Dict[str, Any]:
         """Time one block."""
-        return timing.run_block(self._side(variant), inner, samples, prime, settle, flush_l2)
+        return timing.run_block(self._side(variant), inner, samples, prime, settle, flush_l2, probe)
 
     def reseat(self, seed: int, method: str) -> Dict[str, Any]:
         """Move parameters and inputs to fresh memory."""

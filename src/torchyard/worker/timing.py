@@ -15,16 +15,28 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from torchyard.worker import readings
+from torchyard.worker.frequency_probe import FrequencyProbe
 from torchyard.worker.side import Side
 
 SETTLE_STEP_S = 0.002
 SETTLE_LIMIT_S = 0.4
 
+_probe = FrequencyProbe()
+
 
 def run_block(
-    side: Side, inner: int, samples: int, prime: int, settle: bool, flush_l2: bool
+    side: Side,
+    inner: int,
+    samples: int,
+    prime: int,
+    settle: bool,
+    flush_l2: bool,
+    probe: bool = False,
 ) -> Dict[str, Any]:
-    """Time the block and say what happened to the process meanwhile."""
+    """Time the block and say what happened to the process meanwhile.
+
+    The frequency probe comes after the untimed calls, when the clock is where the block finds it.
+    """
     cuda = torch.device(side.device).type == "cuda"
     if side.model.training:
         inner = 1  # gradients are dropped after every call
@@ -38,6 +50,7 @@ def run_block(
                 if reset is not None:
                     reset()
             side.synchronize()
+            probe_before_ns = _probe.read() if probe else None
             before = readings.read()
             started_ns = time.perf_counter_ns()
             if cuda:
@@ -46,6 +59,7 @@ def run_block(
                 durations = _host_samples(call, inner, samples, reset)
             wall_ns = time.perf_counter_ns() - started_ns
             after = readings.read()
+            probe_after_ns = _probe.read() if probe else None
     finally:
         gc.enable()
     result: Dict[str, Any] = {
@@ -53,7 +67,11 @@ def run_block(
         "inner": inner,
         "started_ns": started_ns,
         "wall_ns": wall_ns,
-        "readings": readings.difference(before, after),
+        "readings": dict(
+            readings.difference(before, after),
+            probe_before_ns=probe_before_ns,
+            probe_after_ns=probe_after_ns,
+        ),
     }
     if settle:
         result["settle_ns"] = wait_until_idle()

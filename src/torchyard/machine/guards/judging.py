@@ -1,0 +1,140 @@
+"""Was a block disturbed? Judged from readings that need no root.
+
+A block's time is the median of its samples, so a short disturbance does not move it; a block is
+dirty when so much of it was disturbed that the median may have moved too. Knows nothing of pairs and
+comparisons: what becomes of a dirty block is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from torchyard.core.block import GuardReading
+
+__all__ = ["REASONS", "UsualProbes", "judge", "reading_from"]
+
+WAITED: Final = "waited for a core"
+PREEMPTED: Final = "preempted"
+OFF_CORE: Final = "off the core"
+STOLEN: Final = "stolen by the host"
+FAULTED: Final = "read pages from disk"
+SWAPPED: Final = "machine swapped"
+SHORT_OF_MEMORY: Final = "memory was short"
+THROTTLED: Final = "processor throttled"
+SLOWED: Final = "core slowed down"
+REASONS: Final = (
+    WAITED,
+    PREEMPTED,
+    OFF_CORE,
+    STOLEN,
+    FAULTED,
+    SWAPPED,
+    SHORT_OF_MEMORY,
+    THROTTLED,
+    SLOWED,
+)
+"""Why a block can be dirty, besides what a GPU says; `torchyard explain` knows each."""
+
+WAIT_SHARE_LIMIT: Final = 0.10
+"""Waiting for a core, summed over threads. Of the blocks of two runs on a quiet two-core machine the
+median waited 0.06 % and 97 of 100 less than 3 %; of two runs beside other busy processes the median
+waited 39 % and 50 %. The limit lies between; it was not tuned."""
+WAIT_SHARE_LIMIT_FEW_SAMPLES: Final = 0.02
+"""With fewer samples than this many the median has nothing to choose from."""
+FEW_SAMPLES: Final = 5
+STEAL_SHARE_LIMIT: Final = 0.05
+CPU_SHARE_FLOOR: Final = 0.90
+SWITCHES_PER_SECOND_LIMIT: Final = 100.0
+SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
+"""1 MiB of small pages. Any page of the worker itself is a major fault and counts; a few pages of
+other programs do not disturb it. Chosen, not measured."""
+MEMORY_STALL_SHARE_LIMIT: Final = 0.05
+"""As for stolen time: from there on the median may have moved. Chosen, not measured."""
+PROBE_LIMIT: Final = 0.05
+"""See `UsualProbes`."""
+
+_HARMFUL_THROTTLE: Final = frozenset(
+    {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
+)
+"""Not the power cap: a kernel that draws much power reaches it by itself (seen on an H200 with
+bfloat16 products), so it belongs to the variant and is recorded, not held against the block."""
+_FIELDS: Final = frozenset(field.name for field in fields(GuardReading))
+
+
+def reading_from(*seen: Mapping[str, Any]) -> GuardReading:
+    """What the worker and the yard read, as a record; names that it does not have are skipped."""
+    known = {name: value for each in seen for name, value in each.items() if name in _FIELDS}
+    return GuardReading(**known)
+
+
+class UsualProbes:
+    """What the frequency probe usually takes: the median over the launch so far.
+
+    For each variant by itself, because a variant can slow the core by what it computes (wide vector
+    instructions lower the clock of some processors for a while); that belongs to its time. For each
+    launch anew, because variants of a pair run at the same clock as long as it does not change
+    within the launch.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[int]] = {}
+
+    def beside(self, variant: str, reading: GuardReading) -> GuardReading:
+        """The reading with what is usual, this block included by its faster probe."""
+        probes = [
+            probe
+            for probe in (reading.probe_before_ns, reading.probe_after_ns)
+            if probe is not None
+        ]
+        if not probes:
+            return reading
+        seen = self._seen.setdefault(variant, [])
+        insort(seen, min(probes))
+        return replace(reading, probe_usual_ns=seen[(len(seen) - 1) // 2])
+
+
+def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) -> tuple[str, ...]:
+    """Why the block is dirty; empty when it is clean. Limits are shares of the block's wall time."""
+    reasons: list[str] = []
+    wall = max(1, wall_ns)
+    if reading.run_queue_wait_ns is not None:
+        limit = WAIT_SHARE_LIMIT if samples >= FEW_SAMPLES else WAIT_SHARE_LIMIT_FEW_SAMPLES
+        share = reading.run_queue_wait_ns / (wall * max(1, threads))
+        if share > limit:
+            reasons.append(WAITED)
+    else:
+        switches = reading.involuntary_switches
+        if switches is not None and switches * 1e9 / wall > SWITCHES_PER_SECOND_LIMIT:
+            reasons.append(PREEMPTED)
+        if threads == 1 and reading.cpu_ns is not None and reading.cpu_ns < CPU_SHARE_FLOOR * wall:
+            reasons.append(OFF_CORE)
+    if reading.steal_ns is not None and reading.steal_ns / (wall * threads) > STEAL_SHARE_LIMIT:
+        reasons.append(STOLEN)
+    if reading.major_faults:
+        reasons.append(FAULTED)
+    reasons.extend(_of_the_machine(reading, wall))
+    reasons.extend(
+        f"GPU clock held: {reason}"
+        for reason in reading.throttle_reasons
+        if reason in _HARMFUL_THROTTLE
+    )
+    return tuple(reasons)
+
+
+def _of_the_machine(reading: GuardReading, wall_ns: int) -> list[str]:
+    reasons = []
+    watched_ns = max(wall_ns, reading.watched_ns or 0)
+    pages_per_second = (reading.swapped_pages or 0) * 1e9 / watched_ns
+    if pages_per_second > SWAPPED_PAGES_PER_SECOND_LIMIT:
+        reasons.append(SWAPPED)
+    if (reading.memory_stall_ns or 0) / watched_ns > MEMORY_STALL_SHARE_LIMIT:
+        reasons.append(SHORT_OF_MEMORY)
+    if reading.throttle_events or (reading.cooling_state or 0) > 0:
+        reasons.append(THROTTLED)
+    slowest = max(reading.probe_before_ns or 0, reading.probe_after_ns or 0)
+    if reading.probe_usual_ns and slowest > (1 + PROBE_LIMIT) * reading.probe_usual_ns:
+        reasons.append(SLOWED)
+    return reasons

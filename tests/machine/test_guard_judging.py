@@ -1,0 +1,222 @@
+"""Which blocks are believed: each threshold from both sides."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchyard.core.block import GuardReading
+from torchyard.machine.guards import judging
+from torchyard.machine.guards.judging import REASONS, UsualProbes
+
+WALL_NS = 100_000_000
+
+
+def judge(reading: GuardReading, *, samples: int = 20, threads: int = 1) -> tuple[str, ...]:
+    return judging.judge(reading, wall_ns=WALL_NS, samples=samples, threads=threads)
+
+
+def share(limit: float, times: float) -> int:
+    return int(limit * times * WALL_NS)
+
+
+@pytest.mark.parametrize(
+    ("samples", "limit"),
+    [(20, judging.WAIT_SHARE_LIMIT), (2, judging.WAIT_SHARE_LIMIT_FEW_SAMPLES)],
+)
+def test_waiting_for_a_core(samples: int, limit: float) -> None:
+    below = GuardReading(run_queue_wait_ns=share(limit, 0.9))
+    above = GuardReading(run_queue_wait_ns=share(limit, 1.1))
+    assert judge(below, samples=samples) == ()
+    assert judge(above, samples=samples) == ("waited for a core",)
+
+
+def test_steal_and_paging() -> None:
+    limit = judging.STEAL_SHARE_LIMIT
+    assert judge(GuardReading(steal_ns=share(limit, 0.9))) == ()
+    assert judge(GuardReading(steal_ns=share(limit, 1.1))) == ("stolen by the host",)
+    assert judge(GuardReading(major_faults=0)) == ()
+    assert judge(GuardReading(major_faults=1)) == ("read pages from disk",)
+
+
+def test_switches_and_cpu_time_stand_in_where_waiting_cannot_be_read() -> None:
+    many = int(judging.SWITCHES_PER_SECOND_LIMIT * WALL_NS / 1e9) + 1
+    assert judge(GuardReading(involuntary_switches=many)) == ("preempted",)
+    assert judge(GuardReading(involuntary_switches=1)) == ()
+    half = GuardReading(cpu_ns=WALL_NS // 2)
+    assert judge(half) == ("off the core",)
+    assert judge(half, threads=2) == ()
+    assert judge(GuardReading(run_queue_wait_ns=0, cpu_ns=WALL_NS // 2)) == ()
+    assert judge(GuardReading(run_queue_wait_ns=0, involuntary_switches=many)) == ()
+
+
+def test_a_slowed_gpu_is_dirty_and_a_power_cap_is_not() -> None:
+    held = GuardReading(throttle_reasons=("power cap", "hardware thermal"))
+    assert judge(held) == ("GPU clock held: hardware thermal",)
+
+
+def test_swapping_counts_by_its_rate_while_it_was_watched() -> None:
+    limit = judging.SWAPPED_PAGES_PER_SECOND_LIMIT
+    second = 10**9
+    calm = GuardReading(swapped_pages=int(limit * 0.9), watched_ns=second)
+    assert judge(calm) == ()
+    assert judge(replace(calm, swapped_pages=int(limit * 1.1))) == ("machine swapped",)
+    assert judge(replace(calm, watched_ns=second // 2)) == ("machine swapped",)
+    assert judge(replace(calm, watched_ns=None)) == ("machine swapped",)
+
+
+def test_memory_pressure_counts_by_its_share() -> None:
+    limit = judging.MEMORY_STALL_SHARE_LIMIT
+    assert judge(GuardReading(memory_stall_ns=share(limit, 0.9))) == ()
+    assert judge(GuardReading(memory_stall_ns=share(limit, 1.1))) == ("memory was short",)
+    longer = GuardReading(memory_stall_ns=share(limit, 1.1), watched_ns=2 * WALL_NS)
+    assert judge(longer) == ()
+
+
+@pytest.mark.parametrize(
+    ("reading", "dirty"),
+    [
+        (GuardReading(throttle_events=0, cooling_state=0), False),
+        (GuardReading(throttle_events=1), True),
+        (GuardReading(throttle_events=0, cooling_state=2), True),
+        (GuardReading(cooling_state=-1), False),  # a device at rest can say so
+        (GuardReading(cpu_temperature_c=99.0), False),  # recorded, not judged
+    ],
+)
+def test_throttling_counts_and_heat_does_not(reading: GuardReading, dirty: bool) -> None:
+    assert judge(reading) == (("processor throttled",) if dirty else ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "dirty"),
+    [
+        (1000, 1000, False),
+        (900, 900, False),  # faster than usual
+        (1049, 1049, False),
+        (1051, 1000, True),
+        (1000, 1051, True),
+        (None, 1051, True),
+        (None, None, False),
+    ],
+)
+def test_a_core_that_takes_longer_than_usual(
+    before: int | None, after: int | None, dirty: bool
+) -> None:
+    reading = GuardReading(probe_before_ns=before, probe_after_ns=after, probe_usual_ns=1000)
+    assert judge(reading) == (("core slowed down",) if dirty else ())
+    assert judge(replace(reading, probe_usual_ns=None)) == ()
+
+
+def test_what_is_usual_is_of_the_variant_and_is_not_moved_by_few_blocks() -> None:
+    usual = UsualProbes()
+
+    def block(variant: str, before: int, after: int) -> tuple[str, ...]:
+        reading = GuardReading(probe_before_ns=before, probe_after_ns=after)
+        return judge(usual.beside(variant, reading))
+
+    assert block("a", 1000, 1002) == ()
+    assert block("a", 1000, 1200) == ("core slowed down",)  # fell inside the block
+    # A variant whose own work lowers the clock is judged by its own blocks.
+    assert [block("wide", 1200, 1201) for _ in range(3)] == [()] * 3
+    assert [block("a", 1001, 1000) for _ in range(4)] == [()] * 4
+    assert [block("a", 1150, 1150) for _ in range(5)] == [("core slowed down",)] * 5
+    assert block("a", 1000, 1000) == ()
+
+
+def test_a_clock_that_fell_for_good_becomes_the_usual_one() -> None:
+    usual = UsualProbes()
+    dirty = []
+    for probe in [1000] * 6 + [1200] * 10:
+        reading = GuardReading(probe_before_ns=probe, probe_after_ns=probe)
+        dirty.append(bool(judge(usual.beside("a", reading))))
+    assert dirty == [False] * 6 + [True] * 6 + [False] * 4
+
+
+def test_without_a_probe_nothing_is_usual() -> None:
+    assert UsualProbes().beside("a", GuardReading(cpu_ns=1)) == GuardReading(cpu_ns=1)
+
+
+def test_nothing_known_and_no_time_at_all_are_clean() -> None:
+    assert judge(GuardReading()) == ()
+    reading = GuardReading(steal_ns=0, run_queue_wait_ns=0, swapped_pages=0, memory_stall_ns=0)
+    assert judging.judge(reading, wall_ns=0, samples=1, threads=1) == ()
+
+
+def test_what_worker_and_yard_read_becomes_one_record() -> None:
+    found = judging.reading_from(
+        {"cpu_ns": 5, "steal_ns": None, "unknown": 7},
+        {"swapped_pages": 2, "cpu_temperature_c": 40.5},
+    )
+    assert (found.cpu_ns, found.steal_ns, found.run_queue_wait_ns) == (5, None, None)
+    assert (found.swapped_pages, found.cpu_temperature_c) == (2, 40.5)
+
+
+COUNTS = st.one_of(st.none(), st.integers(0, 10**12))
+READINGS = st.builds(
+    GuardReading,
+    **{
+        name: COUNTS
+        for name in (field.name for field in fields(GuardReading))
+        if name not in {"throttle_reasons", "cpu_temperature_c", "sm_clock_mhz"}
+        and not name.startswith("gpu")
+    },
+)
+GROWING = (
+    "run_queue_wait_ns",
+    "steal_ns",
+    "major_faults",
+    "swapped_pages",
+    "memory_stall_ns",
+    "throttle_events",
+    "cooling_state",
+    "probe_before_ns",
+    "probe_after_ns",
+)
+
+
+def with_number(reading: GuardReading, name: str, number: int | None) -> GuardReading:
+    changes: dict[str, Any] = {name: number}
+    return replace(reading, **changes)
+
+
+@given(READINGS, st.integers(0, 10**12), st.integers(1, 1000), st.integers(1, 256))
+def test_every_reading_gets_known_reasons_once(
+    reading: GuardReading, wall_ns: int, samples: int, threads: int
+) -> None:
+    found = judging.judge(reading, wall_ns=wall_ns, samples=samples, threads=threads)
+    assert len(set(found)) == len(found)
+    assert set(found) <= set(REASONS)
+
+
+@given(READINGS, st.sampled_from(GROWING), st.integers(0, 10**12))
+def test_more_of_a_disturbance_never_makes_a_block_cleaner(
+    reading: GuardReading, name: str, more: int
+) -> None:
+    known = getattr(reading, name)
+    worse = with_number(reading, name, (known or 0) + more)
+    if known is None:  # waiting that can be read takes the place of what stood in for it
+        reading = with_number(reading, name, 0)
+    assert set(judge(reading)) <= set(judge(worse))
+
+
+@given(READINGS)
+def test_what_cannot_be_read_is_never_held_against_a_block(reading: GuardReading) -> None:
+    stand_ins = {"preempted", "off the core"}
+    for name in GROWING:
+        blind = with_number(reading, name, None)
+        assert set(judge(blind)) - stand_ins <= set(judge(reading))
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
+def test_the_usual_probe_is_one_that_was_seen_and_half_were_not_slower(probes: list[int]) -> None:
+    usual = UsualProbes()
+    for number, probe in enumerate(probes, start=1):
+        found = usual.beside("a", GuardReading(probe_before_ns=probe)).probe_usual_ns
+        seen = probes[:number]
+        assert found in seen
+        assert 2 * sum(one <= found for one in seen) >= number
+        assert 2 * sum(one < found for one in seen) <= number
