@@ -44,9 +44,11 @@ class Found:
 class WriteRefused(NotAllowed):
     """The kernel does not take a value; `code` is the errno."""
 
-    def __init__(self, path: str, value: str, error: OSError) -> None:
+    def __init__(self, path: str, value: str, error: OSError, *, verb: str = "") -> None:
+        """`verb` for folders, which are made and removed, not written."""
+        doing = f"{verb} /{path}" if verb else f"write {value!r} to /{path}"
         super().__init__(
-            f"cannot write {value!r} to /{path}: {error.strerror or error}",
+            f"cannot {doing}: {error.strerror or error}",
             hint="run as root, outside a container"
             if error.errno in (errno.EACCES, errno.EPERM)
             else "",
@@ -124,14 +126,14 @@ class FileTree:
         try:
             self.path(path).mkdir()
         except OSError as error:
-            raise WriteRefused(path, "a new folder", error) from error
+            raise WriteRefused(path, "", error, verb="make") from error
 
     def remove_folder(self, path: str) -> None:
         """Remove one folder; what the kernel put into it goes with it."""
         try:
             self.path(path).rmdir()
         except OSError as error:
-            raise WriteRefused(path, "that the folder goes", error) from error
+            raise WriteRefused(path, "", error, verb="remove") from error
 
 
 class HeldFile:
