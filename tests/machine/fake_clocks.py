@@ -309,8 +309,9 @@ def _boost(kernel: FakeKernel, path: str, value: str) -> None:
         changed = policies(kernel)
         kernel.put(path, value)
         for policy in changed:
-            if kernel.exists(f"{policy}/boost"):
-                kernel.put(f"{policy}/boost", value)
+            for name in ("boost", "cpb"):  # cpb is AMD's older name for the same
+                if kernel.exists(f"{policy}/{name}"):
+                    kernel.put(f"{policy}/{name}", value)
     else:
         # cpufreq.c: a policy cannot boost while boost is off as a whole.
         if value == "1" and kernel.exists(BOOST) and kernel.text(BOOST) == "0":

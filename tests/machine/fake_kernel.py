@@ -77,6 +77,12 @@ class FakeKernel(FileTree):
 
     # What the product calls.
 
+    def path(self, path: str) -> Path:
+        """As FileTree; whoever opens the latency device finds what is held at that moment."""
+        if path == LATENCY_DEVICE:
+            self.settle_latency()
+        return super().path(path)
+
     def read(self, path: str) -> Found:
         """As FileTree, but a policy without a processor is busy."""
         if self._busy(path):
@@ -100,11 +106,17 @@ class FakeKernel(FileTree):
 
     def make_folder(self, path: str) -> None:
         """mkdir; below /sys/fs/cgroup the folder comes with its files."""
-        make_group(self, path)
+        try:
+            make_group(self, path)
+        except OSError as error:
+            raise WriteRefused(path, "", error, verb="make") from error
 
     def remove_folder(self, path: str) -> None:
         """rmdir; below /sys/fs/cgroup the files go with the folder."""
-        remove_group(self, path)
+        try:
+            remove_group(self, path)
+        except OSError as error:
+            raise WriteRefused(path, "", error, verb="remove") from error
 
     # What tests call.
 
@@ -157,7 +169,7 @@ class FakeKernel(FileTree):
 
     def settle_latency(self) -> None:
         """The latency device forgets a value when the last process that wrote one has closed it."""
-        device = self.path(LATENCY_DEVICE)
+        device = self.root / LATENCY_DEVICE
         if not device.exists() or device.read_bytes() == NO_LATENCY_LIMIT:
             return
         if not _held(device):

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from torchyard.core.machine import Effect, KnobState, Profile, Setting, Wish
+from torchyard.errors import NotAllowed
 from torchyard.machine.file_tree import FileTree
 
 if TYPE_CHECKING:
     from torchyard.machine.gpu.library import GpuLibraries
 
-__all__ = ["Knob", "Machine", "Reach"]
+__all__ = ["Knob", "LeftAlone", "Machine", "Reach"]
 
 Reach = Literal["machine", "held", "process"]
 """machine: stays until it is written again; held: as long as a process of ours lives; process: of
@@ -29,6 +30,13 @@ class Machine:
     files: FileTree = field(default_factory=FileTree)
     gpus: GpuLibraries | None = None
     """None when GPUs are not looked at."""
+
+
+class LeftAlone(NotAllowed):
+    """What `write` raises for a place that needs no write now, such as one of an offline processor.
+
+    No failure of the tune: it is told with its reason. `restore` still has to bring the place back.
+    """
 
 
 class Knob(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torchyard.core.machine import Setting
 from torchyard.core.machine_change import SettingChange
 from torchyard.errors import TorchyardError
-from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.knob import Knob, LeftAlone, Machine
 from torchyard.machine.knobs import KNOBS
 
 __all__ = ["lost_again", "needs_writing", "write_setting"]
@@ -27,6 +27,8 @@ def write_setting(
     try:
         knob.write(machine, setting)
         now = knob.read(machine, setting.place)
+    except LeftAlone as error:
+        return SettingChange(setting=setting, state="left alone", reason=error.what)
     except TorchyardError as error:
         return SettingChange(setting=setting, state="refused", reason=error.what)
     except Exception as error:  # noqa: BLE001  # one bad knob must not end the others' tune
