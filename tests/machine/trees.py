@@ -23,7 +23,7 @@ stepping\t: 7
 microcode\t: 0x5003604
 cpu MHz\t\t: 1000.000
 cache size\t: 28160 KB
-flags\t\t: fpu vme tsc msr constant_tsc nonstop_tsc aperfmperf est tm2 avx2 avx512f avx512_vnni hwp hwp_epp
+flags\t\t: fpu vme tsc msr lm constant_tsc nonstop_tsc aperfmperf est tm2 fma avx2 avx512f avx512_vnni hwp hwp_epp
 bogomips\t: 5000.00
 """
 _AMD_INFO = """vendor_id\t: AuthenticAMD
@@ -34,7 +34,7 @@ stepping\t: 1
 microcode\t: 0xa0011d5
 cpu MHz\t\t: 1500.000
 cache size\t: 512 KB
-flags\t\t: fpu vme tsc msr constant_tsc nonstop_tsc aperfmperf cpb hw_pstate avx2
+flags\t\t: fpu vme tsc msr lm constant_tsc nonstop_tsc aperfmperf cpb hw_pstate avx2
 bogomips\t: 4890.80
 """
 _ARM_INFO = """BogoMIPS\t: 50.00
@@ -165,7 +165,7 @@ _ARM_CPUFREQ = replace(
 )
 _CLOUD = Processor(
     cpuinfo=_INTEL_INFO.replace("Gold 6248 CPU @ 2.50GHz", "Platinum 8375C CPU @ 2.90GHz").replace(
-        "aperfmperf est tm2 avx2 avx512f avx512_vnni hwp hwp_epp", "avx2 avx512f hypervisor"
+        "aperfmperf est tm2 fma avx2 avx512f avx512_vnni hwp hwp_epp", "avx2 avx512f hypervisor"
     ),
     smt="notsupported",
     idle_governors="menu haltpoll ",

@@ -51,6 +51,10 @@ def kernel_files(
         "sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs": "10000\n",
         "sys/kernel/mm/ksm/run": "0\n",
         "dev/cpu_dma_latency": "",
+        "sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n",
+        "sys/devices/system/cpu/vulnerabilities/spectre_v1": "Mitigation: usercopy/swapgs barriers\n",
+        "sys/devices/system/cpu/vulnerabilities/spectre_v2": "Mitigation: Retpolines; IBPB: conditional\n",
+        "sys/devices/system/cpu/vulnerabilities/tsx_async_abort": "Vulnerable\n",
     }
     settings = {
         "kernel/osrelease": release,
@@ -79,6 +83,8 @@ def kernel_files(
         "vm/zone_reclaim_mode": "0",
         "vm/compaction_proactiveness": "20",
     }
+    if _version(release) >= (6, 1):
+        settings["kernel/arch"] = "aarch64" if "CPU part" in processor.cpuinfo else "x86_64"
     if numa_balancing:
         settings["kernel/numa_balancing"] = str(int(nodes > 1))
     files |= {f"proc/sys/{path}": text + "\n" for path, text in settings.items()}
@@ -86,6 +92,10 @@ def kernel_files(
         files["sys/class/dmi/id/sys_vendor"] = vendor + "\n"
         files["sys/class/dmi/id/product_name"] = product + "\n"
     return files | _interrupts(processor, devices) | _workqueues(processor) | _processes(processor)
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in release.split("-", maxsplit=1)[0].split(".")[:2])
 
 
 def _stat(cpus: tuple[int, ...], steal: int) -> str:

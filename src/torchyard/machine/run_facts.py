@@ -1,64 +1,69 @@
-"""What this machine is, read without root from /proc and /sys.
+"""Facts kept beside every run: the few of `facts` that explain a number later.
 
-Everything is read below a root folder that tests can replace. What cannot be read is said as
-"unavailable, because ...", never as a blank or a zero.
+A selection over the readers of `facts`, cheap enough to be read at every start: no program is
+asked, and a fact costs one small file. What cannot be read is said as "unavailable, because ...",
+never as a blank or a zero.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 from pathlib import Path
+from typing import Final
 
-__all__ = ["read_facts"]
+from torchyard.machine.facts import (
+    frequency,
+    isolation,
+    kernel,
+    load,
+    memory,
+    processor,
+    topology,
+)
+from torchyard.machine.facts.reading import Reader
+from torchyard.machine.file_tree import FileTree, Found, cpus_of_list
+
+__all__ = ["RUN_FACTS", "read_facts"]
+
+
+def _cores(files: FileTree) -> Found:
+    """How many processors this process may use."""
+    found = isolation.allowed(files)
+    if found.value is None:
+        return found
+    return Found(value=str(len(cpus_of_list(found.value))))
+
+
+RUN_FACTS: Final[dict[str, Reader]] = {
+    "architecture": processor.architecture,
+    "kernel": kernel.release,
+    "cpu": processor.model,
+    "cores": _cores,
+    "memory": memory.total,
+    "load": load.load_averages,
+    "frequency driver": frequency.driver,
+    "governor": frequency.governor,
+    "turbo off": frequency.turbo_off,
+    "energy preference": frequency.preference,
+    "smt": topology.smt,
+    "set apart": isolation.set_apart,
+    "processors that limits leave": isolation.quota_processors,
+    "transparent huge pages": memory.huge_pages,
+    "NUMA balancing": memory.numa_balancing,
+    "address randomisation": memory.randomisation,
+    "virtualisation": kernel.virtualisation,
+    "clock source": kernel.clock_source,
+}
+"""Name in the record of a run -> reader. Names stay: older runs are compared by them."""
 
 
 def read_facts(root: Path = Path("/")) -> dict[str, str]:
     """Facts that belong beside every number."""
-    cpu = root / "sys/devices/system/cpu"
-    return {
-        "architecture": platform.machine(),
-        "kernel": platform.release(),
-        "cpu": _cpu_model(root),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "memory": _memory(root),
-        "load": _first_line(root / "proc/loadavg"),
-        "governor": _first_line(cpu / "cpu0/cpufreq/scaling_governor"),
-        "turbo off": _first_line(cpu / "intel_pstate/no_turbo"),
-        "smt": _first_line(cpu / "smt/control"),
-        "transparent huge pages": _first_line(root / "sys/kernel/mm/transparent_hugepage/enabled"),
-        "address randomisation": _first_line(root / "proc/sys/kernel/randomize_va_space"),
-    }
+    files = FileTree(root)
+    return {name: _text(reader(files)) for name, reader in RUN_FACTS.items()}
 
 
-def _first_line(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError as error:
-        return f"unavailable, because {path.name}: {error.strerror or error}"
-    return text.splitlines()[0] if text else f"unavailable, because {path.name} is empty"
-
-
-def _cpu_model(root: Path) -> str:
-    try:
-        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        return f"unavailable, because cpuinfo: {error.strerror or error}"
-    fields: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    if "model name" in fields:
-        return fields["model name"]
-    if "CPU part" in fields:
-        return f"Arm implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
-    return "unavailable, because cpuinfo names no model"
-
-
-def _memory(root: Path) -> str:
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        kib = next(int(line.split()[1]) for line in lines if line.startswith("MemTotal:"))
-    except (OSError, ValueError, StopIteration):
-        return "unavailable, because meminfo has no MemTotal"
-    return f"{kib / 2**20:.1f} GiB"
+def _text(found: Found) -> str:
+    """The value, or the reason without the folders of its file: a record is read in a table."""
+    if found.value:
+        return found.value
+    return f"unavailable, because {(found.because or 'it is empty').rpartition('/')[2]}"

@@ -1,0 +1,150 @@
+"""Software that changes speed: allocators, OpenMP runtimes, compilers, drivers, the C library.
+
+Libraries are found in the loader's cache and in the usual folders, programs on PATH. Programs are
+asked for their version on the running machine only: a copy has no use for ours.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from torchyard.core.machine import Fact
+from torchyard.machine.facts.reading import Reader, as_fact, as_found, facts_of, line_of
+from torchyard.machine.file_tree import FileTree, Found
+from torchyard.machine.knob import Machine
+
+__all__ = ["ALLOCATORS", "OPENMP", "SECTION", "find_libraries", "program_version", "read"]
+
+SECTION: Final = "software"
+
+ALLOCATORS: Final = ("libtcmalloc.so", "libtcmalloc_minimal.so", "libjemalloc.so", "libmimalloc.so")
+OPENMP: Final = ("libgomp.so", "libomp.so", "libiomp5.so")
+_FOLDERS: Final = (
+    *("usr/lib", "usr/lib64", "usr/local/lib", "usr/lib/*-linux-gnu*", "usr/lib/llvm-*/lib"),
+    *("opt/intel/oneapi/compiler/*/lib", "opt/intel/oneapi/compiler/*/linux/compiler/lib/intel64"),
+)
+
+PROGRAMS: Final = {
+    "gcc": r"\) ([\d.]+)",
+    "g++": r"\) ([\d.]+)",
+    "clang": r"clang version (\S+)",
+    "nvcc": r"release [\d.]+, V([\d.]+)",
+    "hipcc": r"HIP version: (\S+)",
+    "cmake": r"cmake version (\S+)",
+}
+"""Program -> where its version stands in what `--version` prints."""
+_ANSWER_LIMIT_S: Final = 10.0
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
+
+
+def read(machine: Machine) -> tuple[Fact, ...]:
+    """The section; programs are asked at the same time, because some take a second."""
+    with ThreadPoolExecutor(max_workers=len(PROGRAMS)) as pool:
+        versions = pool.map(lambda name: program_version(machine.files, name), PROGRAMS)
+        asked = [
+            as_fact(SECTION, name, found) for name, found in zip(PROGRAMS, versions, strict=True)
+        ]
+    return (*facts_of(SECTION, READERS, machine.files), *asked)
+
+
+def find_libraries(files: FileTree, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Paths of shared libraries of these names (`libgomp.so` finds `libgomp.so.1`)."""
+    found: dict[str, None] = {}
+    # The cache is binary; its texts are ended by zeros, so paths can be picked out of it.
+    cache = files.read("etc/ld.so.cache").value or ""
+    for text in cache.split("\0"):
+        if text.startswith("/") and _is_one(text.rsplit("/", 1)[1], names):
+            found[text] = None
+    for folder in _FOLDERS:
+        for name in names:
+            for path in files.paths(f"{folder}/{name}*"):
+                if _is_one(path.rsplit("/", 1)[1], names):
+                    found[f"/{path}"] = None
+    kept: dict[str, str] = {}
+    for path in found:  # one of the several names that a file has
+        kept.setdefault(os.path.realpath(files.path(path.lstrip("/"))), path)
+    return tuple(sorted(kept.values()))
+
+
+def program_version(files: FileTree, name: str) -> Found:
+    """What a program of `PROGRAMS` says it is, and where it is."""
+    if not files.live:
+        return Found(because="this is a copy: programs are not asked")
+    path = shutil.which(name)
+    if path is None:
+        return Found(because=f"there is no {name} on PATH")
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            timeout=_ANSWER_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Found(because=f"{path} --version: {error}")
+    text = (done.stdout + done.stderr).decode(errors="replace").strip()
+    match = re.search(PROGRAMS[name], text)
+    if match is None:
+        first = text.splitlines()[0][:100] if text else "nothing"
+        return Found(because=f"{path} --version ended with {done.returncode} and said {first!r}")
+    return Found(value=f"{match[1]} ({path})")
+
+
+def _is_one(file_name: str, names: tuple[str, ...]) -> bool:
+    """Whether a file is one of the libraries and not a linker script, object or other library."""
+    stem = _LIBRARY.sub(".so", file_name)
+    return stem in names
+
+
+def _found(names: tuple[str, ...]) -> Reader:
+    def read_libraries(files: FileTree) -> Found:
+        shown = [_with_target(files, path) for path in find_libraries(files, names)]
+        return as_found(", ".join(shown), "none is in the loader's cache or the usual folders")
+
+    return read_libraries
+
+
+def _with_target(files: FileTree, path: str) -> str:
+    """The path, with the file behind it when that tells more of the version."""
+    target = os.path.realpath(files.path(path.lstrip("/"))).rsplit("/", 1)[-1]
+    return path if path.endswith(target) else f"{path} ({target})"
+
+
+def _c_library(files: FileTree) -> Found:
+    if not files.live:
+        return Found(because="this is a copy: programs are not asked")
+    name, version = platform.libc_ver()
+    return as_found(f"{name} {version}".strip(), "the C library does not say its version")
+
+
+def _nvidia(files: FileTree) -> Found:
+    found = line_of(files, "proc/driver/nvidia/version")
+    if found.value is None:
+        return found
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", found.value)
+    return Found(value=match[1] if match else found.value)
+
+
+def _allocators(files: FileTree) -> Found:
+    """The C library's own is always there, and is what a process has without LD_PRELOAD."""
+    own, others = _c_library(files), _found(ALLOCATORS)(files)
+    shown = [f"of {own.value}"] if own.value else []
+    shown += [others.value] if others.value else []
+    return as_found(", ".join(shown), others.because)
+
+
+READERS: Final[dict[str, Reader]] = {
+    "C library": _c_library,
+    "allocators": _allocators,
+    "OpenMP runtimes": _found(OPENMP),
+    "NVIDIA driver": _nvidia,
+    "AMD driver": lambda files: line_of(files, "sys/module/amdgpu/version"),
+}
