@@ -47,6 +47,8 @@ def restore(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Restored:
     folder = journal_folder(machine.files)
     if read_journal(folder) is None:
         raise _nothing()
+    if not may_write(machine):
+        raise NotAllowed("putting this machine back needs root", hint="use sudo")
     # A lock without a living owner is the keeper's, which is putting everything back just now.
     lock = JournalLock.take(folder)
     if lock is None:

@@ -28,7 +28,7 @@ from torchyard.machine.restoring import busy, may_write, put_back, restore_journ
 from torchyard.machine.signals import DeferredSignals, SignalsRaise
 from torchyard.machine.writing import lost_again, needs_writing, write_setting
 
-__all__ = ["Tuning", "chosen_knobs", "dry_run", "survey", "tune_standing"]
+__all__ = ["Tuning", "chosen_knobs", "dry_run", "survey", "tune_standing", "wants_gpus"]
 
 OF_THE_MACHINE: Final[tuple[Reach, ...]] = ("machine", "held")
 """Knobs that a tune writes and a restore puts back."""
@@ -54,6 +54,11 @@ def chosen_knobs(
         )
     ]
     return in_order(names, WRITE_ORDER)
+
+
+def wants_gpus(wish: Wish, knobs: Mapping[str, Knob] = KNOBS) -> bool:
+    """Whether the wish needs the libraries of GPUs."""
+    return any(knobs[name].profile == "gpu" for name in chosen_knobs(wish, knobs=knobs))
 
 
 def survey(
