@@ -27,8 +27,8 @@ from torchyard.core.block import Block
 from torchyard.core.study import MeasureSettings
 from torchyard.core.variant import Environment, Target, Variant
 from torchyard.core.workload import Workload
+from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.measure.crew import Crew
-from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.pairs import pair_blocks
 from torchyard.measure.preparation import Knowledge, warm_up
 from torchyard.measure.rounds import run_rounds
@@ -83,7 +83,7 @@ def one_launch(
             seconds=seconds,
             min_rounds=6,
             chance=chance,
-            gpu=GpuClock("cpu"),
+            gpu=GpuGuard("cpu"),
             on_round=blocks.extend,
         )
     paired = pair_blocks(blocks, pair[0].name, pair[1].name)

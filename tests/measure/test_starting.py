@@ -10,7 +10,6 @@ import pytest
 
 from torchyard.core.study import MeasureSettings, Reseat
 from torchyard.core.variant import Environment, Target, Variant
-from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.rounds import choose_reseat
 from torchyard.measure.starting import available_cores, draw_launch, launch_specs, threads_of
 from torchyard.process.launch import LaunchSpec, prepare
@@ -162,11 +161,3 @@ def test_a_preload_is_about_memory() -> None:
     assert choose_reseat("auto", [Variant(name="a", target=HERE, environment=loads)], "cpu") == (
         "heap"
     )
-
-
-def test_a_clock_that_cannot_be_read_says_why() -> None:
-    assert GpuClock("cpu").read() is None
-    assert "not a CUDA device" in GpuClock("cpu").why_not
-    clock = GpuClock("cuda:99")
-    assert clock.read() is None
-    assert "nvidia-ml-py" in clock.why_not or "NVML does not answer" in clock.why_not

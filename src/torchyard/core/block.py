@@ -41,6 +41,10 @@ class GuardReading:
     """The same as it was around this variant's blocks of the launch so far."""
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
+    gpu_temperature_c: int | None = None
+    gpu_power_w: float | None = None
+    other_gpu_processes: int | None = None
+    """Processes that are not ours and computed on the GPU lately."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from torchyard.core.block import Block
 from torchyard.core.study import Reseat
 from torchyard.core.variant import Variant
 from torchyard.machine.guards import judging
+from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.machine.guards.watching import Watch
 from torchyard.measure.crew import Crew
-from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.preparation import Knowledge
 from torchyard.measure.starting import threads_of
 
@@ -59,7 +59,7 @@ def run_rounds(
     seconds: float,
     min_rounds: int,
     chance: random.Random,
-    gpu: GpuClock,
+    gpu: GpuGuard,
     watch: Watch | None = None,
     on_round: Callable[[list[Block]], None],
 ) -> LaunchTiming:
@@ -127,7 +127,7 @@ def _block(
     number: int,
     position: int,
     seat: int,
-    gpu: GpuClock,
+    gpu: GpuGuard,
     watch: Watch | None,
     usual: judging.UsualProbes,
 ) -> Block:
@@ -150,12 +150,15 @@ def _block(
     )
     seen = watch.end() if watch is not None else {}
     reading = usual.beside(variant.name, judging.reading_from(answer["readings"], seen))
-    clock = gpu.read()
-    if clock is not None:
+    card = gpu.read()
+    if card is not None:
         reading = replace(
             reading,
-            sm_clock_mhz=clock.sm_clock_mhz,
-            throttle_reasons=clock.throttle_reasons,
+            sm_clock_mhz=card.sm_clock_mhz,
+            throttle_reasons=card.throttle_reasons,
+            gpu_temperature_c=card.temperature_c,
+            gpu_power_w=card.power_w,
+            other_gpu_processes=card.other_processes,
         )
     samples = tuple(float(sample) for sample in answer["samples_ns"])
     return Block(

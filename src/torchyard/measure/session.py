@@ -23,10 +23,10 @@ from torchyard.core.study import Study
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.machine.guards.availability import guard_states
+from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.machine.guards.watching import Watch
 from torchyard.machine.knob import Machine
 from torchyard.measure.crew import Crew, VariantFailed
-from torchyard.measure.gpu_clock import GpuClock
 from torchyard.measure.outcome import Spent, make_comparison, make_estimate
 from torchyard.measure.pacing import Pace
 from torchyard.measure.pairs import pair_blocks
@@ -90,7 +90,7 @@ class WorkloadSession:
         self._spent = Spent()
         self._pace = Pace(study.budget)
         self._watch = Watch(machine)
-        self._gpu = GpuClock(workload.device)
+        self._gpu = GpuGuard(workload.device)
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
 
@@ -109,6 +109,7 @@ class WorkloadSession:
                 launch += 1
         finally:
             self._watch.close()
+            self._gpu.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
         return self.comparisons()
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.gpu.amd_clocks import clock_now, clock_states, graphics_limits
+from torchyard.machine.gpu.amd_sensors import AmdSensors, first_number, text_of
 from torchyard.machine.gpu.answer import Answer
 from torchyard.machine.gpu.processes import GpuProcess, owner_of
 
@@ -19,8 +20,6 @@ __all__ = ["AmdGpu", "amd_cards", "card_at", "read_amd"]
 
 _VENDOR: Final = "0x1002"
 _KFD: Final = "sys/class/kfd/kfd"
-_HOTTEST_FIRST: Final = ("junction", "edge")
-"""Sensors by label: the hottest spot is what throttles; some chips have only the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +75,7 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
     device = f"{card}/device"
     address = _address(files, card)
     node = _kfd_node(files, address)
-    sensors = next(iter(files.paths(f"{device}/hwmon/hwmon*")), f"{device}/hwmon/hwmon0")
-    hottest = _hottest(files, sensors)
+    sensors = AmdSensors(files, card)
     graphics = clock_states(files, f"{device}/pp_dpm_sclk")
     memory = clock_states(files, f"{device}/pp_dpm_mclk")
     return AmdGpu(
@@ -85,21 +83,19 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
         address=address,
         name=_name(files, device),
         chip=_chip(files, node),
-        vbios=_text(files, f"{device}/vbios_version"),
-        performance_level=_text(files, f"{device}/power_dpm_force_performance_level"),
+        vbios=text_of(files, f"{device}/vbios_version"),
+        performance_level=text_of(files, f"{device}/power_dpm_force_performance_level"),
         graphics_clock_mhz=clock_now(graphics),
         max_graphics_clock_mhz=graphics.map(lambda states: max(mhz for mhz, _ in states)),
         graphics_limits_mhz=graphics_limits(files, card),
         memory_clock_mhz=clock_now(memory),
         max_memory_clock_mhz=memory.map(lambda states: max(mhz for mhz, _ in states)),
-        power_w=_first_number(
-            files, (f"{sensors}/power1_average", f"{sensors}/power1_input"), 1_000_000
-        ),
-        power_limit_w=_first_number(files, (f"{sensors}/power1_cap",), 1_000_000),
-        default_power_limit_w=_first_number(files, (f"{sensors}/power1_cap_default",), 1_000_000),
-        temperature_c=_first_number(files, (f"{hottest}_input",), 1000).map(round),
-        slowdown_temperature_c=_first_number(files, (f"{hottest}_crit",), 1000).map(round),
-        busy_percent=_first_number(files, (f"{device}/gpu_busy_percent",), 1).map(round),
+        power_w=sensors.power_w(),
+        power_limit_w=sensors.power_limit_w(),
+        default_power_limit_w=sensors.default_power_limit_w(),
+        temperature_c=sensors.temperature_c(),
+        slowdown_temperature_c=sensors.slowdown_temperature_c(),
+        busy_percent=first_number(files, f"{device}/gpu_busy_percent", unit=1).map(round),
         link=_link(files, device, "current"),
         max_link=_link(files, device, "max"),
         processes=_processes(files, node),
@@ -116,7 +112,7 @@ def _name(files: FileTree, device: str) -> Answer[str]:
     product = (files.read(f"{device}/product_name").value or "").strip()
     if product:
         return Answer(value=product)
-    return _text(files, f"{device}/device").map(lambda number: f"AMD device {number}")
+    return text_of(files, f"{device}/device").map(lambda number: f"AMD device {number}")
 
 
 def _kfd_node(files: FileTree, address: str) -> str | None:
@@ -144,17 +140,9 @@ def _chip(files: FileTree, node: str | None) -> Answer[str]:
     return Answer(value=f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
 
 
-def _hottest(files: FileTree, sensors: str) -> str:
-    labels = {
-        (files.read(path).value or "").strip(): path.removesuffix("_label")
-        for path in files.paths(f"{sensors}/temp*_label")
-    }
-    return next((labels[name] for name in _HOTTEST_FIRST if name in labels), f"{sensors}/temp1")
-
-
 def _link(files: FileTree, device: str, when: str) -> Answer[str]:
-    speed = _text(files, f"{device}/{when}_link_speed")
-    width = _text(files, f"{device}/{when}_link_width")
+    speed = text_of(files, f"{device}/{when}_link_speed")
+    width = text_of(files, f"{device}/{when}_link_width")
     if speed.value is None or width.value is None:
         return Answer(because=speed.because or width.because)
     return Answer(value=f"{speed.value} x{width.value}")
@@ -179,21 +167,3 @@ def _processes(files: FileTree, node: str | None) -> Answer[tuple[GpuProcess, ..
                 )
             )
     return Answer(value=tuple(found))
-
-
-def _text(files: FileTree, path: str) -> Answer[str]:
-    found = files.read(path)
-    if not (found.value or "").strip():
-        return Answer(because=found.because or f"/{path} is empty")
-    return Answer(value=(found.value or "").strip())
-
-
-def _first_number(files: FileTree, paths: tuple[str, ...], unit: int) -> Answer[float]:
-    because = ""
-    for path in paths:
-        found = files.read(path)
-        number = found.number
-        if number is not None:
-            return Answer(value=number / unit)
-        because = because or found.because or f"/{path} holds no number"
-    return Answer(because=because)

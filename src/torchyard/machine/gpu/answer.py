@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["Answer", "ask"]
+__all__ = ["FUNCTION_NOT_FOUND", "NOTHING_FOUND", "NO_PERMISSION", "Answer", "ask"]
+
+NO_PERMISSION: Final = 4
+NOTHING_FOUND: Final = 6
+FUNCTION_NOT_FOUND: Final = 13
+"""Numbers of NVML's errors; they are part of its interface."""
 
 Value = TypeVar("Value")
 Other = TypeVar("Other")
@@ -23,11 +28,13 @@ class Answer(Generic[Value]):
     value: Value | None = None
     because: str = ""
     """Empty exactly when there is a value."""
+    code: int | None = None
+    """NVML's number of the error, where it was one."""
 
     def map(self, change: Callable[[Value], Other]) -> Answer[Other]:
         """The same answer in another form; no answer stays none."""
         if self.value is None:
-            return Answer(because=self.because)
+            return Answer(because=self.because, code=self.code)
         return Answer(value=change(self.value))
 
 
@@ -38,6 +45,7 @@ def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
     Python package (AttributeError) or in the driver ("Function Not Found").
     """
     because = "nothing was asked"
+    code: int | None = None
     for name in question:
         function = getattr(nvml, name, None)
         if function is None:
@@ -47,6 +55,7 @@ def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
             return Answer(value=function(*of))
         except Exception as error:  # noqa: BLE001 - NVML raises its own family of errors
             because = f"NVML says {str(error).strip().rstrip('.') or type(error).__name__}"
-            if getattr(error, "value", None) != getattr(nvml, "NVML_ERROR_FUNCTION_NOT_FOUND", 13):
+            code = getattr(error, "value", None)
+            if code != FUNCTION_NOT_FOUND:
                 break
-    return Answer(because=because)
+    return Answer(because=because, code=code)

@@ -25,6 +25,7 @@ SWAPPED: Final = "machine swapped"
 SHORT_OF_MEMORY: Final = "memory was short"
 THROTTLED: Final = "processor throttled"
 SLOWED: Final = "core slowed down"
+SHARED_GPU: Final = "others computed on the GPU"
 REASONS: Final = (
     WAITED,
     PREEMPTED,
@@ -35,8 +36,9 @@ REASONS: Final = (
     SHORT_OF_MEMORY,
     THROTTLED,
     SLOWED,
+    SHARED_GPU,
 )
-"""Why a block can be dirty, besides what a GPU says; `torchyard explain` knows each."""
+"""Why a block can be dirty, besides why a GPU's clock is held down; `torchyard explain` knows each."""
 
 WAIT_SHARE_LIMIT: Final = 0.10
 """Waiting for a core, summed over threads. Of the blocks of two runs on a quiet two-core machine the
@@ -121,6 +123,8 @@ def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) ->
         for reason in reading.throttle_reasons
         if reason in _HARMFUL_THROTTLE
     )
+    if reading.other_gpu_processes:
+        reasons.append(SHARED_GPU)
     return tuple(reasons)
 
 
