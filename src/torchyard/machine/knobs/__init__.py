@@ -5,8 +5,27 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.machine.knob import Knob
-from torchyard.machine.knobs import aslr
+from torchyard.machine.knobs import (
+    amd_determinism,
+    aslr,
+    nvidia_clocks,
+    nvidia_compute_mode,
+    nvidia_memory_clock,
+    nvidia_persistence,
+    nvidia_power,
+)
 
 __all__ = ["KNOBS"]
 
-KNOBS: Final[dict[str, Knob]] = {knob.name: knob for knob in (aslr.KNOB,)}
+KNOBS: Final[dict[str, Knob]] = {
+    knob.name: knob
+    for knob in (
+        aslr.KNOB,
+        nvidia_persistence.KNOB,
+        nvidia_clocks.KNOB,
+        nvidia_memory_clock.KNOB,
+        nvidia_power.KNOB,
+        nvidia_compute_mode.KNOB,
+        amd_determinism.KNOB,
+    )
+}
