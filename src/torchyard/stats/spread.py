@@ -1,0 +1,193 @@
+"""How far values lie apart, how sure that is, and whether two spreads differ.
+
+The launch is the independent unit here, too. Inside a launch the spread comes from Gini's mean
+difference (Yitzhaki 2003), whose expectation does not depend on the number of values and which one
+value moves less than a variance. Over launches there is one spread per launch, so their logarithms
+have a plain t interval. The spread between launches is one number from all of them; its uncertainty
+comes from leaving out one launch at a time (jackknife of the log variance, Miller 1968), because
+the usual F interval is wrong as soon as launches are not normally distributed.
+
+Knows nothing of blocks, workers or knobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchyard.core.audit import AuditChange, Change, Spread
+from torchyard.core.comparison import Interval
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.student import two_sided_critical
+
+__all__ = [
+    "change_between",
+    "change_within",
+    "deviation",
+    "spread_between",
+    "spread_within",
+]
+
+_FEWEST_VALUES: Final = 2
+_FEWEST_LAUNCHES: Final = 3
+"""With two launches a variance that leaves one out does not exist."""
+_LARGEST_LOG: Final = 20.0
+"""An interval that reaches further (a factor of 10^8) is none worth writing down."""
+# E|x - y| of two independent normal values is 2 / sqrt(pi) standard deviations.
+_GINI_TO_SD: Final = math.sqrt(math.pi) / 2.0
+
+Values = Sequence[float] | NDArray[np.float64]
+_Log = tuple[float, float, float]
+"""Log of a spread, its standard error, and the degrees of freedom of that."""
+
+
+def deviation(values: Values) -> float | None:
+    """Standard deviation from the mean difference of all pairs of values; None below two."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = ordered.size
+    if count < _FEWEST_VALUES:
+        return None
+    weights = 2.0 * np.arange(1, count + 1) - count - 1.0
+    mean_difference = 2.0 * float(weights @ ordered) / (count * (count - 1))
+    return _GINI_TO_SD * mean_difference
+
+
+def spread_within(deviations: Values, *, alpha: float = 0.05) -> Spread:
+    """The typical launch: geometric mean over the launches' own deviations."""
+    values = _usable(deviations)
+    if not values.size:
+        return Spread()
+    log = _log_within(values)
+    centre = float(np.mean(np.log(values)))
+    return Spread(sd=math.exp(centre), interval=_interval(log, alpha))
+
+
+def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
+    """Standard deviation of launch effects.
+
+    The interval speaks for the kinds of launches that were seen: a rare kind that was not drawn
+    is not in it.
+    """
+    values = np.asarray(effects, dtype=np.float64)
+    if values.size < _FEWEST_VALUES:
+        return Spread()
+    sd = max(float(np.std(values, ddof=1)), SD_FLOOR)
+    return Spread(sd=sd, interval=_interval(_log_between(values), alpha))
+
+
+def change_within(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
+    """Whether launches are noisier inside than they were; takes the launches' deviations."""
+    one, other = _usable(before), _usable(after)
+    return _change(
+        name,
+        spread_within(before).sd,
+        spread_within(after).sd,
+        _log_within(one),
+        _log_within(other),
+        alpha,
+    )
+
+
+def change_between(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
+    """Whether launches lie further apart than they did; takes launch effects."""
+    one = np.asarray(before, dtype=np.float64)
+    other = np.asarray(after, dtype=np.float64)
+    return _change(
+        name,
+        spread_between(before).sd,
+        spread_between(after).sd,
+        _log_between(one),
+        _log_between(other),
+        alpha,
+    )
+
+
+def _usable(deviations: Values) -> NDArray[np.float64]:
+    return np.maximum(np.asarray(deviations, dtype=np.float64), SD_FLOOR)
+
+
+def _log_within(values: NDArray[np.float64]) -> _Log | None:
+    if values.size < _FEWEST_VALUES:
+        return None
+    logs = np.log(values)
+    error = float(np.std(logs, ddof=1)) / math.sqrt(values.size)
+    return float(np.mean(logs)), error, values.size - 1.0
+
+
+def _log_between(values: NDArray[np.float64]) -> _Log | None:
+    """Log of the standard deviation, half the log variance; the jackknife gives the error."""
+    count = values.size
+    if count < _FEWEST_LAUNCHES:
+        return None
+    apart = values - float(np.mean(values))
+    squares = float(apart @ apart)
+    # Sum of squares around their own mean of all values but one.
+    others = np.maximum(squares - apart**2 * count / (count - 1), 0.0)
+    whole = math.log(max(squares / (count - 1), SD_FLOOR**2))
+    left_out = np.log(np.maximum(others / (count - 2), SD_FLOOR**2))
+    pseudo = count * whole - (count - 1) * left_out
+    error = float(np.std(pseudo, ddof=1)) / math.sqrt(count)
+    return whole / 2.0, error / 2.0, count - 1.0
+
+
+def _interval(log: _Log | None, alpha: float) -> Interval | None:
+    if log is None:
+        return None
+    centre, error, df = log
+    return _ends(centre, two_sided_critical(alpha, df) * error, alpha)
+
+
+def _change(
+    name: str,
+    before: float | None,
+    after: float | None,
+    log_before: _Log | None,
+    log_after: _Log | None,
+    alpha: float,
+) -> AuditChange:
+    if before is None or after is None:
+        return AuditChange(
+            name=name, before=before, after=after, ratio=None, interval=None, verdict="unknown"
+        )
+    interval = None
+    if log_before is not None and log_after is not None:
+        centre = log_after[0] - log_before[0]
+        parts = (log_before[1] ** 2, log_after[1] ** 2)
+        df = _welch(parts, (log_before[2], log_after[2]))
+        width = two_sided_critical(alpha, df) * math.sqrt(sum(parts))
+        interval = _ends(centre, width, alpha)
+    return AuditChange(
+        name=name,
+        before=before,
+        after=after,
+        ratio=after / before,
+        interval=interval,
+        verdict=_word(interval),
+    )
+
+
+def _welch(parts: tuple[float, float], df: tuple[float, float]) -> float:
+    total = sum(parts)
+    if total <= 0.0:
+        return min(df)
+    return total**2 / sum(part**2 / count for part, count in zip(parts, df, strict=True))
+
+
+def _ends(centre: float, width: float, alpha: float) -> Interval | None:
+    if not width <= _LARGEST_LOG:
+        return None
+    return Interval(
+        low=math.exp(centre - width), high=math.exp(centre + width), confidence=1.0 - alpha
+    )
+
+
+def _word(interval: Interval | None) -> Change:
+    if interval is None:
+        return "unknown"
+    if interval.high < 1.0:
+        return "quieter"
+    return "noisier" if interval.low > 1.0 else "not told apart"
