@@ -8,11 +8,19 @@ from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import (
     amd_determinism,
     aslr,
+    huge_pages,
+    interrupts,
+    irqbalance,
+    numa_balancing,
     nvidia_clocks,
     nvidia_compute_mode,
     nvidia_memory_clock,
     nvidia_persistence,
     nvidia_power,
+    perf_rate,
+    swap,
+    watchdogs,
+    workqueues,
 )
 
 __all__ = ["KNOBS"]
@@ -20,6 +28,14 @@ __all__ = ["KNOBS"]
 KNOBS: Final[dict[str, Knob]] = {
     knob.name: knob
     for knob in (
+        irqbalance.KNOB,
+        interrupts.KNOB,
+        workqueues.KNOB,
+        numa_balancing.KNOB,
+        huge_pages.KNOB,
+        swap.KNOB,
+        perf_rate.KNOB,
+        watchdogs.KNOB,
         aslr.KNOB,
         nvidia_persistence.KNOB,
         nvidia_clocks.KNOB,
