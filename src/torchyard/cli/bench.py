@@ -33,6 +33,8 @@ Examples:
       the system's allocator against another
   torchyard bench --only mine.py --baseline inductor --candidate inductor+bfloat16
       two precisions on a workload of yours
+  sudo torchyard bench --only models/gpt --tune
+      on a quieted machine, put back afterwards
   torchyard bench study.toml --time 5m --html report.html
       a study file; options override what it says
 
@@ -70,6 +72,12 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         return 0
     from torchyard.cli.bench_session import BenchSession
 
+    if options["tune"] is not None:
+        # Before an earlier run is replaced.
+        from torchyard.machine.knob import Machine
+        from torchyard.machine.tuning import check_may_tune
+
+        check_may_tune(Machine())
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
@@ -77,6 +85,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         study=wanted,
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
+        tune=options["tune"],
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])

@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODES: Final = ("inference", "training")
 PRECISIONS: Final = ("float32", "float16", "bfloat16", "amp")
 RESEATS: Final = ("auto", "pages", "heap", "off")
+TUNES: Final = ("auto", "cpu", "gpu", "all")
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
 _how, _out = section("How to measure"), section("Where results go")
@@ -123,6 +124,15 @@ _OPTIONS: Final = (
         "check_accuracy",
         default=None,
         help="Check results against the baseline and float64; yes when left out.",
+    ),
+    _how(
+        "--tune",
+        type=click.Choice(TUNES),
+        is_flag=False,
+        flag_value="auto",
+        metavar="[PROFILE]",
+        help="Quiet the machine for this run and put everything back after it; needs root. What "
+        "the devices need, or cpu, gpu or all: see `torchyard machine tune`.",
     ),
     _how("--memory-limit", metavar="SIZE", help="Memory of one worker, such as 8GiB."),
     _how(

@@ -6,13 +6,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import print_data, talk
 from torchyard.cli.progress import Heard, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Study
-from torchyard.errors import ResultsDamaged, Untrustworthy, WorkerFailed
+from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed
+
+if TYPE_CHECKING:
+    from torchyard.workflow.quiet_machine import QuietMachine
 
 __all__ = ["BenchSession", "exit_code_of"]
 
@@ -24,18 +28,22 @@ class BenchSession:
     study: Study
     folder: Path
     quiet: bool
+    tune: str | None = None
+    """Profile to quiet the machine by, for the run; None leaves it as it is."""
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> int:
         """Measure; the exit code. After Ctrl-C, what was measured so far is kept."""
-        from torchyard.workflow.bench_run import run_bench
+        from torchyard.workflow.quiet_machine import QuietMachine, wish_for
 
         heard = Heard()
+        quieted = QuietMachine(wish_for(self.tune, self.study) if self.tune else None)
         try:
-            with show_progress(heard, quiet=self.quiet) as listener:
-                self.comparisons = run_bench(
-                    self.study, folder=self.folder, command=list(sys.argv), listener=listener
-                )
+            try:
+                self._measure(quieted, heard)
+            finally:
+                for line in quieted.after:
+                    talk(f"warning: {line}")
         except KeyboardInterrupt:
             self.comparisons = self._kept() or heard.comparisons
             if not self.comparisons:
@@ -48,7 +56,22 @@ class BenchSession:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
             talk("measured on a busy machine: see the notes, and `torchyard explain 6`")
-        return code
+        return code if code or quieted.is_back else StepFailed.exit_code
+
+    def _measure(self, quieted: QuietMachine, heard: Heard) -> None:
+        from torchyard.workflow.bench_run import run_bench
+
+        with quieted:
+            for line in quieted.before:
+                talk(f"warning: {line}")
+            with show_progress(heard, quiet=self.quiet) as listener:
+                self.comparisons = run_bench(
+                    self.study,
+                    folder=self.folder,
+                    command=list(sys.argv),
+                    listener=listener,
+                    tuned=quieted.tuned,
+                )
 
     def print_json(self) -> None:
         """The run as one JSON object."""

@@ -28,7 +28,15 @@ from torchyard.machine.restoring import busy, may_write, put_back, restore_journ
 from torchyard.machine.signals import DeferredSignals, SignalsRaise
 from torchyard.machine.writing import lost_again, needs_writing, write_setting
 
-__all__ = ["Tuning", "chosen_knobs", "dry_run", "survey", "tune_standing", "wants_gpus"]
+__all__ = [
+    "Tuning",
+    "check_may_tune",
+    "chosen_knobs",
+    "dry_run",
+    "survey",
+    "tune_standing",
+    "wants_gpus",
+]
 
 OF_THE_MACHINE: Final[tuple[Reach, ...]] = ("machine", "held")
 """Knobs that a tune writes and a restore puts back."""
@@ -141,8 +149,7 @@ class Tuning:
 
     def apply(self, signals: DeferredSignals | None = None) -> None:
         """Survey everything, keep it, then write. Puts everything back when it cannot finish."""
-        if not may_write(self.machine):
-            raise _needs_root()
+        check_may_tune(self.machine)
         self._lock = JournalLock.take(self._folder)
         if self._lock is None:
             raise busy(self._folder)
@@ -273,8 +280,11 @@ def _kept(setting: Setting) -> SettingChange:
     return SettingChange(setting=setting, state="already so")
 
 
-def _needs_root() -> NotAllowed:
-    return NotAllowed(
-        "tuning this machine needs root",
-        hint="use sudo; `--user` does what a user may, `--dry-run` only shows what would change",
-    )
+def check_may_tune(machine: Machine) -> None:
+    """Raise NotAllowed before anything is begun that needs root."""
+    if not may_write(machine):
+        raise NotAllowed(
+            "tuning this machine needs root",
+            hint="use sudo; `torchyard machine tune --user` does what a user may, and `--dry-run` "
+            "shows what root would change",
+        )

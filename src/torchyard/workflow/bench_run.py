@@ -13,22 +13,30 @@ from pathlib import Path
 
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, Listener
+from torchyard.core.machine_change import Tuned
 from torchyard.core.study import Study
 from torchyard.errors import NothingToDo
 from torchyard.machine.run_facts import read_facts
 from torchyard.measure.session import WorkloadSession
 from torchyard.process.markers import sweep_orphans
 from torchyard.results.run_folder import RunWriter
+from torchyard.workflow.quiet_machine import tune_facts
 
 __all__ = ["run_bench"]
 
 
 def run_bench(
-    study: Study, *, folder: Path, command: Sequence[str], listener: Listener
+    study: Study,
+    *,
+    folder: Path,
+    command: Sequence[str],
+    listener: Listener,
+    tuned: Tuned | None = None,
 ) -> list[Comparison]:
     """Measure the study into the folder; the rows in the order of the workloads.
 
-    Begins by ending what a run that was killed may have left: it would disturb this one.
+    Begins by ending what a run that was killed may have left: it would disturb this one. `tuned`
+    is what was done to the machine for this run; it is kept beside the facts.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -37,7 +45,8 @@ def run_bench(
             hint="name workloads with --only or --suite, and candidates with --candidate",
         )
     sweep_orphans()
-    writer = RunWriter.create(folder, study=study, command=command, machine=read_facts())
+    facts = {**read_facts(), **({"tune": tune_facts(tuned)} if tuned is not None else {})}
+    writer = RunWriter.create(folder, study=study, command=command, machine=facts)
     rows: list[Comparison] = []
     try:
         for number, workload in enumerate(study.workloads):
