@@ -27,6 +27,12 @@ WRITE_ORDER: Final[Order] = (
         "nvidia-clocks",
         "without it a locked clock is lost with the last client",
     ),
+    (
+        "nvidia-persistence",
+        "nvidia-memory-clock",
+        "without it a locked clock is lost with the last client",
+    ),
+    ("nvidia-persistence", "nvidia-power", "without it the limit is lost with the last client"),
 )
 """(first, then, reason)"""
 
@@ -44,6 +50,8 @@ RESTORE_ORDER: Final[Order] = (
     ("turbo", "frequency", "limits above the base clock need turbo back first or are clamped"),
     ("interrupts", "irqbalance", "irqbalance must find the masks as they were"),
     ("nvidia-clocks", "nvidia-persistence", "as it was written, backwards"),
+    ("nvidia-memory-clock", "nvidia-persistence", "as it was written, backwards"),
+    ("nvidia-power", "nvidia-persistence", "as it was written, backwards"),
 )
 
 
