@@ -8,7 +8,11 @@ from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import (
     amd_determinism,
     aslr,
+    frequency,
+    governor,
     huge_pages,
+    idle_latency,
+    idle_states,
     interrupts,
     irqbalance,
     numa_balancing,
@@ -18,7 +22,10 @@ from torchyard.machine.knobs import (
     nvidia_persistence,
     nvidia_power,
     perf_rate,
+    preference,
+    smt,
     swap,
+    turbo,
     watchdogs,
     workqueues,
 )
@@ -28,6 +35,13 @@ __all__ = ["KNOBS"]
 KNOBS: Final[dict[str, Knob]] = {
     knob.name: knob
     for knob in (
+        smt.KNOB,
+        governor.KNOB,
+        turbo.KNOB,
+        preference.KNOB,
+        frequency.KNOB,
+        idle_latency.KNOB,
+        idle_states.KNOB,
         irqbalance.KNOB,
         interrupts.KNOB,
         workqueues.KNOB,
