@@ -143,6 +143,7 @@ _AMD_EPP = replace(
         "energy_performance_preference": "balance_performance",
     },
     cpufreq={"boost": "1"},
+    each={"acpi_cppc/nominal_freq": "2450", "acpi_cppc/lowest_freq": "400"},
     extra={"amd_pstate/status": "active", "amd_pstate/prefcore": "enabled"},
 )
 _ARM = Processor(
