@@ -10,6 +10,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from torchyard.errors import NotAllowed
 
@@ -23,6 +24,10 @@ __all__ = [
     "cpus_of_list",
     "cpus_of_mask",
 ]
+
+MOST_PROCESSORS: Final = 1 << 16
+"""Eight times what Linux can be built for."""
+_MASK_LETTERS: Final = frozenset("0123456789abcdefABCDEF,")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +77,11 @@ class FileTree:
         return self.root / path
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
-        return self.path(path).exists()
+        """Whether there is such a file or folder, as far as this user may look."""
+        try:
+            return self.path(path).exists()
+        except (OSError, ValueError):
+            return False
 
     def read(self, path: str) -> Found:
         """The whole text without the last newline. An empty file is an empty text."""
@@ -81,6 +89,8 @@ class FileTree:
             text = self.path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             return Found(because=f"/{path}: {error.strerror or error}")
+        except ValueError as error:  # a path out of a damaged file, with a zero in it
+            return Found(because=f"{path!r}: {error}")
         return Found(value=text.rstrip("\n"))
 
     def hold(self, path: str) -> HeldFile:
@@ -181,7 +191,10 @@ def cpus_of_list(text: str) -> tuple[int, ...]:
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
         if part:
-            cpus.update(range(int(first), int(last if dash else first) + 1))
+            numbers = range(int(first), int(last if dash else first) + 1)
+            if numbers and numbers[-1] >= MOST_PROCESSORS:  # damaged: it would fill the memory
+                raise ValueError(f"{part!r} names more processors than Linux can have")
+            cpus.update(numbers)
     return tuple(sorted(cpus))
 
 
@@ -199,7 +212,9 @@ def cpu_list(cpus: tuple[int, ...]) -> str:
 
 
 def cpus_of_mask(text: str) -> tuple[int, ...]:
-    """The processors of a kernel mask such as `3` or `ff,00000000`."""
+    """The processors of a mask such as `3` or `ff,00000000`; raises ValueError when it is none."""
+    if len(text) > MOST_PROCESSORS or not set(text.strip()) <= _MASK_LETTERS:
+        raise ValueError(f"{text[:80]!r} is no mask of processors")
     bits = int("".join(word.zfill(8) for word in text.strip().split(",")), 16)
     return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
 
@@ -217,7 +232,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     digits = ""
     for letter in text + "\0":
-        if letter.isdigit():
+        if letter.isdecimal():  # a digit such as ² is no number to Python
             digits += letter
             continue
         if digits:
