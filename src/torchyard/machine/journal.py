@@ -66,8 +66,8 @@ class JournalText:
     started: str
     settings: tuple[Setting, ...]
     """In the order of writing."""
-    touched: bool = False
-    """Whether a write was begun."""
+    touched: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    """(knob, place) of the settings whose writing was begun."""
     tuned: bool = False
     """Whether the tune came to its end."""
     returned: frozenset[tuple[str, str]] = field(default_factory=frozenset)
@@ -216,7 +216,9 @@ def _text_of(path: Path, records: list[dict[str, Any]]) -> JournalText:
             owner=dict(header["owner"]),
             started=str(header["started"]),
             settings=settings,
-            touched=any(record.get("kind") == "writing" for record in rest),
+            touched=frozenset(
+                (str(r["knob"]), str(r["place"])) for r in rest if r.get("kind") == "writing"
+            ),
             tuned=any(record.get("kind") == "tuned" for record in rest),
             returned=_returned(rest),
             holder=next((r["owner"] for r in rest if r.get("kind") == "holder"), None),

@@ -22,7 +22,7 @@ from torchyard.machine.gpu.library import open_gpu_libraries
 from torchyard.machine.journal import Journal, JournalText, boot_of, journal_folder, read_journal
 from torchyard.machine.journal_lock import JournalLock
 from torchyard.machine.knob import Knob, Machine
-from torchyard.machine.knob_order import RESTORE_ORDER, in_order
+from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.knobs import KNOBS
 from torchyard.results.owner import is_gone
 
@@ -31,6 +31,8 @@ __all__ = ["Recovery", "busy", "may_write", "put_back", "recover", "restore", "r
 _KEEPER_S: Final = 15.0
 """How long a keeper may take to put everything back after its owner was killed."""
 _HOLDER_S: Final = 5.0
+NEIGHBOURS: Final = frozenset((first, then) for first, then, _ in (*WRITE_ORDER, *RESTORE_ORDER))
+"""Pairs of knobs of which one may change what the other has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +114,7 @@ def put_back(
     machine: Machine, text: JournalText, journal: Journal | None, knobs: Mapping[str, Knob]
 ) -> Restored:
     """Put back every setting that is not back yet, and go on when one is refused."""
-    if not text.touched:  # cut off before the first write: whatever is there now is not ours
-        return Restored(settings=())
-    waiting = [item for item in text.settings if (item.knob, item.place) not in text.returned]
+    waiting = _waiting(text)
     # Backwards, as later writes may need earlier ones; between knobs as the order says.
     waiting.reverse()
     names = in_order(list(dict.fromkeys(setting.knob for setting in waiting)), RESTORE_ORDER)
@@ -138,6 +138,20 @@ def put_back(
                 done = item.state != "not restored"
                 journal.note("restored" if done else "not restored", item.setting, item.reason)
     return Restored(settings=tuple(results.values()))
+
+
+def _waiting(text: JournalText) -> list[Setting]:
+    """What may be changed by the tune: what it wrote, and what goes with what it wrote.
+
+    The rest of what was found is left alone: if it is another value now, somebody else wrote it.
+    """
+    written = {knob for knob, _ in text.touched}
+    near = {knob for pair in NEIGHBOURS for knob in pair if not written.isdisjoint(pair)}
+    return [
+        setting
+        for setting in text.settings
+        if setting.knob in written | near and (setting.knob, setting.place) not in text.returned
+    ]
 
 
 def may_write(machine: Machine) -> bool:

@@ -200,13 +200,14 @@ class Tuning:
         if restored is not None:
             return restored
         # Somebody removed or damaged the journal meanwhile: this process still knows the values.
+        settings = [setting for state in self.tuned.knobs for setting in state.settings]
         text = JournalText(
             mode=self._mode,
             boot="",
             owner={},
             started="",
-            settings=tuple(setting for state in self.tuned.knobs for setting in state.settings),
-            touched=True,
+            settings=tuple(settings),
+            touched=frozenset((setting.knob, setting.place) for setting in settings),
         )
         return put_back(self.machine, text, None, self._knobs)
 
