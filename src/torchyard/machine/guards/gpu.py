@@ -25,7 +25,10 @@ from torchyard.machine.gpu.processes import owner_of
 __all__ = ["NEIGHBOURS_EVERY_S", "GpuGuard", "GpuReading"]
 
 NEIGHBOURS_EVERY_S: Final = 2.0
-"""How often the list of processes is asked for."""
+"""How often neighbours are looked for. On an H200 a reading takes 21 us (median of 200; each of
+clock, reasons, power and temperature 3 to 5 us), the list of processes 48 us beside one process and
+more beside many, and what each of them used 2 ms. The last is asked for only when there is a
+neighbour; a block takes about 100 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
