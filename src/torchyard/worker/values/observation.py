@@ -1,0 +1,92 @@
+"""One look at what one operator wrote: the common currency of all patterns."""
+
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.layouts import Layout
+from torchyard.worker.values.operators import Operator
+from torchyard.worker.values.places import Place
+from torchyard.worker.values.scan import Scan
+from torchyard.worker.values.storages import StorageState
+
+
+class Observation:
+    """A tensor that an operator made or wrote. `tensor` is valid only while patterns look."""
+
+    __slots__ = (
+        "arguments",
+        "compared",
+        "fresh",
+        "func",
+        "keywords",
+        "layout",
+        "node",
+        "operator",
+        "path",
+        "place",
+        "position",
+        "scan",
+        "size_bytes",
+        "state",
+        "step",
+        "tensor",
+        "was_defined",
+        "was_fill",
+        "was_reads",
+        "whole",
+    )
+
+    def __init__(self) -> None:
+        self.operator: Operator
+        self.func: Any
+        self.arguments: Any
+        self.keywords: Any
+        self.place: Place
+        self.path: Tuple[str, ...] = ()
+        """Operators that this one runs inside of, outermost first (deep only)."""
+        self.step = 0
+        self.position = 0
+        """Which of the operator's written tensors, counted from 0."""
+        self.tensor: torch.Tensor
+        self.layout: Layout
+        self.scan: Scan
+        self.size_bytes = 0
+        self.fresh = True
+        """New memory, or a write over what was there."""
+        self.compared = False
+        """Whether `scan.unchanged` counts: there was a copy of what was there before."""
+        self.whole = True
+        """Whether it is all of its storage."""
+        self.state: StorageState
+        self.was_defined = False
+        """Whether the memory held values before this write."""
+        self.was_fill: Optional["Observation"] = None
+        """The fill that this write overwrote, if nothing else was written in between."""
+        self.was_reads = 0
+        """Reads between the write before and this one."""
+        self.node = -1
+
+    @property
+    def single(self) -> bool:
+        """Whether all elements have the same bits."""
+        return bool(self.scan.like_first == self.scan.count)
+
+    @property
+    def single_zero(self) -> bool:
+        """Whether all bits are zero."""
+        return bool(self.scan.zeros == self.scan.count)
+
+    @property
+    def unchanged_share(self) -> float:
+        """Share of the elements that had these bits before; 0 for new memory."""
+        return float(self.scan.unchanged) / self.scan.count if not self.fresh else 0.0
+
+    def values(self, most: int = 4096) -> torch.Tensor:
+        """Elements spread evenly over the tensor, as a flat copy."""
+        flat = self.tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // most)
+        return flat[::step][:most].clone()
+
+
+Observations = List[Observation]

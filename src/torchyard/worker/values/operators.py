@@ -1,0 +1,118 @@
+"""What an operator does to memory, read from its schema: which arguments it writes, what it returns.
+
+Worked out once for each operator. Knows nothing of values.
+"""
+
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+UNDEFINED = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::empty_permuted",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::resize_",
+        "aten::resize",
+        "aten::set_",
+    }
+)
+"""Operators that give memory without writing it: what is in there is not a value."""
+
+FILLS = frozenset(
+    {
+        "aten::zero_",
+        "aten::fill_",
+        "aten::zeros",
+        "aten::zeros_like",
+        "aten::new_zeros",
+        "aten::ones",
+        "aten::ones_like",
+        "aten::new_ones",
+        "aten::full",
+        "aten::full_like",
+        "aten::new_full",
+    }
+)
+"""Operators that write one value everywhere and read nothing."""
+
+COPIES = frozenset(
+    {
+        "aten::clone",
+        "aten::copy_",
+        "aten::_to_copy",
+        "aten::contiguous",
+        "aten::lift_fresh_copy",
+        "aten::_copy_from",
+    }
+)
+"""Operators whose purpose is the same bits at another place."""
+
+WRITE_ONLY = frozenset(
+    {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_"}
+)
+"""Operators that overwrite their argument without reading it, as do all with an `out` argument."""
+
+
+class Operator:
+    """One overload of an operator."""
+
+    __slots__ = ("copies", "fills", "fresh", "inert", "name", "overwrites", "undefined", "writes")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name: str = schema.name
+        self.writes: Tuple[Tuple[int, str], ...] = tuple(
+            (position, argument.name)
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        """(position, name) of the arguments that it writes."""
+        self.fresh = any(
+            value.alias_info is None and "Tensor" in str(value.type) for value in schema.returns
+        )
+        """Whether it returns memory of its own. (`reshape`-like ones may return a view anyway.)"""
+        self.inert = not self.writes and not self.fresh
+        """Whether it neither writes nor makes memory: views, sizes, detach."""
+        self.undefined = self.name in UNDEFINED
+        self.fills = self.name in FILLS
+        self.copies = self.name in COPIES
+        out = any(name == "out" or name.startswith("out") for _, name in self.writes)
+        self.overwrites = self.name in WRITE_ONLY or out
+
+
+_known: Dict[Any, Operator] = {}
+
+
+def operator_of(func: Any) -> Operator:
+    """What is known of an overload."""
+    found = _known.get(func)
+    if found is None:
+        found = _known[func] = Operator(func)
+    return found
+
+
+def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:
+    """The tensors that the operator is about to write, out of lists, too."""
+    found: List[torch.Tensor] = []
+    for position, name in operator.writes:
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+    return found
+
+
+def tensors_in(values: Any) -> List[torch.Tensor]:
+    """Tensors among values, one level of lists deep, as schemas have them."""
+    found: List[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+    return found

@@ -1,0 +1,112 @@
+"""Where in the user's program an operator was called: file and line, module, forward line, step.
+
+The first frame outside torch and this package is the place. In a backward pass there is none but
+the call of `backward`; there the autograd node leads to the place of its forward operator, by the
+sequence number that both have.
+"""
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MOST_FORWARD = 200_000
+"""Forward operators that are remembered for their backward."""
+
+
+class Place(NamedTuple):
+    """Where something was called."""
+
+    file: str
+    line: int
+    function: str
+    module: str = ""
+    """Path of the innermost nn.Module, such as `layers.3.linear1`."""
+    backward: bool = False
+    """Called by the backward of the operator at this place."""
+
+
+NOWHERE = Place("", 0, "")
+
+_foreign: Dict[CodeType, bool] = {}
+
+
+def _is_foreign(code: CodeType) -> bool:
+    """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
+    known = _foreign.get(code)
+    if known is None:
+        name = code.co_filename
+        known = name.startswith((_TORCH, _OURS, "<frozen")) or name == "<string>"
+        _foreign[code] = known
+    return known
+
+
+class Places:
+    """Finds the place of the operator that is being dispatched."""
+
+    def __init__(self) -> None:
+        self._modules: List[str] = []
+        self._names: Dict[int, str] = {}
+        self._forward: Dict[int, Place] = {}
+        self._kept: Dict[Tuple[CodeType, int, str], Place] = {}
+        self._hooks: List[Any] = []
+        self._node = getattr(torch._C, "_current_autograd_node", None)
+        autograd = getattr(torch._C, "_autograd", None)
+        self._sequence = getattr(autograd, "_get_sequence_nr", None)
+
+    def watch_modules(self) -> None:
+        """Follow calls of nn.Modules."""
+        from torch.nn.modules import module
+
+        self._hooks.append(module.register_module_forward_pre_hook(self._enter))
+        try:
+            leave = module.register_module_forward_hook(self._leave, always_call=True)
+        except TypeError:  # torch before 2.2
+            leave = module.register_module_forward_hook(self._leave)
+        self._hooks.append(leave)
+
+    def close(self) -> None:
+        """Leave the program as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def now(self) -> Place:
+        """Where the operator was called."""
+        node = self._node() if self._node is not None else None
+        if node is not None:
+            found = self._forward.get(node._sequence_nr())
+            if found is not None:
+                return found._replace(backward=True)
+        frame: Optional[FrameType] = sys._getframe(2)
+        while frame is not None and _is_foreign(frame.f_code):
+            frame = frame.f_back
+        if frame is None:
+            return NOWHERE
+        module = self._modules[-1] if self._modules else ""
+        key = (frame.f_code, frame.f_lineno, module)
+        place = self._kept.get(key)
+        if place is None:
+            code = frame.f_code
+            place = Place(code.co_filename, frame.f_lineno, code.co_name, module)
+            self._kept[key] = place
+        if node is None and self._sequence is not None and torch.is_grad_enabled():
+            # The node of an operator is made before its kernel runs, so it has the last number.
+            if len(self._forward) > _MOST_FORWARD:
+                self._forward.clear()
+            self._forward[self._sequence() - 1] = place
+        return place
+
+    def _enter(self, module: Any, _args: Any) -> None:
+        if not self._modules and id(module) not in self._names:
+            self._names = {id(part): name for name, part in module.named_modules()}
+        name = self._names.get(id(module))
+        self._modules.append(name or type(module).__name__)
+
+    def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
+        if self._modules:
+            self._modules.pop()

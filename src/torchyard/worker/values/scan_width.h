@@ -1,0 +1,79 @@
+/* One width of element; scan.c includes this once for each. WORD, SIGNED, BITS and NAME are set.
+ *
+ * Everything is done on bits: values are compared as bits, floats are ordered by their bits, and a
+ * fraction is seen in the exponent and mantissa. So one text serves all kinds of numbers.
+ */
+
+/* Whether a float of this layout has a fraction, or is no number at all. */
+static inline int NAME(fraction)(WORD v, int mantissa, int bias) {
+    WORD exponent_mask = (WORD)((((WORD)1 << (BITS - 1 - mantissa)) - 1));
+    int e = (int)((v >> mantissa) & exponent_mask) - bias;
+    WORD magnitude = (WORD)(v & (WORD)~((WORD)1 << (BITS - 1)));
+    if (e < 0) return magnitude != 0;
+    if (e > bias) return 1; /* infinite, or not a number */
+    if (e >= mantissa) return 0;
+    return (v & (WORD)(((WORD)1 << (mantissa - e)) - 1)) != 0;
+}
+
+static void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan *out) {
+    uint64_t hash = (uint64_t)n * 0xff51afd7ed558ccdull, zeros = 0, like = 0, same = 0;
+    WORD any = 0, first = n ? x[0] : 0;
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const WORD *p = x + at;
+        size_t count = n - at < BLOCK ? n - at : BLOCK;
+        uint64_t sum = 0;
+        uint32_t z = 0, l = 0;
+        for (size_t j = 0; j < count; j++) {
+            WORD v = p[j];
+            sum += (uint64_t)(uint32_t)v * keys[j];
+#if BITS == 64
+            sum += (uint64_t)(uint32_t)(v >> 32) * keys[BLOCK - 1 - j];
+#endif
+            z += v == 0;
+            l += v == first;
+            any |= v;
+        }
+        hash = (hash ^ sum) * 0x9ddfea08eb382d69ull;
+        hash ^= hash >> 29;
+        zeros += z;
+        like += l;
+        if (before) {
+            uint32_t s = 0;
+            for (size_t j = 0; j < count; j++) s += p[j] == before[at + j];
+            same += s;
+        }
+    }
+    out->hash = hash;
+    out->count = n;
+    out->zeros = zeros;
+    out->like_first = like;
+    out->unchanged = same;
+    out->first_bits = first;
+    out->any_bits = any;
+}
+
+/* The least and greatest number, in the order of the numbers; floats as ordered bits. */
+static void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out) {
+    SIGNED low = NAME(MOST), high = NAME(LEAST);
+    WORD flip = mantissa < 0 ? (WORD)((WORD)1 << (BITS - 1)) : 0; /* unsigned, as signed ones */
+    for (size_t j = 0; j < n; j++) {
+        WORD v = x[j];
+        /* Negative floats are ordered backwards by their bits. */
+        SIGNED o = (SIGNED)(v ^ (mantissa > 0 ? (WORD)((WORD)((SIGNED)v >> (BITS - 1)) >> 1) : flip));
+        low = o < low ? o : low;
+        high = o > high ? o : high;
+    }
+    out->low = low;
+    out->high = high;
+}
+
+/* Whether no float of these has a fraction. Ends at the first that has. */
+static int NAME(whole)(const WORD *x, size_t n, int mantissa, int bias) {
+    for (size_t j = 0; j < n; j++)
+        if (NAME(fraction)(x[j], mantissa, bias)) return 0;
+    return 1;
+}
+#undef WORD
+#undef SIGNED
+#undef BITS
+#undef NAME

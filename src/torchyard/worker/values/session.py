@@ -1,0 +1,118 @@
+"""A profile from its beginning to its end: steps, patterns, and a file that is always whole.
+
+The result is written again and again while the program runs, so that a program that crashes or is
+killed leaves what was found up to then.
+"""
+
+import json
+import os
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.values.findings import Findings
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.patterns import open_patterns
+from torchyard.worker.values.scan import open_scanner
+from torchyard.worker.values.watch import ValueWatch
+
+FORMAT = 1
+_WRITE_EVERY_S = 5.0
+
+
+class Session:
+    """Watches a program between `start` and `stop`."""
+
+    def __init__(
+        self, options: Options, output: Optional[str] = None, cache: Optional[str] = None
+    ) -> None:
+        scanner = open_scanner(cache)
+        if scanner is None:
+            raise RuntimeError("no C compiler was found to make the scanner")
+        self.options = options
+        self.findings = Findings()
+        self.patterns = open_patterns(self.findings, options, scanner)
+        self.watch = ValueWatch(options, scanner, on_observation=self._observe)
+        self.notes: List[str] = []
+        self._output = output
+        self._pid = os.getpid()
+        self._written_s = 0.0
+        self._started_s = time.monotonic()
+        self._on = False
+        self._hooks: List[Any] = []
+
+    def start(self) -> None:
+        """Begin to watch this thread."""
+        self.watch.places.watch_modules()
+        from torch.optim import optimizer
+
+        self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
+        self.watch.__enter__()
+        self._on = True
+
+    def stop(self) -> None:
+        """End, and write the result."""
+        if not self._on:
+            return
+        self._on = False
+        self.watch.__exit__(None, None, None)
+        for hook in self._hooks:
+            hook.remove()
+        self.watch.places.close()
+        for pattern in self.patterns:
+            pattern.finish()
+        self.write(state="finished")
+
+    def step(self) -> None:
+        """A step of the program is over."""
+        for pattern in self.patterns:
+            pattern.end_step(self.watch.step)
+        self.watch.step += 1
+        self.watch.looking = self._wanted(self.watch.step)
+        if not self.watch.looking:
+            self.watch.counts.steps_left_out += 1
+        if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+            self.write(state="running")
+
+    def result(self, state: str) -> Dict[str, Any]:
+        """Everything that is known now."""
+        return {
+            "format": FORMAT,
+            "state": state,
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "options": self.options._asdict(),
+            "steps": self.watch.step,
+            "seconds": time.monotonic() - self._started_s,
+            "counts": self.watch.counts.as_dict(),
+            "findings": [finding.as_dict() for finding in self.findings.all()],
+            "flow": self.watch.flow.as_dict() if self.options.graph else None,
+            "notes": self.notes,
+        }
+
+    def write(self, state: str) -> None:
+        """Replace the file as a whole; a reader never sees half of it."""
+        self._written_s = time.monotonic()
+        if self._output is None or os.getpid() != self._pid:
+            return
+        folder = os.path.dirname(os.path.abspath(self._output))
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".values-")
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(self.result(state), file, default=str)
+        os.replace(name, self._output)
+
+    def _observe(self, seen: Observation) -> None:
+        for pattern in self.patterns:
+            pattern.observe(seen)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        self.step()
+
+    def _wanted(self, step: int) -> bool:
+        options = self.options
+        if step <= options.first_steps or (options.last_step and step > options.last_step):
+            return False
+        return (step - options.first_steps - 1) % max(1, options.every) == 0

@@ -1,0 +1,91 @@
+"""Memory of tensors by identity: who wrote it last, whether it holds values at all.
+
+Allocators give the same address to one tensor after another, so addresses say nothing. A storage
+is known by its own object; a weak reference keeps that object (not its memory) from being used
+again while we know it.
+"""
+
+from typing import Any, Dict, List, Optional
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_PURGE_EVERY = 4096
+
+
+class StorageState:
+    """What is known of one piece of memory."""
+
+    __slots__ = (
+        "defined",
+        "fill",
+        "hash",
+        "key",
+        "node",
+        "reads",
+        "ref",
+        "size_bytes",
+        "version",
+    )
+
+    def __init__(self, key: int, ref: Any, size_bytes: int, defined: bool) -> None:
+        self.key = key
+        self.ref = ref
+        self.size_bytes = size_bytes
+        self.defined = defined
+        """False for memory that nothing was written to: what is in there is not a value."""
+        self.node = -1
+        """Of the flow graph: the last writer; -1 for memory that was there before."""
+        self.version = 0
+        """Counts writes."""
+        self.reads = 0
+        """Since the last write."""
+        self.fill: Optional[Any] = None
+        """The observation of the fill that wrote all of it, until something else writes."""
+        self.hash: Optional[int] = None
+        """Of the bits after the last write, when all of it was seen."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its memory is still there."""
+        return not self.ref.expired()
+
+
+class Storages:
+    """All memory that operators touched."""
+
+    def __init__(self) -> None:
+        self._states: Dict[int, StorageState] = {}
+        self._since_purge = 0
+
+    def of(self, tensor: torch.Tensor, defined: bool = True) -> StorageState:
+        """The state of a tensor's memory; `defined` says what memory not seen before is."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        state = self._states.get(key)
+        if state is None:
+            self._since_purge += 1
+            if self._since_purge >= _PURGE_EVERY:
+                self.purge()
+            state = StorageState(key, StorageWeakRef(storage), storage.nbytes(), defined)
+            self._states[key] = state
+        return state
+
+    def known(self, tensor: torch.Tensor) -> Optional[StorageState]:
+        """The state if the memory was seen before."""
+        return self._states.get(tensor.untyped_storage()._cdata)
+
+    def purge(self) -> None:
+        """Forget memory that is gone."""
+        self._since_purge = 0
+        gone: List[int] = [key for key, state in self._states.items() if not state.alive]
+        for key in gone:
+            del self._states[key]
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+
+def covers(tensor: torch.Tensor, state: StorageState) -> bool:
+    """Whether the tensor is all of its memory, so that writing it writes everything."""
+    return tensor.numel() * tensor.element_size() == state.size_bytes

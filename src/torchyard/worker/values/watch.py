@@ -1,0 +1,263 @@
+"""The dispatch mode: sees every operator, looks at what it wrote, and hands that to the patterns.
+
+Bits are looked at through one scan of the memory. The watch itself decides nothing: it keeps
+identity, definedness and place, and leaves judgement to `patterns`.
+"""
+
+from typing import Any, Callable, List, Optional
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchyard.worker.values.copy_space import CopySpace
+from torchyard.worker.values.counts import Counts
+from torchyard.worker.values.deep import key_for
+from torchyard.worker.values.flow import Flow
+from torchyard.worker.values.layouts import LAYOUTS, layout_of
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.places import NOWHERE, Place, Places
+from torchyard.worker.values.scan import CompiledScanner, flat_memory
+from torchyard.worker.values.storages import Storages, StorageState, covers
+
+
+class ValueWatch(TorchDispatchMode):
+    """Looks at what operators write, while it is on."""
+
+    def __init__(
+        self,
+        options: Options,
+        scanner: CompiledScanner,
+        *,
+        on_observation: Callable[[Observation], None],
+        after_operator: Optional[Callable[[Any, Any, Any, Any], None]] = None,
+    ) -> None:
+        super().__init__()
+        self.options = options
+        self.storages = Storages()
+        self.places = Places()
+        self.flow = Flow()
+        self.counts = Counts()
+        self.step = 1
+        self.looking = True
+        """False in steps that are left out: operators pass, memory is only kept track of."""
+        self._scanner = scanner
+        self._on_observation = on_observation
+        self._after_operator = after_operator
+        self._copies = CopySpace(options.memory_bytes)
+        self._path: List[str] = []
+        self._place: Place = NOWHERE
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """One operator."""
+        keywords = kwargs or {}
+        operator = operator_of(func)
+        if operator.inert:
+            return func(*args, **keywords)
+        inside = bool(self._path)
+        if not inside:
+            self._place = self.places.now()
+        self.counts.operators += 1
+        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
+        written = written_tensors(operator, args, keywords) if operator.writes else []
+        self._reads(operator, args, keywords, written, node)
+        mark = self._copies.mark()
+        befores = self._keep(written) if written and self.looking else []
+        result = self._call(func, args, keywords, operator)
+        for position, tensor in enumerate(written):
+            before = befores[position] if befores else None
+            self._wrote(func, operator, args, keywords, tensor, before, position, node)
+        self._copies.release(mark)
+        if operator.fresh:
+            known = {id(tensor) for tensor in written}
+            for position, tensor in enumerate(tensors_in((result,))):
+                if id(tensor) not in known:
+                    self._made(func, operator, args, keywords, tensor, position, node)
+        if not inside and self._after_operator is not None and self.looking:
+            self._after_operator(func, args, keywords, result)
+        return result
+
+    def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
+        if not self.options.deep or not self.looking or operator.name in self._path:
+            return func(*args, **keywords)
+        key = key_for(func, args, keywords)
+        if key is None:
+            return func(*args, **keywords)
+        self._path.append(operator.name)
+        try:
+            with self:
+                return func.redispatch(key, *args, **keywords)
+        except NotImplementedError:
+            self.counts.not_deep += 1
+            return func(*args, **keywords)
+        finally:
+            self._path.pop()
+
+    def _reads(
+        self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
+    ) -> None:
+        """Count what the operator reads, and draw the edges of the flow graph."""
+        overwritten = {id(tensor) for tensor in written} if operator.overwrites else ()
+        read = tensors_in(args)
+        if keywords:
+            read += tensors_in(keywords.values())
+        for tensor in read:
+            if id(tensor) in overwritten:
+                continue
+            state = self._state(tensor)
+            if state is not None:
+                state.reads += 1
+                if node >= 0:
+                    self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
+
+    def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
+        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            return None
+        # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
+        # time came from there, and nothing was written to it; outside, it is the user's.
+        return self.storages.of(tensor, defined=not self._path)
+
+    def _keep(self, written: List[torch.Tensor]) -> List[Optional[int]]:
+        """Addresses of copies of what is about to be overwritten, where the hash does not do.
+
+        Whether a write changed anything at all is seen from the hash before and after; the one
+        before is usually known from the last write. Parts of a storage have no hash of their own.
+        """
+        found: List[Optional[int]] = []
+        for tensor in written:
+            size = tensor.numel() * tensor.element_size()
+            address = None
+            if size >= self.options.least_bytes and self._looks_into(tensor):
+                state = self.storages.of(tensor, defined=not self._path)
+                if not state.defined:
+                    pass
+                elif covers(tensor, state):
+                    if state.hash is None:
+                        layout = LAYOUTS[tensor.dtype]
+                        scan = self._scanner.scan(tensor.data_ptr(), None, tensor.numel(), layout)
+                        state.hash = scan.hash
+                else:
+                    address = self._copies.copy(tensor.data_ptr(), size)
+                    if address is None:
+                        self.counts.not_compared_bytes += size
+            found.append(address)
+        return found
+
+    def _looks_into(self, tensor: torch.Tensor) -> bool:
+        return (
+            tensor.device.type == "cpu"
+            and tensor.layout is torch.strided
+            and layout_of(tensor.dtype) is not None
+            and flat_memory(tensor) is not None
+        )
+
+    def _wrote(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        tensor: torch.Tensor,
+        before: Optional[int],
+        position: int,
+        node: int,
+    ) -> None:
+        """After a write over memory that was there."""
+        state = self._state(tensor)
+        if state is None:
+            return
+        was_defined, was_fill, was_reads = state.defined, state.fill, state.reads
+        was_hash = state.hash
+        whole = covers(tensor, state)
+        state.version += 1
+        state.reads = 0
+        state.node = node
+        state.hash = None
+        if operator.undefined:
+            state.defined, state.fill = False, None
+            return
+        seen = self._observe(func, operator, args, keywords, tensor, before, position, node, state)
+        state.defined = True
+        state.fill = seen if operator.fills and whole else None
+        if seen is None:
+            return
+        seen.fresh = False
+        seen.whole = whole
+        seen.was_defined, seen.was_fill, seen.was_reads = was_defined, was_fill, was_reads
+        if whole:
+            state.hash = seen.scan.hash
+            if was_defined and was_hash is not None:
+                seen.compared = True
+                if was_hash == seen.scan.hash:
+                    seen.scan.unchanged = seen.scan.count
+        self._on_observation(seen)
+
+    def _made(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        tensor: torch.Tensor,
+        position: int,
+        node: int,
+    ) -> None:
+        """After an operator returned a tensor that it did not write in place."""
+        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            self.counts.not_strided += 1
+            return
+        known = self.storages.known(tensor)
+        if known is not None and known.version > 0:
+            return  # a view after all (contiguous, reshape, to), or seen inside
+        state = self.storages.of(tensor, defined=False)
+        state.node = node
+        state.version = 1
+        if operator.undefined:
+            return
+        state.defined = True
+        seen = self._observe(func, operator, args, keywords, tensor, None, position, node, state)
+        if seen is None:
+            return
+        seen.whole = covers(tensor, state)
+        state.fill = seen if operator.fills and seen.whole else None
+        if seen.whole:
+            state.hash = seen.scan.hash
+        self._on_observation(seen)
+
+    def _observe(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        tensor: torch.Tensor,
+        before: Optional[int],
+        position: int,
+        node: int,
+        state: StorageState,
+    ) -> Optional[Observation]:
+        """Scan the tensor; None when it is not looked at."""
+        if not self.looking:
+            return None
+        size = tensor.numel() * tensor.element_size()
+        self.counts.written_bytes += size
+        if size < self.options.least_bytes:
+            self.counts.small_bytes += size
+            return None
+        layout = layout_of(tensor.dtype)
+        if layout is None or not self._looks_into(tensor):
+            self.counts.not_seen_bytes += size
+            return None
+        seen = Observation()
+        seen.operator, seen.func = operator, func
+        seen.arguments, seen.keywords = args, keywords
+        seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
+        seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
+        seen.size_bytes, seen.state = size, state
+        seen.scan = self._scanner.scan(tensor.data_ptr(), before, tensor.numel(), layout)
+        seen.compared = before is not None
+        self.flow.wrote(node, size)
+        return seen
