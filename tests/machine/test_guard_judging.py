@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchyard.core.block import GuardReading
 from torchyard.machine.guards import judging
-from torchyard.machine.guards.judging import REASONS, UsualProbes
+from torchyard.machine.guards.judging import REASONS
 
 WALL_NS = 100_000_000
 
@@ -96,7 +96,7 @@ def test_throttling_counts_and_heat_does_not(reading: GuardReading, dirty: bool)
     [
         (1000, 1000, False),
         (900, 900, False),  # faster than usual
-        (1049, 1049, False),
+        (1050, 1050, False),
         (1051, 1000, True),
         (1000, 1051, True),
         (None, 1051, True),
@@ -106,38 +106,9 @@ def test_throttling_counts_and_heat_does_not(reading: GuardReading, dirty: bool)
 def test_a_core_that_takes_longer_than_usual(
     before: int | None, after: int | None, dirty: bool
 ) -> None:
-    reading = GuardReading(probe_before_ns=before, probe_after_ns=after, probe_usual_ns=1000)
+    reading = GuardReading(probe_before_ns=before, probe_after_ns=after, probe_limit_ns=1050)
     assert judge(reading) == (("core slowed down",) if dirty else ())
-    assert judge(replace(reading, probe_usual_ns=None)) == ()
-
-
-def test_what_is_usual_is_of_the_variant_and_is_not_moved_by_few_blocks() -> None:
-    usual = UsualProbes()
-
-    def block(variant: str, before: int, after: int) -> tuple[str, ...]:
-        reading = GuardReading(probe_before_ns=before, probe_after_ns=after)
-        return judge(usual.beside(variant, reading))
-
-    assert block("a", 1000, 1002) == ()
-    assert block("a", 1000, 1200) == ("core slowed down",)  # fell inside the block
-    # A variant whose own work lowers the clock is judged by its own blocks.
-    assert [block("wide", 1200, 1201) for _ in range(3)] == [()] * 3
-    assert [block("a", 1001, 1000) for _ in range(4)] == [()] * 4
-    assert [block("a", 1150, 1150) for _ in range(5)] == [("core slowed down",)] * 5
-    assert block("a", 1000, 1000) == ()
-
-
-def test_a_clock_that_fell_for_good_becomes_the_usual_one() -> None:
-    usual = UsualProbes()
-    dirty = []
-    for probe in [1000] * 6 + [1200] * 10:
-        reading = GuardReading(probe_before_ns=probe, probe_after_ns=probe)
-        dirty.append(bool(judge(usual.beside("a", reading))))
-    assert dirty == [False] * 6 + [True] * 6 + [False] * 4
-
-
-def test_without_a_probe_nothing_is_usual() -> None:
-    assert UsualProbes().beside("a", GuardReading(cpu_ns=1)) == GuardReading(cpu_ns=1)
+    assert judge(replace(reading, probe_limit_ns=None)) == ()
 
 
 def test_nothing_known_and_no_time_at_all_are_clean() -> None:
@@ -209,14 +180,3 @@ def test_what_cannot_be_read_is_never_held_against_a_block(reading: GuardReading
     for name in GROWING:
         blind = with_number(reading, name, None)
         assert set(judge(blind)) - stand_ins <= set(judge(reading))
-
-
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
-def test_the_usual_probe_is_one_that_was_seen_and_half_were_not_slower(probes: list[int]) -> None:
-    usual = UsualProbes()
-    for number, probe in enumerate(probes, start=1):
-        found = usual.beside("a", GuardReading(probe_before_ns=probe)).probe_usual_ns
-        seen = probes[:number]
-        assert found in seen
-        assert 2 * sum(one <= found for one in seen) >= number
-        assert 2 * sum(one < found for one in seen) <= number

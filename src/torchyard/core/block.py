@@ -39,6 +39,8 @@ class GuardReading:
     """What a fixed piece of work took on the core of the timing thread, beside the block."""
     probe_usual_ns: int | None = None
     """The same as it was around this variant's blocks of the launch so far."""
+    probe_limit_ns: int | None = None
+    """From where on the core counts as slowed down; None while too little is known of it."""
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
     gpu_temperature_c: int | None = None

@@ -17,6 +17,7 @@ from torchyard.core.study import Reseat
 from torchyard.core.variant import Variant
 from torchyard.machine.guards import judging
 from torchyard.machine.guards.gpu import GpuGuard
+from torchyard.machine.guards.usual_probe import UsualProbe
 from torchyard.machine.guards.watching import Watch
 from torchyard.measure.crew import Crew
 from torchyard.measure.preparation import Knowledge
@@ -61,11 +62,13 @@ def run_rounds(
     chance: random.Random,
     gpu: GpuGuard,
     watch: Watch | None = None,
+    usual: UsualProbe | None = None,
     on_round: Callable[[list[Block]], None],
 ) -> LaunchTiming:
     """Measure until the seconds are used; hands over the blocks of each finished round.
 
-    Without a watch only the worker's own readings are judged.
+    Without a watch only the worker's own readings are judged. What is usual of the frequency probe is
+    kept from launch to launch where one is given.
     """
     method = choose_reseat(crew.settings.reseat, crew.variants, crew.workload.device)
     started = time.monotonic()
@@ -73,7 +76,8 @@ def run_rounds(
     timed_ns = 0
     reseat_s = 0.0
     every = 1
-    usual = judging.UsualProbes()
+    usual = UsualProbe() if usual is None else usual
+    usual.begin_launch()
     while rounds < min_rounds or time.monotonic() - started < seconds:
         if method != "off" and rounds % every == 0:
             before = time.monotonic()
@@ -129,7 +133,7 @@ def _block(
     seat: int,
     gpu: GpuGuard,
     watch: Watch | None,
-    usual: judging.UsualProbes,
+    usual: UsualProbe,
 ) -> Block:
     plan = knowledge.plans[variant.name]
     expected_s = plan.inner * plan.samples * knowledge.iteration_ns[variant.name] / 1e9

@@ -24,6 +24,7 @@ from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.machine.guards.availability import guard_states
 from torchyard.machine.guards.gpu import GpuGuard
+from torchyard.machine.guards.usual_probe import UsualProbe
 from torchyard.machine.guards.watching import Watch
 from torchyard.machine.knob import Machine
 from torchyard.measure.crew import Crew, VariantFailed
@@ -90,6 +91,7 @@ class WorkloadSession:
         self._spent = Spent()
         self._pace = Pace(study.budget)
         self._watch = Watch(machine)
+        self._usual = UsualProbe()
         self._gpu = GpuGuard(workload.device)
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
@@ -171,6 +173,7 @@ class WorkloadSession:
                 chance=self._chance,
                 gpu=self._gpu,
                 watch=self._watch,
+                usual=self._usual,
                 on_round=self._keep,
             )
         self._pace.launch_done(timing)

@@ -7,14 +7,13 @@ comparisons: what becomes of a dirty block is decided elsewhere.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Final
 
 from torchyard.core.block import GuardReading
 
-__all__ = ["REASONS", "UsualProbes", "judge", "reading_from"]
+__all__ = ["REASONS", "judge", "reading_from"]
 
 WAITED: Final = "waited for a core"
 PREEMPTED: Final = "preempted"
@@ -55,8 +54,6 @@ SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
 other programs do not disturb it. Chosen, not measured."""
 MEMORY_STALL_SHARE_LIMIT: Final = 0.05
 """As for stolen time: from there on the median may have moved. Chosen, not measured."""
-PROBE_LIMIT: Final = 0.05
-"""See `UsualProbes`."""
 
 _HARMFUL_THROTTLE: Final = frozenset(
     {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
@@ -70,32 +67,6 @@ def reading_from(*seen: Mapping[str, Any]) -> GuardReading:
     """What the worker and the yard read, as a record; names that it does not have are skipped."""
     known = {name: value for each in seen for name, value in each.items() if name in _FIELDS}
     return GuardReading(**known)
-
-
-class UsualProbes:
-    """What the frequency probe usually takes: the median over the launch so far.
-
-    For each variant by itself, because a variant can slow the core by what it computes (wide vector
-    instructions lower the clock of some processors for a while); that belongs to its time. For each
-    launch anew, because variants of a pair run at the same clock as long as it does not change
-    within the launch.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, list[int]] = {}
-
-    def beside(self, variant: str, reading: GuardReading) -> GuardReading:
-        """The reading with what is usual, this block included by its faster probe."""
-        probes = [
-            probe
-            for probe in (reading.probe_before_ns, reading.probe_after_ns)
-            if probe is not None
-        ]
-        if not probes:
-            return reading
-        seen = self._seen.setdefault(variant, [])
-        insort(seen, min(probes))
-        return replace(reading, probe_usual_ns=seen[(len(seen) - 1) // 2])
 
 
 def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) -> tuple[str, ...]:
@@ -139,6 +110,6 @@ def _of_the_machine(reading: GuardReading, wall_ns: int) -> list[str]:
     if reading.throttle_events or (reading.cooling_state or 0) > 0:
         reasons.append(THROTTLED)
     slowest = max(reading.probe_before_ns or 0, reading.probe_after_ns or 0)
-    if reading.probe_usual_ns and slowest > (1 + PROBE_LIMIT) * reading.probe_usual_ns:
+    if reading.probe_limit_ns is not None and slowest > reading.probe_limit_ns:
         reasons.append(SLOWED)
     return reasons
