@@ -12,6 +12,7 @@ from typing import Final
 from torchyard.core.machine import Fact
 from torchyard.machine.facts import (
     frequency,
+    gpus,
     idle,
     interrupts,
     isolation,
@@ -38,6 +39,7 @@ FACT_SECTIONS: Final[dict[str, Callable[[Machine], tuple[Fact, ...]]]] = {
     kernel.SECTION: kernel.read,
     power.SECTION: power.read,
     load.SECTION: load.read,
+    "gpu": gpus.read,
     software.SECTION: software.read,
 }
 """Name -> reader, in the order in which they are shown."""

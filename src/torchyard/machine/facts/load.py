@@ -9,7 +9,15 @@ from torchyard.machine.facts.reading import Reader, facts_of, in_words, line_of
 from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
 
-__all__ = ["SECTION", "load_averages", "pressure_share", "processor_times", "read"]
+__all__ = [
+    "SECTION",
+    "STEAL",
+    "load_averages",
+    "pressure_share",
+    "processor_times",
+    "read",
+    "waited_us",
+]
 
 SECTION: Final = "load"
 STEAL: Final = 7
@@ -28,15 +36,24 @@ def load_averages(files: FileTree) -> Found:
 
 def pressure_share(files: FileTree, resource: str) -> float | None:
     """Which part of the last ten seconds somebody waited for a resource."""
-    text = files.read(f"proc/pressure/{resource}").value or ""
-    for word in text.split():
-        name, _, value = word.partition("=")
-        if name == "avg10":  # the first line is `some`
-            try:
-                return float(value) / 100
-            except ValueError:
-                return None
-    return None
+    try:
+        return float(_pressure(files, resource)["avg10"]) / 100
+    except (KeyError, ValueError):
+        return None
+
+
+def waited_us(files: FileTree, resource: str) -> int | None:
+    """Since boot, the time in which somebody waited for a resource."""
+    try:
+        return int(_pressure(files, resource)["total"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _pressure(files: FileTree, resource: str) -> dict[str, str]:
+    """The first line, `some`: at least one process waited."""
+    words = (line_of(files, f"proc/pressure/{resource}").value or "").split()
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def processor_times(files: FileTree) -> tuple[int, ...]:
@@ -77,8 +94,8 @@ def _running(files: FileTree) -> Found:
 READERS: Final[dict[str, Reader]] = {
     "load averages": load_averages,
     "running now": _running,
-    "waited for a processor in the last 10 s": _waiting("cpu"),
-    "waited for memory in the last 10 s": _waiting("memory"),
-    "waited for a disk in the last 10 s": _waiting("io"),
+    "waits for processors (10 s)": _waiting("cpu"),
+    "waits for memory (10 s)": _waiting("memory"),
+    "waits for disks (10 s)": _waiting("io"),
     "stolen by the host since boot": _stolen,
 }

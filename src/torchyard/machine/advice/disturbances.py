@@ -1,0 +1,153 @@
+"""What disturbs measurements at this moment. Most of it makes the machine unfit.
+
+Unfit means that a block measured now would be judged dirty (`guards.judging`), or that the clock is
+not the machine's own: no method of comparing takes that out. Everything else is advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from torchyard.core.machine import Advice
+from torchyard.machine.activity import Activity
+from torchyard.machine.facts import load, power
+from torchyard.machine.guards.judging import (
+    MEMORY_STALL_SHARE_LIMIT,
+    STEAL_SHARE_LIMIT,
+    SWAPPED_PAGES_PER_SECOND_LIMIT,
+    WAIT_SHARE_LIMIT,
+)
+from torchyard.machine.knob import Machine
+
+__all__ = ["advise"]
+
+BUSY_SHARE_UNFIT: Final = 0.25
+"""A quarter of all processors in use: clocks, caches and memory bandwidth are shared with others,
+and a program with a thread on every core waits. Chosen, not measured."""
+WAITING_BUSY_SHARE: Final = 0.10
+"""Below it, somebody may wait on one core while nearly all others are free: advice only."""
+BUSY_PROCESSORS_ADVICE: Final = 0.2
+"""A desktop or a few daemons. Chosen, not measured."""
+STOLEN_OF_WANTED_ADVICE: Final = 0.01
+"""Since boot, of the time that this guest wanted: while it is idle nothing can be stolen, so the
+present moment says little."""
+_CONTENTION: Final = (
+    "two cores under load 4 to 7, measured: 23 % of calls were preempted, and comparing one variant "
+    "after the other for 20 s called identical code different in 76 % of tries"
+)
+
+
+def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:
+    """What is wrong now."""
+    yield from _processors(activity)
+    yield from _stolen(machine, activity)
+    yield from _memory(activity)
+    yield from _clock(machine, activity)
+
+
+def _processors(activity: Activity) -> Iterator[Advice]:
+    busy, share = activity.busy_processors, activity.busy_share
+    if busy is None or share is None:
+        return
+    waiting = activity.waiting_share or 0.0
+    named = ", ".join(f"{each.name} (process {each.pid})" for each in activity.busiest)
+    what = f"other programs use {busy:.1f} of {activity.processors} processors"
+    if not activity.window_s:
+        what = f"{busy:.1f} programs ran or waited on {activity.processors} processors"
+    if waiting >= WAIT_SHARE_LIMIT:
+        what += f", and somebody waited for one during {waiting:.0%} of the time"
+    contended = waiting >= WAIT_SHARE_LIMIT and share >= WAITING_BUSY_SHARE
+    if contended or share >= BUSY_SHARE_UNFIT:
+        yield Advice(
+            name="busy",
+            effect="large",
+            what=what + (f": {named}" if named else ""),
+            why=_CONTENTION,
+            mend="wait until they end, or stop them",
+            unfit=True,
+        )
+    elif waiting >= WAIT_SHARE_LIMIT or busy >= BUSY_PROCESSORS_ADVICE:
+        yield Advice(
+            name="busy",
+            effect="medium",
+            what=what + (f": {named}" if named else ""),
+            why="whoever shares a core, a cache or the clock with the measurement moves it",
+            mend="stop them, or keep them away: sudo torchyard machine tune --cores auto -- COMMAND",
+        )
+
+
+def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
+    now = activity.stolen_share or 0.0
+    if now > STEAL_SHARE_LIMIT:
+        yield Advice(
+            name="stolen",
+            effect="large",
+            what=f"the host takes {now:.0%} of the time of this machine's processors",
+            why="while it is taken, a measurement stands still and its clock runs on",
+            mend="measure at another time, on dedicated processors or on another host",
+            unfit=True,
+        )
+        return
+    times = load.processor_times(machine.files)
+    if len(times) <= load.STEAL:
+        return
+    idle = times[3] + times[4]
+    wanted = sum(times) - idle
+    if wanted and times[load.STEAL] / wanted >= STOLEN_OF_WANTED_ADVICE:
+        yield Advice(
+            name="stolen",
+            effect="medium",
+            what=f"the host took {times[load.STEAL] / wanted:.1%} of what was wanted since boot",
+            why="it comes in bursts, when neighbours work; on one guest whose own processors were "
+            "all busy it was 0.2 %, measured",
+            mend="use dedicated processors where the host offers them",
+        )
+
+
+def _memory(activity: Activity) -> Iterator[Advice]:
+    pages = activity.swapped_pages_per_s or 0.0
+    stalled = activity.memory_stall_share or 0.0
+    if pages > SWAPPED_PAGES_PER_SECOND_LIMIT or stalled > MEMORY_STALL_SHARE_LIMIT:
+        yield Advice(
+            name="memory-short",
+            effect="large",
+            what=f"memory is short: {pages:.0f} pages swapped per second, somebody waited for "
+            f"memory during {stalled:.0%} of the time",
+            why="whoever touches a page that was driven out waits for the disk, in the middle of a call",
+            mend="end what uses the memory",
+            unfit=True,
+        )
+
+
+def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
+    if activity.throttle_events or (activity.cooling_state or 0) > 0:
+        yield Advice(
+            name="throttled",
+            effect="large",
+            what="heat holds the clock of the processor down now",
+            why="the clock follows the temperature, so the same code takes longer as it warms up",
+            mend="let it cool down, look at its fans, or fix a lower clock: "
+            "sudo torchyard machine tune --frequency MHZ",
+            unfit=True,
+        )
+    elif any(power.throttle_counts(machine.files).values()):
+        yield Advice(
+            name="throttled",
+            effect="medium",
+            what="heat has held the clock of the processor down since boot",
+            why="long measurements at full load will meet it again; Krun repeats a measurement "
+            "whenever these counters move",
+            mend="look at the cooling, or fix a lower clock: sudo torchyard machine tune "
+            "--frequency MHZ",
+            needs_root=True,
+        )
+    if power.on_battery(machine.files):
+        yield Advice(
+            name="battery",
+            effect="large",
+            what="the machine runs on its battery",
+            why="firmware lowers clocks with the charge, and no setting here shows or stops that",
+            mend="plug it in",
+            unfit=True,
+        )
