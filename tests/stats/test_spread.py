@@ -103,13 +103,15 @@ def test_jackknife_leaves_out_one_launch_at_a_time(values: list[float]) -> None:
 @pytest.mark.parametrize("launches", [5, 13])
 def test_interval_of_the_ratio_between_launches_holds(noise: Noise, launches: int) -> None:
     """Half the spread on one side: the interval must hold 0.5 as often as it says."""
-    hits = false_alarms = 0
+    hits = false_alarms = none = 0
     both = (medians(noise, seed, launches=launches) for seed in (1, 2))
     for before, again in zip(*both, strict=True):
-        change = change_between("between", before, again / 2)
-        assert change.interval is not None
-        hits += change.interval.covers(0.5)
-        false_alarms += change_between("between", before, again).verdict != "not told apart"
+        interval = change_between("between", before, again / 2).interval
+        none += interval is None
+        hits += interval is None or interval.covers(0.5)
+        verdict = change_between("between", before, again).verdict
+        false_alarms += verdict in ("quieter", "noisier")
+    assert none / TRIALS <= (0.2 if launches == 5 else 0.01)
     assert hits / TRIALS >= FEWEST_HITS
     assert false_alarms / TRIALS <= 1 - FEWEST_HITS
 
@@ -159,7 +161,12 @@ def test_a_large_change_is_found_and_a_machine_ten_times_noisier_is_said_to_be()
 
 
 def test_typical_launch_is_the_geometric_mean() -> None:
-    found = spread_within([0.01, 0.04])
+    found = spread_within([0.01, 0.04, 0.02])
     assert found.sd == pytest.approx(0.02)
     assert found.interval is not None
     assert found.interval.covers(0.02)
+
+
+def test_an_interval_that_tells_nothing_is_none() -> None:
+    assert spread_within([0.001, 1.0]).interval is None
+    assert spread_within([0.001, 1.0]).sd == pytest.approx(math.sqrt(0.001))

@@ -55,8 +55,8 @@ class AuditLaunch:
     ended_s: float
     start_s: float
     """What starting and warming up its processes took."""
-    level_ns: float
-    """Time of one iteration: the geometric mean of both sides' medians."""
+    levels_ns: tuple[float, float]
+    """Time of one iteration on each side: median over its blocks."""
     effect: float | None
     """Median log ratio of its pairs; the two sides are identical, so anything but 0 is noise.
     None when too few pairs were clean."""

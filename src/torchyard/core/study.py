@@ -26,6 +26,8 @@ class Budget:
     alpha: float = 0.05
     min_launches: int = 3
     max_launches: int = 60
+    launch_s: float | None = None
+    """How long a launch measures; None leaves it to the pace, which weighs starting against noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

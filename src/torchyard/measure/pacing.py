@@ -90,6 +90,8 @@ class Pace:
         launches = min(self._budget.max_launches, FIRST_GUESS_LAUNCHES)
         share_s = (budget_s - (launches - 1) * start_s) / launches
         wanted_s = self._wanted_s if self._wanted_s is not None else share_s
+        if self._budget.launch_s is not None:
+            wanted_s = self._budget.launch_s
         still = max(1, min(self._budget.min_launches, self._budget.max_launches) - self._done)
         left_s = budget_s - self.elapsed_s
         at_most_s = (left_s - (still - 1) * start_s) / still

@@ -35,8 +35,8 @@ __all__ = [
 _FEWEST_VALUES: Final = 2
 _FEWEST_LAUNCHES: Final = 3
 """With two launches a variance that leaves one out does not exist."""
-_LARGEST_LOG: Final = 20.0
-"""An interval that reaches further (a factor of 10^8) is none worth writing down."""
+_WIDEST: Final = math.log(100.0)
+"""An interval that reaches further up and down than a factor of 100 tells nothing: there is none."""
 # E|x - y| of two independent normal values is 2 / sqrt(pi) standard deviations.
 _GINI_TO_SD: Final = math.sqrt(math.pi) / 2.0
 
@@ -178,7 +178,7 @@ def _welch(parts: tuple[float, float], df: tuple[float, float]) -> float:
 
 
 def _ends(centre: float, width: float, alpha: float) -> Interval | None:
-    if not width <= _LARGEST_LOG:
+    if not width <= _WIDEST:
         return None
     return Interval(
         low=math.exp(centre - width), high=math.exp(centre + width), confidence=1.0 - alpha
