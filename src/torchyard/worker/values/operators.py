@@ -16,6 +16,7 @@ UNDEFINED = frozenset(
         "aten::new_empty",
         "aten::new_empty_strided",
         "aten::resize_",
+        "aten::resize_as_",
         "aten::resize",
         "aten::set_",
     }
@@ -75,7 +76,9 @@ class Operator:
             value.alias_info is None and "Tensor" in str(value.type) for value in schema.returns
         )
         """Whether it returns memory of its own. (`reshape`-like ones may return a view anyway.)"""
-        self.inert = not self.writes and not self.fresh
+        resizes = self.name in ("aten::resize_as_", "aten::resize_")
+        metadata = torch.Tag.inplace_view in getattr(func, "tags", ()) and not resizes
+        self.inert = (not self.writes or metadata) and not self.fresh
         """Whether it neither writes nor makes memory: views, sizes, detach."""
         self.undefined = self.name in UNDEFINED
         self.fills = self.name in FILLS

@@ -17,6 +17,7 @@ class StorageState:
     """What is known of one piece of memory."""
 
     __slots__ = (
+        "born",
         "defined",
         "fill",
         "hash",
@@ -34,6 +35,8 @@ class StorageState:
         self.size_bytes = size_bytes
         self.defined = defined
         """False for memory that nothing was written to: what is in there is not a value."""
+        self.born = 0
+        """Number of the operator during which it was first seen."""
         self.node = -1
         """Of the flow graph: the last writer; -1 for memory that was there before."""
         self.version = 0
@@ -58,8 +61,8 @@ class Storages:
         self._states: Dict[int, StorageState] = {}
         self._since_purge = 0
 
-    def of(self, tensor: torch.Tensor, defined: bool = True) -> StorageState:
-        """The state of a tensor's memory; `defined` says what memory not seen before is."""
+    def of(self, tensor: torch.Tensor, born: int, defined: bool = True) -> StorageState:
+        """The state of a tensor's memory; `born` and `defined` are for memory not seen before."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         state = self._states.get(key)
@@ -68,12 +71,9 @@ class Storages:
             if self._since_purge >= _PURGE_EVERY:
                 self.purge()
             state = StorageState(key, StorageWeakRef(storage), storage.nbytes(), defined)
+            state.born = born
             self._states[key] = state
         return state
-
-    def known(self, tensor: torch.Tensor) -> Optional[StorageState]:
-        """The state if the memory was seen before."""
-        return self._states.get(tensor.untyped_storage()._cdata)
 
     def purge(self) -> None:
         """Forget memory that is gone."""

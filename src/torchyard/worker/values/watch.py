@@ -22,6 +22,36 @@ from torchyard.worker.values.scan import CompiledScanner, flat_memory
 from torchyard.worker.values.storages import Storages, StorageState, covers
 
 
+class Before:
+    """What a tensor was before an operator wrote it."""
+
+    __slots__ = (
+        "copy",
+        "defined",
+        "fill",
+        "hash",
+        "reads",
+        "size_bytes",
+        "state",
+        "tensor",
+        "version",
+        "whole",
+    )
+
+    def __init__(self, tensor: torch.Tensor, state: StorageState) -> None:
+        self.tensor = tensor
+        self.state = state
+        self.defined = state.defined
+        self.fill = state.fill
+        self.hash = state.hash
+        self.reads = state.reads
+        self.size_bytes = tensor.numel() * tensor.element_size()
+        self.version = state.version
+        self.whole = covers(tensor, state)
+        self.copy: Optional[int] = None
+        """Address of a copy of its bits."""
+
+
 class ValueWatch(TorchDispatchMode):
     """Looks at what operators write, while it is on."""
 
@@ -61,21 +91,22 @@ class ValueWatch(TorchDispatchMode):
         if not inside:
             self._place = self.places.now()
         self.counts.operators += 1
+        began = self.counts.operators
         node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
         written = written_tensors(operator, args, keywords) if operator.writes else []
         self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
-        befores = self._keep(written) if written and self.looking else []
+        befores = [self._before(tensor) for tensor in written]
         result = self._call(func, args, keywords, operator)
-        for position, tensor in enumerate(written):
-            before = befores[position] if befores else None
-            self._wrote(func, operator, args, keywords, tensor, before, position, node)
+        for position, before in enumerate(befores):
+            if before is not None:
+                self._wrote(func, operator, args, keywords, before, position, node)
         self._copies.release(mark)
         if operator.fresh:
             known = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
                 if id(tensor) not in known:
-                    self._made(func, operator, args, keywords, tensor, position, node)
+                    self._made(func, operator, args, keywords, tensor, position, node, began)
         if not inside and self._after_operator is not None and self.looking:
             self._after_operator(func, args, keywords, result)
         return result
@@ -118,33 +149,33 @@ class ValueWatch(TorchDispatchMode):
             return None
         # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
         # time came from there, and nothing was written to it; outside, it is the user's.
-        return self.storages.of(tensor, defined=not self._path)
+        return self.storages.of(tensor, self.counts.operators, defined=not self._path)
 
-    def _keep(self, written: List[torch.Tensor]) -> List[Optional[int]]:
-        """Addresses of copies of what is about to be overwritten, where the hash does not do.
+    def _before(self, tensor: torch.Tensor) -> Optional[Before]:
+        """What a tensor that is about to be written is now.
 
         Whether a write changed anything at all is seen from the hash before and after; the one
-        before is usually known from the last write. Parts of a storage have no hash of their own.
+        before is usually known from the last write. Parts of a storage have no hash of their own
+        and are copied, as far as memory allows.
         """
-        found: List[Optional[int]] = []
-        for tensor in written:
-            size = tensor.numel() * tensor.element_size()
-            address = None
-            if size >= self.options.least_bytes and self._looks_into(tensor):
-                state = self.storages.of(tensor, defined=not self._path)
-                if not state.defined:
-                    pass
-                elif covers(tensor, state):
-                    if state.hash is None:
-                        layout = LAYOUTS[tensor.dtype]
-                        scan = self._scanner.scan(tensor.data_ptr(), None, tensor.numel(), layout)
-                        state.hash = scan.hash
-                else:
-                    address = self._copies.copy(tensor.data_ptr(), size)
-                    if address is None:
-                        self.counts.not_compared_bytes += size
-            found.append(address)
-        return found
+        state = self._state(tensor)
+        if state is None:
+            return None
+        before = Before(tensor, state)
+        size = tensor.numel() * tensor.element_size()
+        if not self.looking or not state.defined or size < self.options.least_bytes:
+            return before
+        if not self._looks_into(tensor):
+            return before
+        if not before.whole:
+            before.copy = self._copies.copy(tensor.data_ptr(), size)
+            if before.copy is None:
+                self.counts.not_compared_bytes += size
+        elif state.hash is None:
+            layout = LAYOUTS[tensor.dtype]
+            scan = self._scanner.scan(tensor.data_ptr(), None, tensor.numel(), layout)
+            state.hash = before.hash = scan.hash
+        return before
 
     def _looks_into(self, tensor: torch.Tensor) -> bool:
         return (
@@ -160,18 +191,15 @@ class ValueWatch(TorchDispatchMode):
         operator: Operator,
         args: Any,
         keywords: Any,
-        tensor: torch.Tensor,
-        before: Optional[int],
+        before: Before,
         position: int,
         node: int,
     ) -> None:
         """After a write over memory that was there."""
-        state = self._state(tensor)
-        if state is None:
-            return
-        was_defined, was_fill, was_reads = state.defined, state.fill, state.reads
-        was_hash = state.hash
-        whole = covers(tensor, state)
+        state, tensor = before.state, before.tensor
+        inside = state.hash if state.version > before.version else None
+        if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
+            return  # resized to what it was
         state.version += 1
         state.reads = 0
         state.node = node
@@ -179,20 +207,24 @@ class ValueWatch(TorchDispatchMode):
         if operator.undefined:
             state.defined, state.fill = False, None
             return
-        seen = self._observe(func, operator, args, keywords, tensor, before, position, node, state)
         state.defined = True
-        state.fill = seen if operator.fills and whole else None
+        seen = self._observe(func, operator, args, keywords, tensor, before.copy, position, node)
         if seen is None:
+            state.fill = None
             return
-        seen.fresh = False
-        seen.whole = whole
-        seen.was_defined, seen.was_fill, seen.was_reads = was_defined, was_fill, was_reads
-        if whole:
+        if before.whole:
             state.hash = seen.scan.hash
-            if was_defined and was_hash is not None:
+            if inside == seen.scan.hash:
+                return  # all of it was written by an operator inside, which was seen
+            if before.defined and before.hash is not None:
                 seen.compared = True
-                if was_hash == seen.scan.hash:
+                if before.hash == seen.scan.hash:
                     seen.scan.unchanged = seen.scan.count
+        state.fill = seen if operator.fills and before.whole else None
+        seen.state = state
+        seen.fresh = False
+        seen.whole = before.whole
+        seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
         self._on_observation(seen)
 
     def _made(
@@ -204,27 +236,32 @@ class ValueWatch(TorchDispatchMode):
         tensor: torch.Tensor,
         position: int,
         node: int,
+        began: int,
     ) -> None:
         """After an operator returned a tensor that it did not write in place."""
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
             self.counts.not_strided += 1
             return
-        known = self.storages.known(tensor)
-        if known is not None and known.version > 0:
-            return  # a view after all (contiguous, reshape, to), or seen inside
-        state = self.storages.of(tensor, defined=False)
+        state = self.storages.of(tensor, self.counts.operators, defined=False)
+        if state.born < began:
+            return  # a view after all: contiguous, reshape, to
+        inside = state.hash if state.version else None
         state.node = node
-        state.version = 1
+        state.version += 1
         if operator.undefined:
             return
         state.defined = True
-        seen = self._observe(func, operator, args, keywords, tensor, None, position, node, state)
+        seen = self._observe(func, operator, args, keywords, tensor, None, position, node)
         if seen is None:
+            state.hash, state.fill = None, None
             return
+        seen.state = state
         seen.whole = covers(tensor, state)
-        state.fill = seen if operator.fills and seen.whole else None
         if seen.whole:
             state.hash = seen.scan.hash
+            if inside == seen.scan.hash:
+                return  # as above
+        state.fill = seen if operator.fills and seen.whole else None
         self._on_observation(seen)
 
     def _observe(
@@ -237,7 +274,6 @@ class ValueWatch(TorchDispatchMode):
         before: Optional[int],
         position: int,
         node: int,
-        state: StorageState,
     ) -> Optional[Observation]:
         """Scan the tensor; None when it is not looked at."""
         if not self.looking:
@@ -256,7 +292,7 @@ class ValueWatch(TorchDispatchMode):
         seen.arguments, seen.keywords = args, keywords
         seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
         seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
-        seen.size_bytes, seen.state = size, state
+        seen.size_bytes = size
         seen.scan = self._scanner.scan(tensor.data_ptr(), before, tensor.numel(), layout)
         seen.compared = before is not None
         self.flow.wrote(node, size)
