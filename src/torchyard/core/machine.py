@@ -88,6 +88,8 @@ class Wish:
     without: tuple[str, ...] = ()
     cores: tuple[int, ...] = ()
     """Logical processors for measuring; empty means that no core is set apart."""
+    partition: Literal["root", "isolated"] = "root"
+    """How cores are set apart: `root` balances load among them, `isolated` leaves threads alone."""
     frequency_khz: int | None = None
     """Fixed clock of the processor; the knob's own choice is the base clock."""
     latency_us: int = 1

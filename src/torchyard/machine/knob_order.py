@@ -37,6 +37,8 @@ WRITE_ORDER: Final[Order] = (
 """(first, then, reason)"""
 
 RESTORE_ORDER: Final[Order] = (
+    ("isolation", "affinities", "tasks may have the cores only when these are shared again"),
+    ("smt", "affinities", "nothing can be pinned to processors that are offline"),
     ("isolation", "workqueues", "the mask is only free again when the partition is gone"),
     ("isolation", "smt", "as it was written, backwards"),
     ("smt", "frequency", "policies of processors that are offline cannot be written"),

@@ -8,6 +8,7 @@ from typing import cast
 from torchyard.core.machine import Wish
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.knobs.isolation import joining
 from torchyard.machine.process_knob import ProcessKnob, ProcessSetting
 from torchyard.machine.tuning import chosen_knobs
 
@@ -17,8 +18,12 @@ __all__ = ["process_settings"]
 def process_settings(
     machine: Machine, wish: Wish, knobs: Mapping[str, Knob] = KNOBS
 ) -> list[tuple[str, ProcessSetting]]:
-    """(knob, setting) of every chosen knob of reach "process" that can do something here."""
-    found: list[tuple[str, ProcessSetting]] = []
+    """(knob, setting) of every chosen knob of reach "process" that can do something here.
+
+    Before them all, entering the cores that are set apart, where some are: who is not in there
+    cannot be pinned to them.
+    """
+    found = [("isolation", setting) for setting in [joining(machine)] if not setting.unavailable]
     for name in chosen_knobs(wish, reaches=("process",), knobs=knobs):
         setting = cast("ProcessKnob", knobs[name]).prefix(machine, wish)
         if not setting.unavailable:

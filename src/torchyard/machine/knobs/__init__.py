@@ -6,6 +6,7 @@ from typing import Final
 
 from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import (
+    affinities,
     amd_determinism,
     aslr,
     frequency,
@@ -15,14 +16,19 @@ from torchyard.machine.knobs import (
     idle_states,
     interrupts,
     irqbalance,
+    isolation,
     numa_balancing,
     nvidia_clocks,
     nvidia_compute_mode,
     nvidia_memory_clock,
     nvidia_persistence,
     nvidia_power,
+    openmp,
     perf_rate,
+    pinning,
     preference,
+    priority,
+    process_aslr,
     smt,
     swap,
     turbo,
@@ -35,6 +41,7 @@ __all__ = ["KNOBS"]
 KNOBS: Final[dict[str, Knob]] = {
     knob.name: knob
     for knob in (
+        affinities.KNOB,
         smt.KNOB,
         governor.KNOB,
         turbo.KNOB,
@@ -45,6 +52,7 @@ KNOBS: Final[dict[str, Knob]] = {
         irqbalance.KNOB,
         interrupts.KNOB,
         workqueues.KNOB,
+        isolation.KNOB,
         numa_balancing.KNOB,
         huge_pages.KNOB,
         swap.KNOB,
@@ -57,5 +65,9 @@ KNOBS: Final[dict[str, Knob]] = {
         nvidia_power.KNOB,
         nvidia_compute_mode.KNOB,
         amd_determinism.KNOB,
+        pinning.KNOB,
+        priority.KNOB,
+        openmp.KNOB,
+        process_aslr.KNOB,
     )
 }

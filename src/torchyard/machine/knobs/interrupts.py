@@ -72,11 +72,7 @@ def _wants(machine: Machine, wish: Wish) -> Wants:
     movable = [path for path in every if _offered(files, path)]
     cores = house_cores(files, wish)
     if cores.because:
-        # Interrupts of processors that go offline move, and stay when these come back.
-        return Wants(
-            values=dict.fromkeys([DEFAULT, *movable]),
-            notes=(f"left where they are, because {cores.because}",),
-        )
+        return Wants(unavailable=cores.because)
     stay = len(every) - len(movable)
     note = f"{stay} of {len(every)} interrupts belong to one processor or to their driver, and stay"
     return Wants(

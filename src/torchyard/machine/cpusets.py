@@ -1,0 +1,128 @@
+"""Control groups that bind tasks to processors: where they are, who is in them, moving tasks.
+
+Both versions look alike here: a group is a folder, its members are numbers in a file. Knows nothing
+of what groups are made for.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from torchyard.errors import MissingTool
+from torchyard.machine.file_tree import FileTree, WriteRefused
+
+__all__ = ["Cpusets", "find_cpusets", "folders_below"]
+
+_ROUNDS: Final = 100
+"""Tasks that are started while others are moved appear in the next round."""
+_BUSY_S: Final = 2.0
+"""A task that has just ended holds its group for a moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpusets:
+    """One tree of groups."""
+
+    version: Literal[1, 2]
+    top: str
+    """Where it is mounted, below the root."""
+
+    @property
+    def members(self) -> str:
+        """The file with the members: threads in version 1, processes in version 2."""
+        return "tasks" if self.version == 1 else "cgroup.procs"
+
+    @property
+    def effective(self) -> str:
+        """The file with the processors that a group has in the end."""
+        return "cpuset.effective_cpus" if self.version == 1 else "cpuset.cpus.effective"
+
+    def numbers(self, files: FileTree, group: str) -> list[int]:
+        """The members of a group; nothing when it is gone."""
+        text = files.read(f"{group}/{self.members}").value or ""
+        return [int(word) for word in text.split() if word.isdigit()]
+
+    def group_of(self, files: FileTree, number: int | str) -> str | None:
+        """The group of a task, below the root; None when the task is gone."""
+        for line in (files.read(f"proc/{number}/cgroup").value or "").splitlines():
+            _, controllers, path = (line + "::").split(":", 2)
+            own = "cpuset" in controllers.split(",") if self.version == 1 else not controllers
+            if own:
+                group = f"{self.top}/{path.removesuffix('::').strip('/')}".rstrip("/")
+                # A container may be shown the path that its group has outside.
+                return group if files.exists(group) else self.top
+        return None
+
+    def move(self, files: FileTree, source: str, goal: str) -> list[int]:
+        """Move all members until none is left; returns those that the kernel does not move."""
+        stuck: set[int] = set()
+        for _ in range(_ROUNDS):
+            waiting = [number for number in self.numbers(files, source) if number not in stuck]
+            if not waiting:
+                break
+            for number in waiting:
+                if not self.put(files, goal, number):
+                    stuck.add(number)
+        return sorted(stuck)
+
+    def put(self, files: FileTree, group: str, number: int) -> bool:
+        """Put one task into a group; False when it is bound to where it is."""
+        try:
+            files.write(f"{group}/{self.members}", str(number))
+        except WriteRefused as error:
+            if error.code == errno.ESRCH:  # it ended meanwhile
+                return True
+            if error.code == errno.EINVAL:
+                return False
+            raise
+        return True
+
+    def remove(self, files: FileTree, group: str) -> None:
+        """Remove a group without members and groups."""
+        deadline = time.monotonic() + _BUSY_S
+        while files.exists(group):
+            try:
+                files.remove_folder(group)
+            except WriteRefused as error:
+                if error.code == errno.ENOENT:
+                    return
+                if error.code != errno.EBUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+def find_cpusets(files: FileTree) -> Cpusets:
+    """The tree that has the controller `cpuset`; raises MissingTool when there is none."""
+    found = files.read("proc/mounts")
+    second: str | None = None
+    for line in (found.value or "").splitlines():
+        match line.split():
+            case [_, place, "cgroup", options, *_] if "cpuset" in options.split(","):
+                return Cpusets(version=1, top=_plain(place))
+            case [_, place, "cgroup2", *_]:
+                second = second or _plain(place)
+    if second is None:
+        raise MissingTool(found.because or "no control groups are mounted here")
+    controllers = files.read(f"{second}/cgroup.controllers")
+    if "cpuset" not in (controllers.value or "").split():
+        raise MissingTool(f"the control groups of /{second} have no controller `cpuset`")
+    return Cpusets(version=2, top=second)
+
+
+def folders_below(files: FileTree, folder: str) -> list[str]:
+    """Every folder inside, those inside others first."""
+    found: list[str] = []
+    for name in files.names(folder):
+        path = f"{folder}/{name}"
+        if files.path(path).is_dir():
+            found += [*folders_below(files, path), path]
+    return found
+
+
+def _plain(place: str) -> str:
+    """A mount point without a leading slash, and with blanks as they are."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), place).strip("/")
