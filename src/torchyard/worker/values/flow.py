@@ -58,7 +58,7 @@ class Flow:
             for number, (operator, place, path) in enumerate(self._keys)
         ]
         edges = [
-            {"from": writer, "to": reader, "count": count, "bytes": size}
+            {"writer": writer, "reader": reader, "count": count, "bytes": size}
             for (writer, reader), (count, size) in self._edges.items()
         ]
         return {"nodes": nodes, "edges": edges}

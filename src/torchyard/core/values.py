@@ -1,0 +1,169 @@
+"""Findings about values: what work of a program is wasted, how sure that is, what mending is worth.
+
+The worker writes these as JSON (`worker/values/session.py`); the records here are what the yard
+reads, proves, prices and shows. No I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from torchyard.core.comparison import Interval
+
+__all__ = [
+    "Certainty",
+    "FlowEdge",
+    "FlowGraph",
+    "FlowNode",
+    "Place",
+    "Proof",
+    "ProofTest",
+    "ValueFinding",
+    "ValueProfile",
+    "Worth",
+]
+
+
+class Certainty(StrEnum):
+    """How sure a finding is. Nothing is proven that was not tested."""
+
+    PROVEN = "proven"
+    """Taken away or poisoned, with several poisons and inputs, the results kept every bit; and the
+    program does the same work when nobody watches."""
+    LIKELY = "likely"
+    """Seen every time, but not tested, or not on more than one input."""
+    INPUT_DEPENDENT = "input-dependent"
+    """True of these inputs; another input showed the work to be needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in the user's program."""
+
+    file: str
+    line: int
+    function: str = ""
+    module: str = ""
+    """Path of the innermost nn.Module."""
+    backward: bool = False
+    """By the backward of the operator at this place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofTest:
+    """One test behind a proof."""
+
+    test: str
+    """poison, skip, native, ..."""
+    passed: bool
+    inputs: str = ""
+    """`the program's own`, `random`, ..."""
+    poison: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """How sure, and because of what."""
+
+    certainty: Certainty = Certainty.LIKELY
+    why: str = ""
+    tests: tuple[ProofTest, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What mending a finding would save. None means not measured."""
+
+    operator_ns: float | None = None
+    """The operator natively, once."""
+    wasted_ns: float | None = None
+    """The wasted part of it, measured natively on the same bytes."""
+    per_step_ns: float | None = None
+    """Upper bound for one step of the program."""
+    share_of_step: float | None = None
+    gain: float | None = None
+    """Speedup of the operator with the fix simulated, by paired measurement."""
+    gain_interval: Interval | None = None
+    method: str = ""
+    unavailable: str = ""
+    """Why something above was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueFinding:
+    """One cause of wasted work."""
+
+    pattern: str
+    operator: str
+    place: Place
+    path: tuple[str, ...] = ()
+    """Operators that it runs inside of, outermost first."""
+    overload: str = ""
+    modules: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    steps: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    bytes_wasted: int = 0
+    bytes_written: int = 0
+    detail: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    proof: Proof = field(default_factory=Proof)
+    worth: Worth = field(default_factory=Worth)
+    node: int = -1
+    suggestion: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowNode:
+    """An operator at a place."""
+
+    id: int
+    operator: str
+    place: Place
+    path: tuple[str, ...] = ()
+    calls: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowEdge:
+    """Data from its last writer to a reader; `writer` -1 is memory from outside."""
+
+    writer: int
+    reader: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowGraph:
+    """How data flows between operators."""
+
+    nodes: tuple[FlowNode, ...] = ()
+    edges: tuple[FlowEdge, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueProfile:
+    """Everything about one profiled program."""
+
+    format: int
+    state: Literal["running", "finished", "interrupted", "crashed"]
+    torch: str
+    program: tuple[str, ...] = ()
+    exit_code: int | None = None
+    threads: int = 0
+    device: str = "cpu"
+    options: dict[str, Any] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    step_ns: float | None = None
+    """A step natively, without the profiler."""
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: tuple[ValueFinding, ...] = ()
+    flow: FlowGraph = field(default_factory=FlowGraph)
+    notes: tuple[str, ...] = ()
