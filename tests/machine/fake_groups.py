@@ -202,6 +202,8 @@ def _join(kernel: FakeKernel, path: str, value: str) -> None:
     others = [p for p in (kernel.root / top[0]).rglob(name) if value in p.read_text().split()]
     if not others and not kernel.exists(f"proc/{value}"):
         raise refusal(errno.ESRCH)
+    if _bound(kernel, value):
+        raise refusal(errno.EINVAL)
     control = f"{group}/cgroup.subtree_control"
     if kernel.exists(control) and kernel.text(control) and group != GROUPS:
         raise refusal(errno.EBUSY)
@@ -217,6 +219,25 @@ def _join(kernel: FakeKernel, path: str, value: str) -> None:
             inside = kernel.path(f"{group}/{file}")
             numbers = sorted({*map(int, inside.read_text().split()), int(value)})
             inside.write_text("".join(f"{one}\n" for one in numbers), encoding="utf-8")
+    _show_group(kernel, value, "cpuset" if top[1] == "/cpuset" else "", group, top[0])
+
+
+def _bound(kernel: FakeKernel, number: str) -> bool:
+    """PF_NO_SETAFFINITY: threads of the kernel that nobody moves."""
+    stat = f"proc/{number}/stat"
+    flags = kernel.text(stat).rpartition(")")[2].split()[6] if kernel.exists(stat) else "0"
+    return bool(int(flags) & 0x04000000)
+
+
+def _show_group(kernel: FakeKernel, number: str, controller: str, group: str, top: str) -> None:
+    path = f"proc/{number}/cgroup"
+    if not kernel.exists(path):
+        return
+    lines = [line.split(":", 2) for line in kernel.text(path).splitlines()]
+    for line in lines:
+        if line[1] == controller:
+            line[2] = group.removeprefix(top) or "/"
+    kernel.put(path, "\n".join(":".join(line) for line in lines))
 
 
 def _controllers(kernel: FakeKernel, path: str, value: str) -> None:
@@ -228,8 +249,27 @@ def _controllers(kernel: FakeKernel, path: str, value: str) -> None:
         if word[0] == "+" and word[1:] not in enabled:
             enabled.append(word[1:])
         elif word[0] == "-" and word[1:] in enabled:
+            passed_on = kernel.paths(f"{group}/*/cgroup.subtree_control")
+            if any(word[1:] in kernel.text(child).split() for child in passed_on):
+                raise refusal(errno.EBUSY)
             enabled.remove(word[1:])
-    kernel.put(path, " ".join(enabled))
+    # In the kernel's own order, whatever was switched on last.
+    every = kernel.text(f"{group}/cgroup.controllers").split()
+    kernel.put(path, " ".join(sorted(enabled, key=every.index)))
+    for child in kernel.paths(f"{group}/*/cgroup.subtree_control"):
+        _cpuset_files(kernel, child.rpartition("/")[0], wanted="cpuset" in enabled)
+    refresh_groups(kernel)
+
+
+def _cpuset_files(kernel: FakeKernel, group: str, *, wanted: bool) -> None:
+    """Files of the controller come with it and go with it."""
+    if kernel.exists(f"{group}/cpuset.cpus") == wanted:
+        return
+    for name in ("cpus", "cpus.effective", "cpus.partition", "mems", "mems.effective"):
+        if wanted:
+            kernel.put(f"{group}/cpuset.{name}", "member" if name == "cpus.partition" else "")
+        else:
+            kernel.path(f"{group}/cpuset.{name}").unlink()
 
 
 def make_group(kernel: FakeKernel, path: str) -> None:
@@ -247,12 +287,11 @@ def make_group(kernel: FakeKernel, path: str) -> None:
         enabled = kernel.text(f"{parent}/cgroup.subtree_control")
         texts = {"cgroup.procs": "", "cgroup.threads": "", "cgroup.type": "domain"}
         texts |= {"cgroup.controllers": enabled, "cgroup.subtree_control": ""}
-        if "cpuset" in enabled.split():
-            texts |= {"cpuset.cpus": "", "cpuset.cpus.effective": "", "cpuset.mems": ""}
-            texts |= {"cpuset.cpus.partition": "member", "cpuset.mems.effective": ""}
     for name, text in texts.items():
         empty = not text and name.startswith(("cgroup.", "tasks"))
         kernel.path(f"{path}/{name}").write_text("" if empty else text + "\n", encoding="utf-8")
+    if "cpuset" in texts.get("cgroup.controllers", "").split():
+        _cpuset_files(kernel, path, wanted=True)
     refresh_groups(kernel)
 
 

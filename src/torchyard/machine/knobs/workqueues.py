@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.core.machine import Wish
+from torchyard.core.machine import Setting, Wish
 from torchyard.machine.file_knob import FileKnob, Wants
 from torchyard.machine.house_cores import house_cores
 from torchyard.machine.knob import Knob, Machine
@@ -25,6 +25,10 @@ REQUESTED: Final = f"{FOLDER}/cpumask_requested"
 
 @dataclass(frozen=True, kw_only=True)
 class _Workqueues(FileKnob):
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Hand the found mask back in any case: the one in force may differ from the requested."""
+        self._put(machine, setting.place, setting.found)
+
     @staticmethod
     def _put(machine: Machine, place: str, value: str) -> None:
         machine.files.write(MASK if place == REQUESTED else place, value)
