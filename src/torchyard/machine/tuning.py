@@ -181,16 +181,20 @@ class Tuning:
         """Put everything back and let others tune; a second call does nothing."""
         if self._lock is None:
             return
+        journal, keeper, lock = self._journal, self._keeper, self._lock
+        self._journal = self._keeper = self._lock = None
         try:
-            if self._journal is not None:
-                self._journal.close()
-                self._journal = None
+            if journal is not None:
+                journal.close()
                 self.restored = self._put_back()
+            if keeper is not None:
+                keeper.done()
+        except BaseException:
+            if keeper is not None:
+                keeper.leave_it()
+            raise
         finally:
-            if self._keeper is not None:
-                self._keeper.done()
-            self._lock.release()
-            self._lock = None
+            lock.release()
 
     def _put_back(self) -> Restored:
         try:
@@ -222,10 +226,9 @@ class Tuning:
         if self._held(self.tuned.written):
             self._journal.held_by(self._keeper.stay())
         self._journal.close()
-        self._journal = None
         self._keeper.done()
         self._lock.release()
-        self._lock = None
+        self._journal = self._keeper = self._lock = None
 
     def _settle_earlier(self) -> None:
         text = read_journal(self._folder)
