@@ -132,7 +132,7 @@ class NvidiaKnob:
 
     def _used_by_others(self, card: NvidiaCard, files: FileTree, wish: Wish) -> str:
         """Why it must not be touched: a card that somebody else computes on, unless asked for."""
-        if not self.disturbs or self.name in wish.only:
+        if not self.disturbs or self.name in (*wish.only, *wish.also):
             return ""
         processes = read_processes(card.nvml, card.handle, files).value or ()
         others = [

@@ -142,7 +142,7 @@ class AmdDeterminism:
         others = [
             str(process.pid) for process in card.processes.value or () if process.owner == "other"
         ]
-        if others and self.name not in wish.only:
+        if others and self.name not in (*wish.only, *wish.also):
             return f"others compute on it (process {', '.join(others)}); --only {self.name} insists"
         return ""
 
