@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,10 @@ from torchyard.cli.output import (
     write_file,
 )
 from torchyard.cli.sections import SectionedCommand
+
+if TYPE_CHECKING:
+    from torchyard.core.machine import Wish
+    from torchyard.core.study import Study
 
 __all__ = ["bench"]
 
@@ -72,12 +76,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         return 0
     from torchyard.cli.bench_session import BenchSession
 
-    if options["tune"] is not None:
-        # Before an earlier run is replaced.
-        from torchyard.machine.knob import Machine
-        from torchyard.machine.tuning import check_may_tune
-
-        check_may_tune(Machine())
+    wish = _wish(options, wanted)
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
@@ -85,7 +84,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         study=wanted,
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
-        tune=options["tune"],
+        wish=wish,
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])
@@ -95,10 +94,35 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         session.print_table()
     if not options["quiet"]:
         shown = shlex.quote(str(session.folder))
+        unread = session.unread_guards()
+        if unread:
+            talk(f"guards that did not read: {', '.join(unread)}; `torchyard report` says why")
         talk(f"run folder: {session.folder}")
         if options["html"] is None:
             talk(f"next: torchyard report {shown} --format html --output report.html")
     return code
+
+
+def _wish(options: dict[str, Any], study: Study) -> Wish | None:
+    """How the machine is to be tuned; raises before an earlier run is replaced."""
+    from torchyard.cli.wish_options import with_cores
+    from torchyard.errors import UsageError
+    from torchyard.machine.knob import Machine
+    from torchyard.machine.tuning import check_may_tune
+    from torchyard.workflow.quiet_machine import wish_for
+
+    if options["tune"] is None:
+        if options["cores"] is not None:
+            raise UsageError("--cores has no effect", hint="add --tune, which sets cores apart")
+        return None
+    machine = Machine()
+    check_may_tune(machine)
+    wish = wish_for(options["tune"], study)
+    if options["cores"] is not None:
+        wish, notes = with_cores(machine.files, wish, options["cores"])
+        for note in notes:
+            talk(f"note: {note}")
+    return wish
 
 
 def _folder(run_dir: Path | None, *, replace: bool) -> Path:

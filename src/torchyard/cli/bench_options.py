@@ -134,6 +134,11 @@ _OPTIONS: Final = (
         help="Quiet the machine for this run and put everything back after it; needs root. What "
         "the devices need, or cpu, gpu or all: see `torchyard machine tune`.",
     ),
+    _how(
+        "--cores",
+        metavar="LIST|auto",
+        help="With --tune: set these processors apart, such as 2-7, and measure on them.",
+    ),
     _how("--memory-limit", metavar="SIZE", help="Memory of one worker, such as 8GiB."),
     _how(
         "--step-limit",

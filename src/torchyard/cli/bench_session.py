@@ -12,6 +12,7 @@ from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import print_data, talk
 from torchyard.cli.progress import Heard, show_progress
 from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.machine import Wish
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed
 
@@ -28,16 +29,16 @@ class BenchSession:
     study: Study
     folder: Path
     quiet: bool
-    tune: str | None = None
-    """Profile to quiet the machine by, for the run; None leaves it as it is."""
+    wish: Wish | None = None
+    """How the machine is tuned for the run; None leaves it as it is."""
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> int:
         """Measure; the exit code. After Ctrl-C, what was measured so far is kept."""
-        from torchyard.workflow.quiet_machine import QuietMachine, wish_for
+        from torchyard.workflow.quiet_machine import QuietMachine
 
         heard = Heard()
-        quieted = QuietMachine(wish_for(self.tune, self.study) if self.tune else None)
+        quieted = QuietMachine(self.wish)
         try:
             try:
                 self._measure(quieted, heard)
@@ -83,6 +84,7 @@ class BenchSession:
         """The verdicts as a table that fits the terminal, and the summary below it."""
         from rich.console import Console
 
+        from torchyard.reports.guard_text import disturbed_lines
         from torchyard.reports.terminal import comparison_table, summary_lines
 
         console = Console(highlight=False, emoji=False)
@@ -90,6 +92,15 @@ class BenchSession:
         console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):
             console.print(line, markup=False, soft_wrap=True)
+        for line in disturbed_lines(self.comparisons):
+            console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
+
+    def unread_guards(self) -> list[str]:
+        """Names of guards that could not read on this machine."""
+        from torchyard.reports.guard_text import unread_guards
+        from torchyard.results.run_reader import read_run
+
+        return [name for name, _ in unread_guards(read_run(self.folder))]
 
     def _kept(self) -> list[Comparison]:
         from torchyard.results.run_reader import read_run

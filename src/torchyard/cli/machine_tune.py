@@ -56,7 +56,7 @@ def tune(
     if command:
         check_command(command)
     with machine_at(root, gpus=False) as bare:
-        wish, notes = wish_of_options(bare.files, options)
+        wish, notes = wish_of_options(bare.files, {**options, "user": user})
     for note in notes:
         talk(f"note: {note}")
     with machine_at(root, gpus=wants_gpus(wish) and not user) as machine:
@@ -96,7 +96,8 @@ def _for_command(machine: Machine, wish: Wish, command: tuple[str, ...], *, as_j
         with tuning:
             _say_earlier(tuning.before)
             _show(tuning.tuned, as_json=as_json, mode="session", to_stderr=True)
-            end = run_command(command, process_settings(machine, wish))
+            settings = process_settings(machine, wish, tuned=tuning.tuned)
+            end = run_command(command, settings)
     finally:
         code = _say_restored(tuning.restored)
     for name, reason in end.refused:

@@ -50,6 +50,13 @@ _OPTIONS: Final = (
         "the core of processor 0. None when left out.",
     ),
     _how(
+        "--partition",
+        type=click.Choice(("root", "isolated")),
+        default="root",
+        show_default=True,
+        help="How cores are set apart: with load balancing among them, or without.",
+    ),
+    _how(
         "--frequency",
         metavar="MHZ|base|max",
         default="base",
@@ -128,32 +135,52 @@ def profiles_of(name: str) -> tuple[Profile, ...]:
 
 def wish_of_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish, tuple[str, ...]]:
     """The wish, and what the user should know about its cores."""
-    from dataclasses import replace
-
     from torchyard.core.machine import Wish
-    from torchyard.machine.core_choice import choose_cores
     from torchyard.machine.tuning import chosen_knobs
 
     also = list(options["also"])
     # Asking for a value is asking for its knob, unless the knobs are named.
-    for option, knob in (("aslr", "aslr"), ("thp", "huge-pages")):
+    for option, knobs in (("aslr", ("aslr", "process-aslr")), ("thp", ("huge-pages",))):
         if options[option] != "keep" and not options["only"]:
-            also.append(knob)
+            also += knobs
     wish = Wish(
         profiles=profiles_of(options["profile"]),
         only=tuple(options["only"]),
         also=tuple(dict.fromkeys(also)),
         without=tuple(options["without"]),
+        partition=options["partition"],
         frequency_khz=_frequency_khz(files, options["frequency"]),
         latency_us=options["latency_us"],
         randomize=options["aslr"],
         huge_pages=options["thp"],
         gpu_clock_mhz=options["gpu_clock"],
     )
-    names = chosen_knobs(wish)
+    chosen_knobs(wish)  # names of knobs are checked before anything else
     if options["cores"] is None:
         return wish, ()
-    choice = choose_cores(files, options["cores"], smt_off="smt" in names)
+    return with_cores(files, wish, options["cores"], user=options.get("user", False))
+
+
+def with_cores(
+    files: FileTree, wish: Wish, text: str, *, user: bool = False
+) -> tuple[Wish, tuple[str, ...]]:
+    """The wish with the cores of `--cores`, and what the user should know about them.
+
+    Second threads that the tune itself takes offline cannot be among them.
+    """
+    from dataclasses import replace
+
+    from torchyard.machine.core_choice import choose_cores
+    from torchyard.machine.knob import Machine
+    from torchyard.machine.knobs import KNOBS
+    from torchyard.machine.tuning import chosen_knobs
+
+    smt_off = (
+        not user
+        and "smt" in chosen_knobs(wish)
+        and not KNOBS["smt"].survey(Machine(files=files), wish).unavailable
+    )
+    choice = choose_cores(files, text, smt_off=smt_off)
     return replace(wish, cores=choice.cores), choice.notes
 
 

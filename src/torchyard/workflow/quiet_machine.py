@@ -17,6 +17,11 @@ from torchyard.errors import TorchyardError
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.gpu.library import open_gpu_libraries
 from torchyard.machine.knob import Machine
+from torchyard.machine.process_settings import (
+    apply_here,
+    own_priority_and_cores,
+    process_settings,
+)
 from torchyard.machine.restoring import Recovery, recover
 from torchyard.machine.tuning import Tuning, wants_gpus
 
@@ -68,9 +73,14 @@ class QuietMachine:
             if wants_gpus(self._wish):
                 libraries = stack.enter_context(open_gpu_libraries(self._files))
                 machine = Machine(files=self._files, gpus=libraries)
+            stack.enter_context(own_priority_and_cores())
             tuning = Tuning(machine, self._wish)
             stack.enter_context(tuning)
+            # Workers are started by this process and inherit where and how it may run.
+            settings = process_settings(machine, self._wish, tuned=tuning.tuned)
+            refused = apply_here(settings)
             self._stack = stack.pop_all()
+        self.before += [f"not tuned: {name}: {reason}" for name, reason in refused]
         self._tuning, self.tuned = tuning, tuning.tuned
         self.before += [f"not tuned: {_said(change)}" for change in tuning.tuned.refused]
         return self
