@@ -32,16 +32,16 @@ class Place(NamedTuple):
 
 NOWHERE = Place("", 0, "")
 
-_foreign: Dict[CodeType, bool] = {}
+# By the identity of code objects: to hash one costs more than the rest of a look-up. The code is
+# kept beside the answer, so that its identity is not used again.
+_foreign: Dict[int, Tuple[bool, CodeType]] = {}
 
 
-def _is_foreign(code: CodeType) -> bool:
+def _ask_foreign(code: CodeType) -> bool:
     """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
-    known = _foreign.get(code)
-    if known is None:
-        name = code.co_filename
-        known = name.startswith((_TORCH, _OURS, "<frozen")) or name == "<string>"
-        _foreign[code] = known
+    name = code.co_filename
+    known = name.startswith((_TORCH, _OURS, "<frozen")) or name == "<string>"
+    _foreign[id(code)] = (known, code)
     return known
 
 
@@ -52,7 +52,7 @@ class Places:
         self._modules: List[str] = []
         self._names: Dict[int, str] = {}
         self._forward: Dict[int, Place] = {}
-        self._kept: Dict[Tuple[CodeType, int, str], Place] = {}
+        self._kept: Dict[Tuple[int, int, str], Place] = {}
         self._hooks: List[Any] = []
         self._node = getattr(torch._C, "_current_autograd_node", None)
         autograd = getattr(torch._C, "_autograd", None)
@@ -83,15 +83,19 @@ class Places:
             if found is not None:
                 return found._replace(backward=True)
         frame: Optional[FrameType] = sys._getframe(2)
-        while frame is not None and _is_foreign(frame.f_code):
+        while frame is not None:
+            code = frame.f_code
+            known = _foreign.get(id(code))
+            if not (known[0] if known is not None else _ask_foreign(code)):
+                break
             frame = frame.f_back
         if frame is None:
             return NOWHERE
         module = self._modules[-1] if self._modules else ""
-        key = (frame.f_code, frame.f_lineno, module)
+        code = frame.f_code
+        key = (id(code), frame.f_lineno, module)
         place = self._kept.get(key)
         if place is None:
-            code = frame.f_code
             place = Place(code.co_filename, frame.f_lineno, code.co_name, module)
             self._kept[key] = place
         if node is None and self._sequence is not None and torch.is_grad_enabled():
