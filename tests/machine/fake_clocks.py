@@ -147,7 +147,9 @@ def _preference_of_governor(kernel: FakeKernel, policy: str, governor: str) -> N
     if governor == "performance":
         kernel.remember(
             f"preference {policy}",
-            [kernel.text(path), kernel.text(choices) if kernel.exists(choices) else ""],
+            [kernel.text(path), kernel.path(choices).read_text().rstrip("\n")]
+            if kernel.exists(choices)
+            else [kernel.text(path), ""],
         )
         kernel.put(path, "performance")
         if driver == "amd-pstate-epp" and kernel.exists(choices):

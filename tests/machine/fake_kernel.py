@@ -68,6 +68,8 @@ class FakeKernel(FileTree):
         self.offline_policies = offline_policies
         self.per_cpu_interrupts = per_cpu_interrupts
         self.interrupt_refusal = interrupt_refusal
+        self._file = root / HIDDEN / "state.json"
+        self._known: tuple[int, dict[str, Any]] = (0, {})
         self.accepted: list[tuple[str, str]] = []
         """Every write that was taken, in order."""
         self.refusals: dict[str, int] = {}
@@ -153,19 +155,14 @@ class FakeKernel(FileTree):
 
     def recall(self, key: str, fallback: Any = None) -> Any:
         """Something that only the kernel knows."""
-        try:
-            state = json.loads((self.root / HIDDEN / "state.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return fallback
-        return state.get(key, fallback)
+        return self._memory().get(key, fallback)
 
     def remember(self, key: str, value: Any) -> None:
         """Keep something that no file shows."""
-        place = self.root / HIDDEN / "state.json"
-        place.parent.mkdir(exist_ok=True)
-        state = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-        state[key] = value
-        place.write_text(json.dumps(state), encoding="utf-8")
+        memory = {**self._memory(), key: value}
+        self._file.parent.mkdir(exist_ok=True)
+        self._file.write_text(json.dumps(memory), encoding="utf-8")
+        self._known = (self._file.stat().st_mtime_ns, memory)
 
     def settle_latency(self) -> None:
         """The latency device forgets a value when the last process that wrote one has closed it."""
@@ -174,6 +171,16 @@ class FakeKernel(FileTree):
             return
         if not _held(device):
             device.write_bytes(NO_LATENCY_LIMIT)
+
+    def _memory(self) -> dict[str, Any]:
+        """Read again only when another process has written it."""
+        try:
+            written = self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return {}
+        if written != self._known[0]:
+            self._known = (written, json.loads(self._file.read_text(encoding="utf-8")))
+        return self._known[1]
 
     def _check(self, path: str) -> None:
         if path in self.refusals:
@@ -228,16 +235,19 @@ class FakeKernel(FileTree):
 def snapshot(root: Path) -> dict[str, bytes]:
     """Every file below a folder with its bytes; folders and links as what they are."""
     found: dict[str, bytes] = {}
-    for path in sorted(root.rglob("*")):
-        name = str(path.relative_to(root))
-        if name.partition("/")[0] == HIDDEN:
-            continue
-        if path.is_symlink():
-            found[name] = b"-> " + os.fsencode(path.readlink())
-        elif path.is_dir():
-            found[name + "/"] = b""
-        elif path.is_file():
-            found[name] = path.read_bytes()
+    for folder, folders, names in os.walk(root):
+        if folder == str(root) and HIDDEN in folders:
+            folders.remove(HIDDEN)
+        for name in [*folders, *names]:
+            path = f"{folder}/{name}"
+            shown = os.path.relpath(path, root) if folder != str(root) else name
+            if os.path.islink(path):  # noqa: PTH114  # trees have thousands of files
+                found[shown] = b"-> " + os.fsencode(os.readlink(path))  # noqa: PTH115
+            elif name in folders:
+                found[f"{shown}/"] = b""
+            else:
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+                    found[shown] = file.read()
     return found
 
 

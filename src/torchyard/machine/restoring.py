@@ -120,15 +120,15 @@ def put_back(
     names = in_order(list(dict.fromkeys(setting.knob for setting in waiting)), RESTORE_ORDER)
     ordered = sorted(waiting, key=lambda setting: names.index(setting.knob))
     results: dict[Setting, SettingReturn] = {}
+    # Before anything is put back: that changes other settings, too.
+    others = {setting: _of_others(machine, knobs.get(setting.knob), setting) for setting in ordered}
     # Twice, because a limit may be refused until its opposite limit is back.
     for _ in range(2):
         for setting in ordered:
             before = results.get(setting)
             if before is None or before.state == "not restored":
                 found = _put_back_one(machine, knobs.get(setting.knob), setting)
-                if before is not None and before.meanwhile:
-                    found = replace(found, meanwhile=before.meanwhile)
-                results[setting] = found
+                results[setting] = replace(found, meanwhile=found.meanwhile or others[setting])
         if all(item.state != "not restored" for item in results.values()):
             break
     if journal is not None:
@@ -176,28 +176,34 @@ def _put_back_one(machine: Machine, knob: Knob | None, setting: Setting) -> Sett
         return SettingReturn(setting=setting, state="not restored", reason=reason)
     before = _present(machine, knob, setting)
     was_so = before is not None and knob.same(setting.place, before, setting.found)
-    ours = before is None or (
-        setting.wanted is not None and knob.same(setting.place, before, setting.wanted)
-    )
-    meanwhile = "" if before is None or was_so or ours else before
     try:
         knob.restore(machine, setting)
         now = knob.read(machine, setting.place)
     except TorchyardError as error:
-        return _not_back(setting, error.what, meanwhile)
+        return _not_back(setting, error.what)
     except Exception as error:  # noqa: BLE001  # one bad knob must not keep the others changed
-        return _not_back(setting, f"{type(error).__name__}: {error}", meanwhile)
+        return _not_back(setting, f"{type(error).__name__}: {error}")
     if not knob.same(setting.place, now, setting.found):
         if knob.reach == "held":  # ours is released; what is left is somebody else's
             return SettingReturn(setting=setting, state="restored", meanwhile=now)
-        return _not_back(setting, f"it is {now!r} and not {setting.found!r}", meanwhile)
-    return SettingReturn(
-        setting=setting, state="was so" if was_so else "restored", meanwhile=meanwhile
-    )
+        return _not_back(setting, f"it is {now!r} and not {setting.found!r}")
+    return SettingReturn(setting=setting, state="was so" if was_so else "restored")
 
 
-def _not_back(setting: Setting, reason: str, meanwhile: str) -> SettingReturn:
-    return SettingReturn(setting=setting, state="not restored", reason=reason, meanwhile=meanwhile)
+def _of_others(machine: Machine, knob: Knob | None, setting: Setting) -> str:
+    """A value that neither was found nor is ours; empty when there is none.
+
+    A setting that is only put back is lost through other settings of ours, so nobody is accused.
+    """
+    now = None if knob is None else _present(machine, knob, setting)
+    if knob is None or now is None or setting.wanted is None:
+        return ""
+    known = (setting.found, setting.wanted)
+    return "" if any(knob.same(setting.place, now, value) for value in known) else now
+
+
+def _not_back(setting: Setting, reason: str) -> SettingReturn:
+    return SettingReturn(setting=setting, state="not restored", reason=reason)
 
 
 def _present(machine: Machine, knob: Knob, setting: Setting) -> str | None:

@@ -84,11 +84,7 @@ class FrequencyKnob:
         return one == other
 
     def _percent(self, files: FileTree) -> list[Setting]:
-        """Intel's limits for all policies.
-
-        The lowest is lost when turbo goes off (the kernel squashes it into what is left and does not
-        give it back), so it is kept. The highest may keep the processor below its base clock.
-        """
+        """Intel's limits for all policies; the highest may be below the base clock."""
         pair = _read_pair(files, PERCENT)
         if pair is None:
             return []

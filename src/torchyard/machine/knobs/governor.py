@@ -1,7 +1,8 @@
 """The governor: what decides about the clock, for every policy of cpufreq.
 
 Its tunables vanish with it and come back with the kernel's defaults, so they are kept and put back,
-as is the clock that the governor `userspace` was told.
+as are the clock that the governor `userspace` was told, preferences (AMD's driver forgets them while
+the governor is `performance`) and the switch for turbo (which some drivers reset).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.clock_policy import CPUFREQ, NO_POLICY, PolicyKnob, policies
+from torchyard.machine.clock_policy import CPU, CPUFREQ, NO_POLICY, PolicyKnob, policies
 from torchyard.machine.file_knob import Wants
 from torchyard.machine.file_tree import FileTree, WriteRefused
 from torchyard.machine.knob import Knob, Machine
@@ -19,7 +20,13 @@ from torchyard.machine.knob import Knob, Machine
 __all__ = ["KNOB"]
 
 WANTED: Final = "performance"
-_FILES: Final = ("scaling_governor", "scaling_setspeed")
+_NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
+_FILES: Final = (
+    "scaling_governor",
+    "scaling_setspeed",
+    "energy_performance_preference",
+    "no_turbo",
+)
 """Places that are files; every other place of this knob is a folder of tunables."""
 
 
@@ -60,12 +67,15 @@ def _wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
     found = policies(files)
     if not found:
         return Wants(unavailable=NO_POLICY)
-    kept: dict[str, str | None] = {}
+    # A restore goes backwards: what is kept comes after the governor.
+    kept: dict[str, str | None] = {_NO_TURBO: None} if files.exists(_NO_TURBO) else {}
     wanted: dict[str, str | None] = {}
     notes: list[str] = []
     for policy in found:
         if files.read(f"{policy}/scaling_governor").value == "userspace":
             kept[f"{policy}/scaling_setspeed"] = None
+        if files.exists(f"{policy}/energy_performance_preference"):
+            kept[f"{policy}/energy_performance_preference"] = None
         choices = (files.read(f"{policy}/scaling_available_governors").value or "").split()
         if WANTED in choices:
             wanted[f"{policy}/scaling_governor"] = WANTED

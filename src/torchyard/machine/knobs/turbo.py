@@ -24,6 +24,7 @@ __all__ = ["KNOB"]
 
 NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
 BOOST: Final = f"{CPUFREQ}/boost"
+_LOWEST_SHARE: Final = f"{CPU}/intel_pstate/min_perf_pct"
 _MSR: Final = "dev/cpu/0/msr"
 _MISC_ENABLE: Final = 0x1A0
 _TURBO_OFF_BIT: Final = 38
@@ -31,16 +32,24 @@ _TURBO_OFF_BIT: Final = 38
 
 def _wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
     files = machine.files
+    # What is lost with a switch stands before it, because a restore goes backwards.
     if files.exists(NO_TURBO):
-        return Wants(values={NO_TURBO: "1"})
-    own = [path for policy in policies(files) if files.exists(path := f"{policy}/boost")]
+        # store_no_turbo() squashes the lowest share into what is left and does not give it back.
+        return Wants(values={**_kept(files, [_LOWEST_SHARE]), NO_TURBO: "1"})
+    found = policies(files)
+    # Drivers of boost ask for their highest clock anew, whatever limit was there.
+    limits = _kept(files, [f"{policy}/scaling_max_freq" for policy in found])
+    own = _kept(files, [f"{policy}/boost" for policy in found])
     if files.exists(BOOST):
-        # The switch for all sets every policy's, both ways: a policy that was found without boost
-        # has to be put back after it. A restore goes backwards.
-        return Wants(values={**dict.fromkeys(own), BOOST: "0"})
+        # The switch for all sets every policy's, both ways: one may have been found without boost.
+        return Wants(values={**limits, **own, BOOST: "0"})
     if own:
-        return Wants(values=dict.fromkeys(own, "0"))
+        return Wants(values={**limits, **dict.fromkeys(own, "0")})
     return Wants(unavailable=_why_not(files))
+
+
+def _kept(files: FileTree, places: list[str]) -> dict[str, str | None]:
+    return {place: None for place in places if files.exists(place)}
 
 
 def _why_not(files: FileTree) -> str:
