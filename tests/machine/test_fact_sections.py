@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,18 @@ UNAVAILABLE = {
 }
 
 
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One tree of each kind, for tests that only look."""
+    return {kind: make_tree(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree whose every file is written over by the test."""
+    return make_tree("arm-cpufreq", tmp_path_factory.mktemp("spoiled"))
+
+
 def facts_of(root: Path) -> dict[tuple[str, str], Fact]:
     facts = read_sections(Machine(files=FileTree(root)))
     named = {(fact.section, fact.name): fact for fact in facts}
@@ -119,16 +132,18 @@ def facts_of(root: Path) -> dict[tuple[str, str], Fact]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_there_is_read(kind: str, tmp_path: Path) -> None:
-    facts = facts_of(make_tree(kind, tmp_path))
+def test_what_is_there_is_read(kind: str, trees: dict[str, Path]) -> None:
+    facts = facts_of(trees[kind])
     assert {name: facts[name].text for name in EXPECTED[kind]} == EXPECTED[kind]
     for name in UNAVAILABLE.get(kind, []):
         assert facts[name].value is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_section_says_something_about_every_machine(kind: str, tmp_path: Path) -> None:
-    machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
+def test_every_section_says_something_about_every_machine(
+    kind: str, trees: dict[str, Path]
+) -> None:
+    machine = Machine(files=FileTree(trees[kind]))
     for name in SECTIONS:
         facts = FACT_SECTIONS[name](machine)
         assert facts
@@ -162,12 +177,11 @@ def test_an_empty_root_gives_reasons(section: str, tmp_path: Path) -> None:
         "some avg10=nan total=-1",
     ],
 )
-def test_any_text_in_any_file_is_taken_or_explained(text: str, tmp_path: Path) -> None:
-    make_tree("intel-pstate", tmp_path)
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            path.write_text(text)
-    for fact in read_sections(Machine(files=FileTree(tmp_path))):
+def test_any_text_in_any_file_is_taken_or_explained(text: str, spoiled: Path) -> None:
+    for folder, _, names in os.walk(spoiled):
+        for name in names:
+            Path(folder, name).write_text(text)
+    for fact in read_sections(Machine(files=FileTree(spoiled))):
         assert (fact.value is None) == bool(fact.unavailable), fact
 
 

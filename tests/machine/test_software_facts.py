@@ -58,14 +58,21 @@ def test_versions_of_programs(name: str, programs: Path) -> None:
 
 
 def test_a_program_that_is_not_there(programs: Path) -> None:
-    assert program_version(FileTree(), "gcc").because == "there is no gcc on PATH"
+    found = program_version(FileTree(), "hipcc")
+    assert found.value is None or "hipcc" in found.value  # root's folders are looked at, too
+    assert found.value or found.because == "hipcc is not installed"
 
 
 def test_a_program_that_says_something_else(programs: Path) -> None:
-    put(programs, "gcc", "printf '\\033[31mxcrun: error: \\377'; exit 3\n")
+    put(programs, "gcc", "printf '\\033[31mtoo old\\377'\n")
     because = program_version(FileTree(), "gcc").because
-    assert "ended with 3 and said" in because
-    assert "\x1b" not in because
+    assert because == "`gcc --version` says no version: '\\x1b[31mtoo old\ufffd'"
+
+
+def test_a_program_that_fails(programs: Path) -> None:
+    put(programs, "gcc", "echo 'xcrun: error: no tools' >&2; exit 3\n")
+    because = program_version(FileTree(), "gcc").because
+    assert because == "`gcc --version` ended with 3: xcrun: error: no tools"
 
 
 def test_a_program_that_cannot_be_started(programs: Path) -> None:

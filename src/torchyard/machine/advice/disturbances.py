@@ -51,7 +51,7 @@ def _processors(activity: Activity) -> Iterator[Advice]:
     if busy is None or share is None:
         return
     waiting = activity.waiting_share or 0.0
-    named = ", ".join(f"{each.name} (process {each.pid})" for each in activity.busiest)
+    named = ", ".join(each.name for each in activity.busiest)
     what = f"other programs use {busy:.1f} of {activity.processors} processors"
     if not activity.window_s:
         what = f"{busy:.1f} programs ran or waited on {activity.processors} processors"

@@ -8,7 +8,7 @@ from typing import Final
 
 from torchyard.core.machine import Advice, KnobState, Wish
 from torchyard.machine.activity import Activity
-from torchyard.machine.facts.idle import idle_states
+from torchyard.machine.idle_state import idle_states
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 

@@ -10,7 +10,7 @@ from torchyard.errors import UsageError
 from torchyard.machine.activity import Activity
 from torchyard.machine.core_choice import choose_cores
 from torchyard.machine.facts import frequency, isolation, kernel, memory
-from torchyard.machine.facts.boot_line import boot_values
+from torchyard.machine.facts.boot_words import boot_values
 from torchyard.machine.facts.reading import or_none
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.machine import Fact
+from torchyard.machine.base_clock import base_clock
+from torchyard.machine.clock_policy import CPU, NO_POLICY, policies
 from torchyard.machine.facts.reading import Reader, agreed, facts_of, ghz, in_words, line_of
 from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
 
 __all__ = [
     "SECTION",
-    "base_khz",
     "driver",
     "governor",
-    "highest_khz",
     "of_policies",
     "preference",
     "read",
@@ -23,10 +23,8 @@ __all__ = [
 ]
 
 SECTION: Final = "frequency"
-_CPU: Final = "sys/devices/system/cpu"
-_NO_TURBO: Final = f"{_CPU}/intel_pstate/no_turbo"
-_BOOST: Final = f"{_CPU}/cpufreq/boost"
-_NO_DRIVER: Final = f"/{_CPU}/cpufreq has no policy: no driver, or the hypervisor hides it"
+_NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
+_BOOST: Final = f"{CPU}/cpufreq/boost"
 
 
 def read(machine: Machine) -> tuple[Fact, ...]:
@@ -38,14 +36,14 @@ def of_policies(files: FileTree, name: str) -> Found:
     """A file of every policy: one value when all agree."""
     values = {
         path.split("/")[-2].removeprefix("policy"): text
-        for path in files.paths(f"{_CPU}/cpufreq/policy*/{name}")
+        for path in files.paths(f"{CPU}/cpufreq/policy*/{name}")
         if (text := line_of(files, path).value) is not None
     }
-    if values or files.paths(f"{_CPU}/cpufreq/policy*"):
-        return agreed(values, f"/{_CPU}/cpufreq/policy*/{name}: no such file")
+    if values or files.paths(f"{CPU}/cpufreq/policy*"):
+        return agreed(values, f"/{CPU}/cpufreq/policy*/{name}: no such file")
     # Kernels before 4.3 and some copies have the folder of each processor only.
-    found = line_of(files, f"{_CPU}/cpu0/cpufreq/{name}")
-    return found if found.value is not None else Found(because=_NO_DRIVER)
+    found = line_of(files, f"{CPU}/cpu0/cpufreq/{name}")
+    return found if found.value is not None else Found(because=NO_POLICY)
 
 
 def driver(files: FileTree) -> Found:
@@ -81,30 +79,12 @@ def turbo(files: FileTree) -> Found:
     return in_words(turbo_off(files), lambda text: {"0": "on", "1": "off"}.get(text, text))
 
 
-def base_khz(files: FileTree) -> int | None:
-    """The clock without turbo, where the driver tells; of the first policy."""
-    for name in ("base_frequency", "amd_pstate_nominal_freq"):
-        for path in files.paths(f"{_CPU}/cpufreq/policy*/{name}")[:1]:
-            return line_of(files, path).number
-    for path in files.paths(f"{_CPU}/cpu*/acpi_cppc/nominal_freq")[:1]:
-        megahertz = line_of(files, path).number
-        return megahertz * 1000 if megahertz else None
-    return None
-
-
-def highest_khz(files: FileTree) -> int | None:
-    """The highest clock of the hardware; of the first policy."""
-    for path in files.paths(f"{_CPU}/cpufreq/policy*/cpuinfo_max_freq")[:1]:
-        return line_of(files, path).number
-    return None
-
-
 def _range(lowest: str, highest: str) -> Reader:
     """Two files of every policy as one range."""
 
     def read_range(files: FileTree) -> Found:
         ranges: dict[str, str] = {}
-        for path in files.paths(f"{_CPU}/cpufreq/policy*/{lowest}"):
+        for path in files.paths(f"{CPU}/cpufreq/policy*/{lowest}"):
             folder = path.rsplit("/", 1)[0]
             pair = line_of(files, path).value, line_of(files, f"{folder}/{highest}").value
             try:
@@ -112,7 +92,7 @@ def _range(lowest: str, highest: str) -> Reader:
             except ValueError:
                 shown = f"{pair[0]} to {pair[1]} (no clocks)"
             ranges[folder.rsplit("policy", 1)[1]] = shown
-        return agreed(ranges, _NO_DRIVER)
+        return agreed(ranges, NO_POLICY)
 
     return read_range
 
@@ -121,32 +101,37 @@ def _now(files: FileTree) -> Found:
     """The slowest and the fastest processor at this moment, as the driver sees them."""
     numbers = [
         number
-        for path in files.paths(f"{_CPU}/cpufreq/policy*/scaling_cur_freq")
+        for path in files.paths(f"{CPU}/cpufreq/policy*/scaling_cur_freq")
         if (number := line_of(files, path).number) is not None
     ]
     if not numbers:
-        return Found(because=_NO_DRIVER)
+        return Found(because=NO_POLICY)
     clocks = dict.fromkeys((ghz(str(min(numbers))), ghz(str(max(numbers)))))
     return Found(value=" to ".join(clocks))
 
 
 def _base(files: FileTree) -> Found:
-    khz = base_khz(files)
-    return Found(value=ghz(str(khz))) if khz else Found(because="the driver does not tell it")
+    clocks: dict[str, str] = {}
+    for policy in policies(files):
+        clock = base_clock(files, policy)
+        if clock is not None:
+            shown = ghz(str(clock.khz)) + (", a guess: the highest one" if clock.guessed else "")
+            clocks[policy.rsplit("policy", 1)[1]] = shown
+    return agreed(clocks, NO_POLICY)
 
 
 def _bias(files: FileTree) -> Found:
     values = {
         path.split("/")[-3].removeprefix("cpu"): text
-        for path in files.paths(f"{_CPU}/cpu*/power/energy_perf_bias")
+        for path in files.paths(f"{CPU}/cpu*/power/energy_perf_bias")
         if (text := line_of(files, path).value) is not None
     }
-    return agreed(values, f"/{_CPU}/cpu*/power/energy_perf_bias: no such file")
+    return agreed(values, f"/{CPU}/cpu*/power/energy_perf_bias: no such file")
 
 
 def _mode(files: FileTree) -> Found:
-    found = line_of(files, f"{_CPU}/intel_pstate/status")
-    return found if found.value is not None else line_of(files, f"{_CPU}/amd_pstate/status")
+    found = line_of(files, f"{CPU}/intel_pstate/status")
+    return found if found.value is not None else line_of(files, f"{CPU}/amd_pstate/status")
 
 
 READERS: Final[dict[str, Reader]] = {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.machine import Fact
 from torchyard.machine.facts.reading import Reader, agreed, facts_of, line_of, of_file
 from torchyard.machine.file_tree import FileTree, Found
+from torchyard.machine.idle_state import idle_states
 from torchyard.machine.knob import Machine
 
-__all__ = ["DEVICE", "SECTION", "IdleState", "idle_states", "read"]
+__all__ = ["DEVICE", "SECTION", "read"]
 
 SECTION: Final = "idle"
 _CPU: Final = "sys/devices/system/cpu"
@@ -19,56 +19,36 @@ DEVICE: Final = "dev/cpu_dma_latency"
 _NO_STATES: Final = f"/{_CPU}/cpu*/cpuidle: no idle driver, or the hypervisor idles for us"
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdleState:
-    """One idle state, on all processors together."""
-
-    name: str
-    latency_us: int
-    """How long waking from it takes."""
-    disabled: bool
-    """On every processor that has it."""
-
-
 def read(machine: Machine) -> tuple[Fact, ...]:
     """The section."""
     return facts_of(SECTION, READERS, machine.files)
 
 
-def idle_states(files: FileTree) -> tuple[IdleState, ...]:
-    """Every state by name, lightest first."""
+def _by_name(files: FileTree) -> dict[str, tuple[int, bool]]:
+    """State -> (how long waking takes, whether it is disabled everywhere), lightest first."""
     found: dict[str, tuple[int, bool]] = {}
-    for path in files.paths(f"{_CPU}/cpu*/cpuidle/state*/name"):
-        folder = path.rsplit("/", 1)[0]
-        name = line_of(files, path).value or folder.rsplit("/", 1)[1]
-        latency_us = line_of(files, f"{folder}/latency").number or 0
-        disabled = line_of(files, f"{folder}/disable").number == 1
-        before = found.get(name, (latency_us, True))
-        found[name] = (max(latency_us, before[0]), disabled and before[1])
-    states = (
-        IdleState(name=name, latency_us=latency_us, disabled=disabled)
-        for name, (latency_us, disabled) in found.items()
-    )
-    return tuple(sorted(states, key=lambda state: state.latency_us))
+    for state in idle_states(files):
+        disabled = line_of(files, f"{state.folder}/disable").number == 1
+        latency_us, before = found.get(state.name, (state.latency_us, True))
+        found[state.name] = (max(latency_us, state.latency_us), disabled and before)
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 def _states(files: FileTree) -> Found:
-    states = idle_states(files)
-    if not states:
-        return Found(because=_NO_STATES)
-    return Found(
-        value=", ".join(
-            f"{state.name} {state.latency_us} us" + (" (disabled)" if state.disabled else "")
-            for state in states
-        )
-    )
+    shown = [
+        f"{name} {latency_us} us" + (" (disabled)" if disabled else "")
+        for name, (latency_us, disabled) in _by_name(files).items()
+    ]
+    return Found(value=", ".join(shown)) if shown else Found(because=_NO_STATES)
 
 
 def _deepest(files: FileTree) -> Found:
-    allowed = [state for state in idle_states(files) if not state.disabled]
-    if not allowed:
-        return Found(because=_NO_STATES)
-    return Found(value=f"{allowed[-1].name}, {allowed[-1].latency_us} us to wake")
+    allowed = [
+        f"{name}, {latency_us} us to wake"
+        for name, (latency_us, disabled) in _by_name(files).items()
+        if not disabled
+    ]
+    return Found(value=allowed[-1]) if allowed else Found(because=_NO_STATES)
 
 
 def _limits(files: FileTree) -> Found:

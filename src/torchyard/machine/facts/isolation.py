@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from torchyard.core.machine import Fact
-from torchyard.machine.facts.boot_line import boot_values, noise_words
+from torchyard.machine.facts.boot_words import boot_values, noise_words
 from torchyard.machine.facts.reading import (
     Reader,
     facts_of,

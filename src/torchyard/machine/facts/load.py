@@ -16,7 +16,6 @@ __all__ = [
     "pressure_share",
     "processor_times",
     "read",
-    "waited_us",
 ]
 
 SECTION: Final = "load"
@@ -38,14 +37,6 @@ def pressure_share(files: FileTree, resource: str) -> float | None:
     """Which part of the last ten seconds somebody waited for a resource."""
     try:
         return float(_pressure(files, resource)["avg10"]) / 100
-    except (KeyError, ValueError):
-        return None
-
-
-def waited_us(files: FileTree, resource: str) -> int | None:
-    """Since boot, the time in which somebody waited for a resource."""
-    try:
-        return int(_pressure(files, resource)["total"])
     except (KeyError, ValueError):
         return None
 

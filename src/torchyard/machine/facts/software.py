@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from torchyard.core.machine import Fact
+from torchyard.errors import TorchyardError
 from torchyard.machine.facts.reading import Reader, as_fact, as_found, facts_of, line_of
 from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
+from torchyard.machine.programs import find_program, run_program
 
 __all__ = ["ALLOCATORS", "OPENMP", "SECTION", "find_libraries", "program_version", "read"]
 
@@ -76,26 +76,14 @@ def program_version(files: FileTree, name: str) -> Found:
     """What a program of `PROGRAMS` says it is, and where it is."""
     if not files.live:
         return Found(because="this is a copy: programs are not asked")
-    path = shutil.which(name)
-    if path is None:
-        return Found(because=f"there is no {name} on PATH")
     try:
-        done = subprocess.run(
-            [path, "--version"],
-            capture_output=True,
-            timeout=_ANSWER_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return Found(because=f"{path} --version: {error}")
-    text = (done.stdout + done.stderr).decode(errors="replace").strip()
+        text = run_program(files, name, "--version", limit_s=_ANSWER_LIMIT_S)
+    except TorchyardError as error:
+        return Found(because=error.what)
     match = re.search(PROGRAMS[name], text)
     if match is None:
-        first = text.splitlines()[0][:100] if text else "nothing"
-        return Found(because=f"{path} --version ended with {done.returncode} and said {first!r}")
-    return Found(value=f"{match[1]} ({path})")
+        return Found(because=f"`{name} --version` says no version: {text.strip()[:80]!r}")
+    return Found(value=f"{match[1]} ({find_program(files, name)})")
 
 
 def _is_one(file_name: str, names: tuple[str, ...]) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.machine import Fact
+from torchyard.machine.core_choice import Topology
 from torchyard.machine.facts.reading import Reader, facts_of, in_words, line_of, or_none
 from torchyard.machine.file_tree import FileTree, Found, cpu_list, cpus_of_list
 from torchyard.machine.knob import Machine
 
-__all__ = ["SECTION", "Core", "cores", "nodes", "online", "read", "smt", "smt_active"]
+__all__ = ["SECTION", "read", "smt"]
 
 SECTION: Final = "topology"
 _CPU: Final = "sys/devices/system/cpu"
@@ -26,38 +26,12 @@ _SMT_WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Core:
-    """One core that has a processor online."""
-
-    socket: str
-    processors: tuple[int, ...]
-    """Its hardware threads that are online."""
-
-
 def read(machine: Machine) -> tuple[Fact, ...]:
     """The section."""
     return facts_of(SECTION, READERS, machine.files)
 
 
-def online(files: FileTree) -> tuple[int, ...]:
-    """Processors that are online; nothing when that cannot be read."""
-    return or_none(files.read(f"{_CPU}/online"))
-
-
-def cores(files: FileTree) -> tuple[Core, ...]:
-    """Cores in the order of their first processor; those without a topology file are left out."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for cpu in online(files):
-        folder = f"{_CPU}/cpu{cpu}/topology"
-        siblings = files.read(f"{folder}/thread_siblings_list").value
-        if siblings is not None:
-            socket = line_of(files, f"{folder}/physical_package_id").value or "0"
-            found.setdefault((socket, siblings), []).append(cpu)
-    return tuple(Core(socket=socket, processors=tuple(cpus)) for (socket, _), cpus in found.items())
-
-
-def nodes(files: FileTree) -> dict[int, tuple[int, ...]]:
+def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
     """NUMA nodes with their processors; nodes of memory only have none."""
     return {
         node: or_none(files.read(f"{_NODE}/node{node}/cpulist"))
@@ -68,12 +42,6 @@ def nodes(files: FileTree) -> dict[int, tuple[int, ...]]:
 def smt(files: FileTree) -> Found:
     """The kernel's word for simultaneous multithreading."""
     return line_of(files, f"{_CPU}/smt/control")
-
-
-def smt_active(files: FileTree) -> bool:
-    """Whether two processors that are online share a core."""
-    said = line_of(files, f"{_CPU}/smt/active").value
-    return said == "1" if said else any(len(core.processors) > 1 for core in cores(files))
 
 
 def _processors(files: FileTree) -> Found:
@@ -90,14 +58,16 @@ def _processors(files: FileTree) -> Found:
 
 
 def _cores(files: FileTree) -> Found:
-    every = cores(files)
-    if not every:
-        return Found(because=f"/{_CPU}/cpu*/topology has no list of siblings")
-    sockets = len({core.socket for core in every})
-    threads = max(len(core.processors) for core in every)
-    return Found(
-        value=f"{len(every)} in {_count(sockets, 'socket')}, {_count(threads, 'thread')} per core"
-    )
+    physical = Topology.read(files).physical
+    if not physical or not files.exists(f"{_CPU}/cpu{physical[0][0]}/topology"):
+        return Found(because=f"/{_CPU}/cpu*/topology is missing")
+    sockets = {
+        line_of(files, f"{_CPU}/cpu{core[0]}/topology/physical_package_id").value
+        for core in physical
+    }
+    threads = max(len(core) for core in physical)
+    shown = f"{len(physical)} in {_count(len(sockets), 'socket')}"
+    return Found(value=f"{shown}, {_count(threads, 'thread')} per core")
 
 
 def _smt(files: FileTree) -> Found:
@@ -106,7 +76,7 @@ def _smt(files: FileTree) -> Found:
 
 
 def _nodes(files: FileTree) -> Found:
-    every = nodes(files)
+    every = _nodes_with_processors(files)
     if not every:
         return files.read(f"{_NODE}/online") if not files.exists(_NODE) else Found(because="none")
     shown = ", ".join(
@@ -117,7 +87,7 @@ def _nodes(files: FileTree) -> Found:
 
 def _caches(files: FileTree) -> Found:
     """Those of the first processor that is online: others are the same on nearly all machines."""
-    first = next(iter(online(files)), 0)
+    first = next(iter(Topology.read(files).online), 0)
     shown: list[str] = []
     for folder in files.paths(f"{_CPU}/cpu{first}/cache/index*"):
         level, kind, size = (
