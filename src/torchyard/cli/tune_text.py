@@ -105,7 +105,7 @@ def restored_json(restored: Restored) -> dict[str, Any]:
 
 
 def _where(item: SettingReturn) -> str:
-    return f"{item.setting.knob} (/{item.setting.place})"
+    return f"{item.setting.knob} ({item.setting.where})"
 
 
 def _changes(tuned: Tuned, state: KnobState) -> Iterator[SettingChange]:
@@ -144,7 +144,7 @@ def _values(change: SettingChange) -> str:
 
 def _places(group: list[SettingChange]) -> str:
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"/{group[0].setting.place}{more}"
+    return f"{group[0].setting.where}{more}"
 
 
 def _alike(changes: Iterable[SettingChange]) -> Iterator[list[SettingChange]]:

@@ -113,6 +113,12 @@ class Setting:
     """None: not changed by us, but lost when something else changes, so it is put back, too."""
 
     @property
+    def where(self) -> str:
+        """The place as a person reads it: paths begin with a slash."""
+        is_path = self.place.startswith(("proc/", "sys/", "dev/"))
+        return f"/{self.place}" if is_path else self.place
+
+    @property
     def changes(self) -> bool:
         """Whether there is something to write."""
         return self.wanted is not None and self.wanted != self.found

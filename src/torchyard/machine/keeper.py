@@ -6,7 +6,8 @@ without a word means that the owner is gone. Until it is done it holds the owner
 
 Lines from the owner: {"say": "done"}, the owner has put everything back itself; {"say": "hold",
 "settings": [...]}, write settings that last as long as a process; {"say": "stay"}, hold them until
-SIGTERM. It says "ready" when it could restore, and answers `hold` with the results.
+SIGTERM and let others have the lock. It says "ready" when it could restore, answers `hold` with the
+results, and "staying".
 
 Must not need anything but the standard library and this package, and must be able to restore
 without loading anything more: the owner may be killed because memory is short.
@@ -52,6 +53,7 @@ def main(root: str, folder: str, lock_fd: str) -> int:
             _say({"results": _hold(machine, message["settings"])})
         elif message["say"] == "stay":
             os.close(int(lock_fd))
+            _say({"say": "staying"})
             signal.sigwait({signal.SIGTERM})
             return 0
     try:

@@ -66,6 +66,7 @@ class KeeperLink:
         """Leave it behind with what it holds; what identifies it."""
         owner = owner_of(self._process.pid)
         self._tell({"say": "stay"})
+        self._answer(_ANSWER_S)  # from here on others can restore
         self._close_pipes()
         # It is to outlive this process: nobody will wait for it, and Popen must not complain.
         self._process.returncode = 0

@@ -241,7 +241,7 @@ class Tuning:
             )
         self.before = restore_journal(self.machine, self._folder, self._knobs)
         if self.before is not None and not self.before.complete:
-            missing = ", ".join(f"/{item.setting.place}" for item in self.before.missing)
+            missing = ", ".join(f"{item.setting.where}" for item in self.before.missing)
             raise StepFailed(
                 f"what an earlier tune changed cannot be put back: {missing}",
                 why=f"{self.before.missing[0].reason} ({text.who})",

@@ -130,17 +130,17 @@ def _said_short(change: SettingChange) -> str:
 
 
 def _said(change: SettingChange) -> str:
-    return f"{change.setting.knob} (/{change.setting.place}): {change.reason}"
+    return f"{change.setting.knob} ({change.setting.where}): {change.reason}"
 
 
 def _not_back(restored: Restored) -> list[str]:
     lines = [
-        f"/{item.setting.place} could not be put back to {item.setting.found!r}: {item.reason}; "
+        f"{item.setting.where} could not be put back to {item.setting.found!r}: {item.reason}; "
         f"try {_RESTORE}"
         for item in restored.missing
     ]
     lines += [
-        f"somebody else changed /{item.setting.place} to {item.meanwhile!r} meanwhile"
+        f"somebody else changed {item.setting.where} to {item.meanwhile!r} meanwhile"
         for item in restored.settings
         if item.meanwhile and not restored.rebooted
     ]
