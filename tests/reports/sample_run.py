@@ -14,6 +14,7 @@ from torchyard.core.comparison import (
     Comparison,
     Estimate,
     Failure,
+    GuardSummary,
     Interval,
     VariantMetrics,
     Verdict,
@@ -56,6 +57,12 @@ MACHINE: dict[str, object] = {
     "governor": "unavailable, because /sys is not readable",
     "kernel": "6.1.0",
 }
+
+GUARDS: tuple[dict[str, str], ...] = (
+    {"run-queue wait": "", "steal": "", "temperature": "there is no sensor"},
+    {"run-queue wait": "", "steal": "/proc/stat is gone", "temperature": "there is no sensor"},
+)
+"""Of the first launch and of the second."""
 
 
 def estimate(
@@ -115,6 +122,12 @@ COMPARISONS = (
         shared_process=True,
         elapsed_s=48.0,
         timed_share=0.82,
+        guards=GuardSummary(
+            blocks=64,
+            dirty=10,
+            reasons=(("waited for a core", 8), ("core slowed down", 4)),
+            temperature_c=(41.0, 48.5),
+        ),
     ),
     Comparison(
         workload=ATTENTION,
@@ -224,7 +237,7 @@ def blocks_of(comparison: Comparison, seed: int) -> list[Block]:
     for launch in range(found.launches):
         shift = rng.gauss(0, found.launch_sd or 0.0)
         for round_ in range(4):
-            dirty = ("run-queue wait",) if dirty_left > 0 and round_ == 3 else ()
+            dirty = ("waited for a core",) if dirty_left > 0 and round_ == 3 else ()
             dirty_left -= bool(dirty)
             ratio = found.speedup * math.exp(shift + rng.gauss(0, 0.004))
             for position, variant in enumerate((comparison.baseline, comparison.candidate)):
@@ -240,7 +253,7 @@ def blocks_of(comparison: Comparison, seed: int) -> list[Block]:
                         samples_ns=(time_ns,) * 3,
                         started_ns=round_ * 10**9,
                         wall_ns=3 * 10**6,
-                        guard=GuardReading(cpu_ns=3 * 10**6),
+                        guard=GuardReading(cpu_ns=3 * 10**6, cpu_temperature_c=41.0 + launch),
                         dirty=dirty if position == 1 else (),
                     )
                 )
@@ -258,6 +271,8 @@ def write_run(
         machine=MACHINE,
     )
     writer.add_target("nightly", {"torch": "2.9.0", "python": "3.12.1", "threads": 2})
+    for launch in range(2):
+        writer.add_launch({"workload": MATMUL.label, "launch": launch, "guards": GUARDS[launch]})
     for seed, comparison in enumerate(comparisons):
         writer.add_blocks(comparison.workload, blocks_of(comparison, seed))
         writer.add_comparison(comparison)

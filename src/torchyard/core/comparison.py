@@ -17,6 +17,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "Failure",
+    "GuardSummary",
     "Interval",
     "Scope",
     "VariantMetrics",
@@ -150,6 +151,19 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardSummary:
+    """How many blocks of a comparison were disturbed, and by what."""
+
+    blocks: int = 0
+    """Of both variants; 0 when it was not counted."""
+    dirty: int = 0
+    reasons: tuple[tuple[str, int], ...] = ()
+    """Each reason with its number of blocks, most frequent first; a block can have several."""
+    temperature_c: tuple[float, float] | None = None
+    """Lowest and highest of the processor."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """One row of the table."""
 
@@ -166,4 +180,5 @@ class Comparison:
     elapsed_s: float = 0.0
     timed_share: float | None = None
     """Share of the measuring time that was spent inside timed blocks."""
+    guards: GuardSummary = field(default_factory=GuardSummary)
     notes: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from torchyard.core.comparison import (
 from torchyard.core.study import Budget
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
+from torchyard.measure.guard_summary import summarize_guards
 from torchyard.measure.pairs import PairedLaunches, pair_blocks
 from torchyard.measure.preparation import Knowledge
 from torchyard.stats.estimate import estimate
@@ -111,6 +112,7 @@ def make_comparison(
         shared_process=baseline.process_key == candidate.process_key,
         elapsed_s=spent.elapsed_s,
         timed_share=spent.timed_share,
+        guards=summarize_guards(blocks, baseline.name, candidate.name),
         notes=tuple(notes),
     )
 

@@ -65,6 +65,11 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "launches": estimate.launches if estimate else None,
         "pairs": estimate.pairs if estimate else None,
         "pairs_dropped": estimate.pairs_dropped if estimate else None,
+        "blocks": comparison.guards.blocks or None,
+        "blocks_dirty": comparison.guards.dirty if comparison.guards.blocks else None,
+        "dirty_reasons": ", ".join(
+            f"{reason} {count}" for reason, count in comparison.guards.reasons
+        ),
         "minimum_detectable": estimate.minimum_detectable if estimate else None,
         "time_needed_s": estimate.time_needed_s if estimate else None,
         **_side("baseline", comparison.baseline_metrics),

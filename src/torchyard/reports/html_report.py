@@ -7,11 +7,8 @@ in `charts.py` and `templates/charts.html.j2`. Loads jinja2 when a page is made.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +17,11 @@ from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
 from torchyard.core.units import format_bytes, format_flops
 from torchyard.reports.charts import numbers_of, speedup_axis
 from torchyard.reports.fact_rows import fact_rows
+from torchyard.reports.guard_text import blocks_text, guard_rows, temperature_text
+from torchyard.reports.html_page import asset, fingerprint, template_engine
 from torchyard.reports.launch_effects import blocks_by_workload, effects_of
 from torchyard.reports.method_text import method_sentences
-from torchyard.reports.plain_text import one_line, plain_lines, without_controls
+from torchyard.reports.plain_text import one_line, plain_lines
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.summary import verdict_counts
 from torchyard.reports.wording import (
@@ -55,7 +54,7 @@ _STATES = {
 def to_html(run: Run) -> str:
     """The whole page."""
     blocks = blocks_by_workload(run)
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("report.js")
     budget = run.study.budget
     return (
         _environment()
@@ -77,49 +76,25 @@ def to_html(run: Run) -> str:
             method=method_sentences(run.study),
             command=shlex.join(str(word) for word in run.info.get("command") or ()),
             machine=fact_rows(run.info.get("machine") or {}),
+            guards=guard_rows(run),
             targets=[
                 (one_line(str(name)), fact_rows(facts))
                 for name, facts in (run.info.get("targets") or {}).items()
             ],
             style=style,
             script=script,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
+            style_hash=fingerprint(style),
+            script_hash=fingerprint(script),
         )
     )
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    def finalize(value: object) -> object:
-        return without_controls(value) if type(value) is str else value
-
-    environment = Environment(
-        loader=PackageLoader("torchyard.reports", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_engine()
     environment.filters["number"] = number_text
-    # Our own style and script, read from the package: the only text that is not escaped.
-    environment.filters["ours"] = Markup
     environment.globals["mark"] = lambda verdict: MARKS[verdict]
     environment.globals["title_of"] = title_of
     return environment
-
-
-def _asset(name: str) -> str:
-    return (files("torchyard.reports") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """The form in which a page's security policy names the one script it allows."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _warning(run: Run) -> str:
@@ -163,6 +138,8 @@ def _row(
         "plotted": bool(numbers_of(comparison)),
         "axis": speedup_axis([*numbers_of(comparison), *effects.speedups]),
         "effects": effects,
+        "blocks": blocks_text(effects.guards) if effects.guards.blocks else "",
+        "temperature": temperature_text(effects.guards),
         "accuracy": accuracy_text(comparison.accuracy),
         "sides": _side_rows(comparison.baseline_metrics, comparison.candidate_metrics),
         "failure": failure_text(failure) if failure else "",

@@ -7,6 +7,7 @@ import math
 from typing import Any, Final
 
 from torchyard.core.records import encode
+from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.summary import verdict_counts
 from torchyard.results.run_reader import Run
@@ -48,6 +49,7 @@ def to_json(run: Run) -> str:
         ],
         "study": encode(run.study),
         "machine": run.info.get("machine"),
+        "guards": dict(guard_rows(run)),
         "targets": run.info.get("targets"),
     }
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""What each launch said by itself, and why pairs were dropped: for charts and details.
+"""What each launch said by itself, and what disturbed blocks and pairs: for charts and details.
 
 Takes the very pairs of the estimate and shows them; it decides nothing.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from torchyard.core.block import Block
-from torchyard.core.comparison import Comparison
+from torchyard.core.comparison import Comparison, GuardSummary
+from torchyard.measure.guard_summary import summarize_guards
 from torchyard.measure.pairs import pair_blocks
 from torchyard.reports.plain_text import one_line
 from torchyard.results.run_reader import Run
@@ -26,6 +27,8 @@ class LaunchEffects:
 
     speedups: tuple[float, ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()
+    guards: GuardSummary = field(default_factory=GuardSummary)
+    """From the blocks, so that runs older than the count have it, too."""
 
 
 def blocks_by_workload(run: Run) -> dict[str, list[Block]]:
@@ -39,10 +42,10 @@ def blocks_by_workload(run: Run) -> dict[str, list[Block]]:
 
 def effects_of(comparison: Comparison, blocks: Mapping[str, Sequence[Block]]) -> LaunchEffects:
     """The comparison's launches, from the blocks of its two variants."""
-    pairs = pair_blocks(
-        blocks.get(comparison.workload.label, ()), comparison.baseline, comparison.candidate
-    )
+    own = blocks.get(comparison.workload.label, ())
+    pairs = pair_blocks(own, comparison.baseline, comparison.candidate)
     return LaunchEffects(
         speedups=tuple(math.exp(median(launch)) for launch in pairs.medians if launch),
         dropped=tuple((one_line(reason), count) for reason, count in pairs.reasons),
+        guards=summarize_guards(own, comparison.baseline, comparison.candidate),
     )

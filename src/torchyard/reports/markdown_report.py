@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from torchyard.reports.guard_text import blocks_text, unread_guards
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.summary import counts_text, mean_text
@@ -67,10 +68,16 @@ def to_markdown(run: Run) -> str:
             and (notes := notes_of(item, precision_goal=run.study.budget.precision_goal))
         ],
     }
+    disturbed = [(item, blocks_text(item.guards)) for item in run.comparisons if item.guards.dirty]
+    sections["Disturbed blocks"] = disturbed
     for heading, items in sections.items():
         if items:
             lines += ["", f"**{heading}**", ""]
             lines += [f"- {_escape(title_of(item))}: {_escape(text)}" for item, text in items]
+    unread = unread_guards(run)
+    if unread:
+        lines += ["", "**Guards that did not read**", ""]
+        lines += [f"- {_escape(name)}: {_escape(text)}" for name, text in unread]
     return "\n".join(lines) + "\n"
 
 

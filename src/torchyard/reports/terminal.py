@@ -12,6 +12,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from torchyard.core.comparison import Comparison, Verdict
+from torchyard.reports.guard_text import disturbed_lines, unread_guards
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.summary import summary_lines
 from torchyard.reports.wording import (
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["comparison_table", "summary_lines", "to_text"]
+__all__ = ["comparison_table", "guard_lines", "summary_lines", "to_text"]
 
 _ONE_LINE_WIDTH: Final = 110
 _TEXT_WIDTH: Final = 120
@@ -74,7 +75,22 @@ def to_text(run: Run) -> str:
     console.print(comparison_table(run.comparisons, precision_goal=run.study.budget.precision_goal))
     for line in summary_lines(run.comparisons, confidence=1 - run.study.budget.alpha):
         console.print(line, soft_wrap=True)
+    for line in guard_lines(run):
+        console.print(line, soft_wrap=True)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def guard_lines(run: Run) -> list[str]:
+    """Below the summary: what disturbed blocks, and which guards did not read."""
+    sections = {
+        "disturbed blocks:": disturbed_lines(run.comparisons),
+        "guards that did not read:": [f"{name}: {text}" for name, text in unread_guards(run)],
+    }
+    return [
+        line
+        for heading, lines in sections.items()
+        for line in ([heading, *(f"  {line}" for line in lines)] if lines else [])
+    ]
 
 
 class ComparisonTable:

@@ -5,11 +5,12 @@ core by what it computes (wide vector instructions lower the clock of some proce
 and that belongs to its time. It begins anew with each launch, because the two sides of a pair run at
 the same clock as long as it does not change within the launch.
 
-The limit follows the machine. On a virtual machine of two Neoverse-N1 cores that was fully busy the
-slower probe of a block was at most 0.5 % above the level, in 160 blocks: there a clock that falls by
-5 % is seen. On one of 16 cores of a shared Xeon the clock changes by 10 % and back within
-milliseconds; 31 to 42 of 100 blocks had a probe that was 5 % slow, and their times were not slower
-than those of the others. A probe says nothing there unless it strays by more than is usual.
+The limit follows the machine (`benchmarks/guard_cost.py`). On a fully busy virtual machine of two
+Neoverse-N1 cores the slower probe of a block was at most 0.5 % above the level in 190 blocks: there
+a clock that falls by 5 % is seen and nothing else is. On one of 16 cores of a shared Xeon the clock
+goes up and down by 10 % within milliseconds. Beside 24 to 55 of 100 blocks a probe was 5 % slow, and
+without those blocks times scattered hardly less (17.1 and 15.6 %, 11.3 and 8.0 %, 8.2 and 7.5 %, 11.9
+and 11.9 % with four workloads); by the limit that follows, 2 to 5 of 100 are dirty.
 """
 
 from __future__ import annotations
