@@ -8,8 +8,8 @@ from torchyard.core.audit import Audit, AuditChange
 from torchyard.reports.audit_charts import WIDTH, blocks_chart, curve_chart, launches_chart
 from torchyard.reports.audit_wording import (
     change_rows,
-    disturbance_text,
     number_rows,
+    seen_text,
     share_text,
     slower_text,
     verdict_sentence,
@@ -43,8 +43,7 @@ def audit_page(
             curve=curve_chart(audit),
             disturbances=[
                 {
-                    "text": disturbance_text(one),
-                    "kind": one_line(one.kind),
+                    "text": seen_text(one),
                     "share": share_text(one),
                     "slower": slower_text(one),
                     "advice": one_line(one.advice),

@@ -32,10 +32,12 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
     lines.append("")
     if audit.disturbances:
         lines.append("What disturbed it (seen at the same time; not proven to be the cause):")
+        said: set[str] = set()
         for disturbance in audit.disturbances:
             lines += _wrapped(disturbance_text(disturbance), width, first="  - ", rest="    ")
-            if disturbance.advice:
+            if disturbance.advice and disturbance.advice not in said:
                 lines += _wrapped(disturbance.advice, width, first="      ", rest="      ")
+            said.add(disturbance.advice)
     else:
         lines.append("Nothing was seen that disturbed it.")
     for name, text in audit.watched:

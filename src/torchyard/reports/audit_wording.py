@@ -26,6 +26,7 @@ __all__ = [
     "number_rows",
     "percent_interval",
     "resolvable_text",
+    "seen_text",
     "share_text",
     "slower_text",
     "spread_text",
@@ -34,6 +35,7 @@ __all__ = [
 
 SHOWN_MINUTES: Final = (1, 5, 30)
 _WHOLE_CORE: Final = 1.0
+_AS_LONG: Final = 0.005
 
 
 def verdict_sentence(audit: Audit) -> str:
@@ -101,6 +103,14 @@ def drift_text(drift: Drift | None) -> str:
 
 def disturbance_text(disturbance: Disturbance) -> str:
     """`process cc1plus took 93% of a core, beside 88% of the blocks; those took 12.0% longer`."""
+    seen = seen_text(disturbance)
+    said = f"{seen}, beside {share_text(disturbance)} of the blocks"
+    slower = slower_text(disturbance)
+    return f"{said}; those took {slower}" if slower else said
+
+
+def seen_text(disturbance: Disturbance) -> str:
+    """`process cc1plus took 93% of a core`."""
     what = one_line(disturbance.what)
     amount = _amount_text(disturbance)
     subject = {
@@ -113,9 +123,7 @@ def disturbance_text(disturbance: Disturbance) -> str:
         subject, verb = what, f"was {one_line(disturbance.kind)}"
     if disturbance.kind in ("page moves", "swap"):
         subject, verb = "the kernel", f"counted {what}:"
-    said = f"{subject} {verb} {amount}, beside {share_text(disturbance)} of the blocks"
-    slower = slower_text(disturbance)
-    return f"{said}; those took {slower}" if slower else said
+    return f"{subject} {verb} {amount}"
 
 
 def share_text(disturbance: Disturbance) -> str:
@@ -127,6 +135,8 @@ def slower_text(disturbance: Disturbance) -> str:
     """`12.0% longer`; empty when it is not known."""
     if disturbance.slower is None:
         return ""
+    if abs(disturbance.slower) < _AS_LONG:
+        return "as long as others"
     word = "longer" if disturbance.slower >= 0 else "less"
     return f"{format_percent(abs(disturbance.slower))} {word}"
 

@@ -37,8 +37,8 @@ from torchyard.workflow.audit_findings import Measured, audit_of
 __all__ = ["AuditPlan", "AuditRun"]
 
 KERNEL: Final = Workload(suite="kernels", name="layered-mlp", parameters=(("layers", 10),))
-"""About a millisecond on one core of a Neoverse-N1; two megabytes of weights, so that caches and
-pages matter as they do in larger programs."""
+"""1.3 ms with one thread on a Neoverse-N1; two megabytes of weights, so that caches and pages matter
+as they do in larger programs."""
 ONE: Final = "one"
 OTHER: Final = "other"
 LONGEST_LAUNCH_S: Final = 2.0

@@ -17,7 +17,7 @@ from torchyard.machine.lookout.source import Disturber
 
 __all__ = ["find_disturbances"]
 
-MOST_SHOWN: Final = 12
+MOST_SHOWN: Final = 8
 LEAST_SHARE: Final = 0.05
 """Beside fewer blocks, and below its limit on average, somebody is not mentioned."""
 FEWEST_BLOCKS: Final = 8
