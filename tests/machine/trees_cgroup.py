@@ -32,6 +32,9 @@ def cgroup_v1_files(cpus: tuple[int, ...], nodes: int) -> Files:
         "proc/cgroups": "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
         "cpuset\t1\t3\t1\ncpu\t2\t60\t1\ncpuacct\t2\t60\t1\nmemory\t3\t90\t1\n"
         "freezer\t4\t3\t1\npids\t5\t70\t1\n",
+        "proc/1/cgroup": "1:cpuset:/\n6:name=systemd:/init.scope\n",
+        "proc/2/cgroup": "1:cpuset:/\n6:name=systemd:/\n",
+        "proc/700/cgroup": "1:cpuset:/\n6:name=systemd:/system.slice/irqbalance.service\n",
     }
     mems = cpu_list(tuple(range(nodes)))
     for folder, own in {"": cpus, "/docker": cpus, path: half}.items():
@@ -80,6 +83,9 @@ def cgroup_v2_files(
         f"cgroup2 /{ROOT} cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0\n",
         "proc/cgroups": "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
         "cpuset\t0\t90\t1\ncpu\t0\t90\t1\nmemory\t0\t90\t1\npids\t0\t90\t1\n",
+        "proc/1/cgroup": "0::/init.scope\n",
+        "proc/2/cgroup": "0::/\n",
+        "proc/700/cgroup": "0::/system.slice/irqbalance.service\n",
     }
     files |= _named(
         "",

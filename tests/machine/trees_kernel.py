@@ -140,7 +140,7 @@ def _interrupts(processor: Processor, devices: tuple[str, ...]) -> Files:
         table.append(f"{number:>3}: {counts}  PCI-MSI  {number}-edge  {name}")
         folder = f"proc/irq/{number}"
         files[f"{folder}/smp_affinity"] = everything
-        files[f"{folder}/smp_affinity_list"] = cpu_list(cpus) + "\n"
+        files[f"{folder}/smp_affinity_list"] = cpu_list(processor.present) + "\n"
         files[f"{folder}/effective_affinity"] = processor.mask(own)
         files[f"{folder}/effective_affinity_list"] = cpu_list(own) + "\n"
         files[f"{folder}/affinity_hint"] = processor.mask(())

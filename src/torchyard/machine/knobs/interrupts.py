@@ -7,10 +7,11 @@ are read-only, or the write is refused with EIO (newer kernels: EPERM, seen on 6
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
-from torchyard.core.machine import Setting, Wish
+from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import NotAllowed
 from torchyard.machine.file_knob import FileKnob, Wants
 from torchyard.machine.file_tree import FileTree, WriteRefused, cpu_mask, cpus_of_mask
@@ -22,14 +23,19 @@ __all__ = ["KNOB", "mask_text", "same_mask"]
 DEFAULT: Final = "proc/irq/default_smp_affinity"
 GONE: Final = "gone"
 """The value of an interrupt whose device was taken away: nothing is left to put back."""
+_HANDLED_BY: Final = " handled by "
 
 
 def same_mask(place: str, one: str, other: str) -> bool:  # noqa: ARG001
     """Whether two masks name the same processors: `ff` and `00000000,000000ff`."""
     try:
-        return cpus_of_mask(one) == cpus_of_mask(other)
+        return cpus_of_mask(_mask_of(one)) == cpus_of_mask(_mask_of(other))
     except ValueError:
         return one == other or GONE in (one, other)
+
+
+def _mask_of(value: str) -> str:
+    return value.partition(_HANDLED_BY)[0]
 
 
 def mask_text(cpus: tuple[int, ...]) -> str:
@@ -39,6 +45,15 @@ def mask_text(cpus: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Interrupts(FileKnob):
+    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+        """With each mask the processor of it that handles the interrupt now: `3 handled by 1`."""
+        state = super().survey(machine, wish)
+        settings = [
+            replace(setting, found=setting.found + _handler(machine.files, setting.place))
+            for setting in state.settings
+        ]
+        return replace(state, settings=tuple(settings))
+
     def read(self, machine: Machine, place: str) -> str:
         """The mask, or that there is no such interrupt any more."""
         if place != DEFAULT and not machine.files.exists(place):
@@ -50,7 +65,7 @@ class _Interrupts(FileKnob):
         try:
             super().write(machine, setting)
         except WriteRefused as error:
-            if error.code not in (errno.EIO, errno.EPERM):
+            if setting.place == DEFAULT or error.code not in (errno.EIO, errno.EPERM):
                 raise
             number = setting.place.split("/")[2]
             raise NotAllowed(
@@ -59,9 +74,19 @@ class _Interrupts(FileKnob):
             ) from error
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """The found mask, if the interrupt is still there."""
-        if self.read(machine, setting.place) != GONE:
-            super().restore(machine, setting)
+        """The found mask, if the interrupt is still there.
+
+        Some kernels leave an interrupt where it is when the new mask allows it. So it is sent to
+        where it was handled first. Others choose anew, and that is theirs.
+        """
+        present = self.read(machine, setting.place)
+        if present == GONE or self.same(setting.place, present, setting.found):
+            return
+        mask, _, handler = setting.found.partition(_HANDLED_BY)
+        if handler:
+            with suppress(WriteRefused):
+                machine.files.write(setting.place, handler)
+        machine.files.write(setting.place, mask)
 
 
 def _wants(machine: Machine, wish: Wish) -> Wants:
@@ -90,6 +115,12 @@ def _offered(files: FileTree, path: str) -> bool:
         return bool(files.path(path).stat().st_mode & 0o222)
     except OSError:  # gone since the folder was read
         return False
+
+
+def _handler(files: FileTree, place: str) -> str:
+    """The mask of the one processor that handles it; nothing where the kernel does not say."""
+    text = files.read(place.replace("/smp_affinity", "/effective_affinity")).value or ""
+    return f"{_HANDLED_BY}{text}" if place != DEFAULT and text.strip("0,") else ""
 
 
 def _in_the_house(files: FileTree, path: str, house: tuple[int, ...]) -> str | None:
