@@ -1,7 +1,8 @@
 # ruff: noqa: INP001  # a script beside the pages, not a package
 """Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
 
-The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py.
+The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py,
+the one about knobs in machine_reference.py.
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; end with 1 when a page is stale
@@ -22,12 +23,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import build_reference
 import click
+import machine_reference
 
 from torchyard import errors
 from torchyard.cli.build import BUILD_COMMANDS, RecipeGroup
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
+from torchyard.cli.machine import MACHINE_COMMANDS
 from torchyard.config import study_file
 from torchyard.core.study import Budget, MeasureSettings
 
@@ -48,6 +51,8 @@ def commands_page() -> str:
             raise LookupError(name)
         if isinstance(command, RecipeGroup):
             lines += _build_commands(command, about)
+        elif name == "machine" and isinstance(command, click.Group):
+            lines += _group_commands("machine", command, about, MACHINE_COMMANDS)
         else:
             lines += _command_section(f"torchyard {name}", command, about)
     return "\n".join(lines) + "\n"
@@ -70,11 +75,28 @@ def _build_commands(group: RecipeGroup, about: str) -> list[str]:
     if run is None:
         raise LookupError("run")
     lines = _command_section("torchyard build", run, about)
-    for name, (_, said) in BUILD_COMMANDS.items():
+    return lines + _sections(group, "build", BUILD_COMMANDS)
+
+
+def _group_commands(
+    word: str, group: click.Group, about: str, table: dict[str, tuple[str, str]]
+) -> list[str]:
+    """A group that does nothing by itself."""
+    return [
+        *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
+        _help_text(group.help or ""),
+        *_sections(group, word, table),
+    ]
+
+
+def _sections(group: click.Group, word: str, table: dict[str, tuple[str, str]]) -> list[str]:
+    context = click.Context(group, info_name=word)
+    lines: list[str] = []
+    for name, (_, said) in table.items():
         command = group.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        lines += _command_section(f"torchyard build {name}", command, said)
+        lines += _command_section(f"torchyard {word} {name}", command, said)
     return lines
 
 
@@ -144,6 +166,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "versions.md": lambda: build_reference.versions_page(WRITTEN_BY),
     "failures.md": lambda: build_reference.failures_page(WRITTEN_BY),
     "doctor.md": lambda: build_reference.doctor_page(WRITTEN_BY),
+    "knobs.md": lambda: machine_reference.knobs_page(WRITTEN_BY),
 }
 
 
