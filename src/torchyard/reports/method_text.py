@@ -48,7 +48,7 @@ def method_sentences(study: Study) -> list[str]:
         ),
         (
             "Pairs that the guards saw disturbed (waiting for a core, paging, stolen time, throttled "
-            "clocks) were dropped and are counted."
+            "or fallen clocks) were dropped and are counted."
         ),
     ]
     if settings.check_accuracy:

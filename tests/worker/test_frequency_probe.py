@@ -1,0 +1,173 @@
+"""The frequency probe: the fastest try counts, what is slow is looked at twice, and it is cheap."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+from desk_with import desk_with, write_file
+
+from torchyard.worker import frequency_probe
+from torchyard.worker.frequency_probe import SECOND_LOOK, TRIES, FrequencyProbe
+
+
+class Clock:
+    """The system's clock: each piece of work takes what is next."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.durations: Iterator[int] = iter(())
+        self.works = 0
+
+    def work(self) -> None:
+        self.works += 1
+        self.now += next(self.durations)
+
+    def probe(self) -> FrequencyProbe:
+        return FrequencyProbe(self.work, lambda: self.now)
+
+
+def test_the_fastest_try_counts() -> None:
+    clock = Clock()
+    probe = clock.probe()
+    clock.durations = iter([9000, 1200, 1010, 1000, 8000, 1005, 1001, 1003] + [1500] * TRIES)
+    assert probe.read() == 1000
+    assert clock.works == 2 * TRIES  # nothing is known yet, so it looks twice
+
+
+def test_a_slow_look_is_checked_once_more_and_no_further() -> None:
+    clock = Clock()
+    probe = clock.probe()
+    clock.durations = iter([1000] * 10_000)
+    probe.read()
+    clock.works = 0
+    clock.durations = iter([1000] * TRIES)
+    assert probe.read() == 1000
+    assert clock.works == TRIES
+    # An interrupt that takes longer than all tries.
+    clock.durations = iter([1300] * TRIES + [1000] * TRIES)
+    assert probe.read() == 1000
+    # A clock that fell.
+    clock.durations = iter([1300] * 2 * TRIES)
+    assert probe.read() == 1300
+    just_below = int(1000 * SECOND_LOOK)
+    clock.durations = iter([just_below] * TRIES)
+    assert probe.read() == just_below
+
+
+def test_a_core_that_speeds_up_moves_what_counts_as_slow() -> None:
+    clock = Clock()
+    probe = clock.probe()
+    clock.durations = iter([1000] * 2 * TRIES)
+    probe.read()
+    clock.durations = iter([800] * TRIES)
+    assert probe.read() == 800
+    clock.durations = iter([1000] * 2 * TRIES)
+    assert probe.read() == 1000
+    with pytest.raises(StopIteration):
+        clock.work()
+
+
+def test_the_work_is_real_and_twice_the_work_takes_twice_the_time() -> None:
+    def twice() -> None:
+        frequency_probe.hash_once()
+        frequency_probe.hash_once()
+
+    one, two = FrequencyProbe(), FrequencyProbe(twice)
+    ratios = [two.read() / one.read() for _ in range(15)]
+    assert 1.7 < median(ratios) < 2.3
+
+
+def test_a_reading_takes_well_under_a_millisecond_of_cpu() -> None:
+    probe = FrequencyProbe()
+    probe.read()
+    costs = []
+    for _ in range(20):
+        before = time.thread_time_ns()
+        probe.read()
+        costs.append(time.thread_time_ns() - before)
+    assert median(costs) < 0.8e6
+
+
+BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True:\n    pass"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
+def test_a_process_that_fights_for_the_core_does_not_look_like_a_lower_clock() -> None:
+    """Shares are compared, because the machine that runs this may be busy by itself."""
+    own = os.sched_getaffinity(0)
+    core = min(own)
+    probe = FrequencyProbe()
+
+    def readings() -> list[int]:
+        found = []
+        for _ in range(30):
+            deadline = time.perf_counter() + 0.005
+            while time.perf_counter() < deadline:
+                pass
+            found.append(probe.read())
+        return found
+
+    os.sched_setaffinity(0, {core})
+    fighter = subprocess.Popen([sys.executable, "-c", BUSY_LOOP, str(core)])
+    try:
+        beside = readings()
+    finally:
+        fighter.kill()
+        fighter.wait()
+        os.sched_setaffinity(0, own)
+    alone = readings()
+    # Waiting would double the time; on a shared server the clock alone moves by up to 25 %.
+    assert median(beside) < 1.3 * median(alone)
+
+
+@pytest.mark.torch
+def test_a_block_on_the_cpu_has_a_probe_before_and_after_only_where_it_is_wanted(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import torch
+        def make():
+            return torch.nn.Linear(8, 8), torch.ones(8)
+    """
+    desk = desk_with(write_file(tmp_path, "linear.py", code))
+    asked = {"inner": 1, "samples": 3, "prime": 1, "settle": False, "flush_l2": False}
+    probed = desk.block("eager", **asked, probe=True)["readings"]
+    assert 1000 < probed["probe_before_ns"] < 10**6
+    assert 1000 < probed["probe_after_ns"] < 10**6
+    plain = desk.block("eager", **asked)["readings"]
+    assert plain["probe_before_ns"] is None
+    assert plain["probe_after_ns"] is None
+
+
+@pytest.mark.torch
+def test_the_probe_is_outside_the_timed_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe that takes 30 ms must show neither in the samples nor in the block's readings."""
+    from torchyard.worker import timing
+
+    def slow_work() -> None:
+        deadline = time.thread_time_ns() + 4_000_000
+        while time.thread_time_ns() < deadline:
+            pass
+
+    monkeypatch.setattr(timing, "_probe", FrequencyProbe(slow_work))
+    code = """
+        import torch
+        def make():
+            return torch.nn.Linear(8, 8), torch.ones(8)
+    """
+    desk = desk_with(write_file(tmp_path, "linear.py", code))
+    block = desk.block(
+        "eager", inner=1, samples=3, prime=1, settle=False, flush_l2=False, probe=True
+    )
+    assert block["readings"]["probe_before_ns"] >= 4_000_000
+    assert block["readings"]["cpu_ns"] < 20_000_000
+    assert median(block["samples_ns"]) < 4_000_000
