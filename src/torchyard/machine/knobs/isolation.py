@@ -88,7 +88,7 @@ class Isolation:
             found = files.read(place)
             if found.value is None:
                 raise MissingTool(f"cannot read {found.because}")
-            return found.value
+            return _without_others(files, place, found.value)
         if not files.exists(place):
             return ABSENT
         version_1 = _cpusets_at(files, place).version == 1
@@ -182,6 +182,17 @@ def _cpusets_at(files: FileTree, ours: str) -> Cpusets:
     # Found again by its place, as the journal knows nothing else.
     version_1 = files.exists(f"{parent}/cpuset.sched_load_balance")
     return Cpusets(version=1 if version_1 else 2, top=found.top)
+
+
+def _without_others(files: FileTree, place: str, value: str) -> str:
+    """The controllers without `cpuset` when others have come to need it: then it is theirs."""
+    theirs = (
+        "cpuset" in (files.read(path).value or "").split()
+        for path in files.paths(f"{place.rpartition('/')[0]}/*/{_CONTROLLERS}")
+        if path.split("/")[-2] != GROUP
+    )
+    words = value.split()
+    return " ".join(word for word in words if word != "cpuset") if any(theirs) else value
 
 
 def _notes(
