@@ -75,9 +75,10 @@ def _governor(kernel: FakeKernel, path: str, value: str) -> None:
     _change_tunables(kernel, policy, before, value, per_policy=per_policy)
     speed = f"{policy}/scaling_setspeed"
     if kernel.exists(speed):
-        current = f"{policy}/scaling_cur_freq"
-        userspace = value == "userspace"
-        kernel.put(speed, kernel.text(current) if userspace else "<unsupported>")
+        now = kernel.number(f"{policy}/scaling_cur_freq")
+        # cpufreq_userspace.c starts at the present clock; what it was told before is gone.
+        kernel.remember(f"speed {policy}", now)
+        kernel.put(speed, str(now) if value == "userspace" else "<unsupported>")
     _preference_of_governor(kernel, policy, value)
     if kernel.governor_resets_turbo and kernel.exists(NO_TURBO):
         kernel.put(NO_TURBO, "0")
@@ -130,7 +131,8 @@ def _setspeed(kernel: FakeKernel, path: str, value: str) -> None:
     policy = path.rpartition("/")[0]
     if kernel.text(f"{policy}/scaling_governor") != "userspace":
         raise refusal(errno.EINVAL)
-    kernel.put(path, str(_whole(value)))
+    kernel.remember(f"speed {policy}", _whole(value))
+    _refresh(kernel, policy)
 
 
 # Preferences.
@@ -269,6 +271,10 @@ def _refresh(kernel: FakeKernel, policy: str) -> None:
     ):
         if kernel.number(f"{policy}/{name}") != number:
             kernel.put(f"{policy}/{name}", str(number))
+    speed = kernel.recall(f"speed {policy}")
+    if speed is not None and kernel.text(f"{policy}/scaling_governor") == "userspace":
+        # What was asked for stays; what is shown is the clock that is allowed now.
+        kernel.put(f"{policy}/scaling_setspeed", str(min(max(speed, lowest), highest)))
 
 
 def _percent(kernel: FakeKernel, path: str, value: str) -> None:

@@ -1,0 +1,153 @@
+"""The latency device of this machine's own kernel: held, seen by others, and undone by the kernel.
+
+Only root may open it. Nothing else of the machine is touched, and each test ends with the device as
+it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchyard.core.machine import Setting, Wish
+from torchyard.machine.knob import Machine
+from torchyard.machine.knobs import idle_latency
+from torchyard.machine.writing import write_setting
+
+DEVICE = Path("/dev/cpu_dma_latency")
+WANTED_US = 37
+"""Unlike what any other program would hold."""
+
+HOLD = """
+import sys
+from torchyard.core.machine import Setting
+from torchyard.machine.knob import Machine
+from torchyard.machine.knobs.idle_latency import KNOB
+KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(DEVICE, os.R_OK | os.W_OK),
+    reason="only root may open /dev/cpu_dma_latency, and not every machine has it",
+)
+
+
+def _seen_by_another_process() -> int:
+    """As any other program sees it: not by our code and not in our process."""
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; print(int.from_bytes(open(sys.argv[1], 'rb').read(4), sys.byteorder))",
+        str(DEVICE),
+    ]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.fixture
+def before() -> Iterator[int]:
+    found = _seen_by_another_process()
+    if found <= WANTED_US:
+        pytest.skip(f"another program holds {found} us")
+    yield found
+    assert _seen_by_another_process() == found
+
+
+@pytest.fixture
+def holder(before: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def _setting() -> Setting:
+    state = idle_latency.KNOB.survey(Machine(), Wish(latency_us=WANTED_US))
+    assert state.unavailable == ""
+    (setting,) = state.settings
+    assert setting.changes
+    return setting
+
+
+def test_it_is_held_seen_by_others_and_let_go(before: int) -> None:
+    machine, setting = Machine(), _setting()
+    try:
+        change = write_setting(machine, setting)
+        assert change.state == "written", change.reason
+        assert _seen_by_another_process() == WANTED_US
+        assert idle_latency.KNOB.read(machine, setting.place) == str(WANTED_US)
+    finally:
+        idle_latency.KNOB.restore(machine, setting)
+    assert _seen_by_another_process() == before
+    assert idle_latency.KNOB.same(
+        setting.place, idle_latency.KNOB.read(machine, setting.place), setting.found
+    )
+    idle_latency.KNOB.restore(machine, setting)
+    assert _seen_by_another_process() == before
+
+
+def test_programs_that_are_started_do_not_hold_it(before: int) -> None:
+    machine, setting = Machine(), _setting()
+    idle_latency.KNOB.write(machine, setting)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        idle_latency.KNOB.restore(machine, setting)
+        assert _seen_by_another_process() == before
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_copy_of_the_process_does_not_hold_it(before: int) -> None:
+    """fork() copies the descriptor; what was asked for is taken back before it is closed."""
+    machine, setting = Machine(), _setting()
+    idle_latency.KNOB.write(machine, setting)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    os.close(reader)
+    try:
+        idle_latency.KNOB.restore(machine, setting)
+        assert _seen_by_another_process() == before
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def test_the_kernel_undoes_it_when_the_holder_is_killed(
+    before: int, holder: subprocess.Popen[str]
+) -> None:
+    assert _seen_by_another_process() == WANTED_US
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert _seen_by_another_process() == before
+
+
+def test_the_least_of_several_limits_is_in_force(
+    before: int, holder: subprocess.Popen[str]
+) -> None:
+    machine = Machine()
+    lower = Setting(
+        knob="idle-latency", place="dev/cpu_dma_latency", found=str(WANTED_US), wanted="5"
+    )
+    idle_latency.KNOB.write(machine, lower)
+    assert _seen_by_another_process() == 5
+    idle_latency.KNOB.restore(machine, lower)
+    assert _seen_by_another_process() == WANTED_US, "the other one's is still there"
+    # And another one's lower limit is left to it.
+    state = idle_latency.KNOB.survey(machine, Wish(latency_us=100))
+    assert state.settings[0].changes is False
