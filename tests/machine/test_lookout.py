@@ -1,0 +1,401 @@
+"""The lookout on written /proc trees, on fake machines, and beside a process that is really busy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from trees import KINDS as TREE_KINDS
+from trees import make_tree
+
+from torchyard.machine.file_tree import FileTree
+from torchyard.machine.knob import Machine
+from torchyard.machine.lookout import SOURCES
+from torchyard.machine.lookout.interrupts import InterruptCounts, SoftInterruptCounts
+from torchyard.machine.lookout.kinds import KINDS, advice_for
+from torchyard.machine.lookout.lookout import COST_SHARE, Lookout
+from torchyard.machine.lookout.page_moves import PageMoves
+from torchyard.machine.lookout.pressure import PressureTime
+from torchyard.machine.lookout.processes import CAME_AND_WENT, OURSELVES, ProcessTime
+from torchyard.machine.lookout.processor_time import ProcessorTime
+from torchyard.machine.lookout.source import Disturber, Scene, Source
+
+TICKS = os.sysconf("SC_CLK_TCK")
+OWN = 100
+KERNEL_FLAGS = 0x00200040
+
+
+class Proc:
+    """A /proc that a test writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        (folder / "proc").mkdir()
+
+    def scene(self, *cores: int, everywhere: bool = True) -> Scene:
+        return Scene(
+            files=FileTree(self.root),
+            cores=cores or (0, 1),
+            everywhere=everywhere,
+            own_pid=OWN,
+        )
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / "proc" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def process(
+        self,
+        pid: int,
+        name: str,
+        cpu_s: float,
+        *,
+        parent: int = 1,
+        flags: int = 0,
+        processor: int = 0,
+        start: int = 50,
+    ) -> None:
+        after = ["0"] * 50
+        after[0], after[1], after[6] = "R", str(parent), str(flags)
+        after[11], after[12] = str(int(cpu_s * TICKS / 2)), str(int(cpu_s * TICKS / 2))
+        after[19], after[36] = str(start), str(processor)
+        self.write(f"{pid}/stat", f"{pid} ({name}) {' '.join(after)}\n")
+
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.root / "proc" / str(pid))
+
+    def busy(self, *, user_s: float, steal_s: float = 0.0, soft_s: float = 0.0) -> None:
+        numbers = [user_s, 0, 0, 0, 0, 0, soft_s, steal_s]
+        row = " ".join(str(int(number * TICKS)) for number in numbers)
+        half = " ".join(str(int(number * TICKS / 2)) for number in numbers)
+        self.write("stat", f"cpu  {row} 0 0\ncpu0 {half} 0 0\ncpu1 {half} 0 0\nintr 5\n")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+def test_the_first_question_sets_the_start(proc: Proc) -> None:
+    proc.process(7, "cc1plus", 40.0)
+    assert dict(ProcessTime().since_last(proc.scene())) == {}
+
+
+def test_processes_by_name_and_our_own_left_out(proc: Proc) -> None:
+    source = ProcessTime()
+    proc.process(OWN, "torchyard", 1.0)
+    proc.process(101, "python", 5.0, parent=OWN)
+    proc.process(102, "python", 5.0, parent=101)
+    proc.process(7, "cc1plus", 40.0)
+    source.since_last(proc.scene())
+    proc.process(OWN, "torchyard", 1.2)
+    proc.process(101, "python", 6.0, parent=OWN)
+    proc.process(102, "python", 6.0, parent=101)
+    proc.process(7, "cc1plus", 40.4)
+    proc.process(8, "cc1plus", 0.2, start=999)
+    found = source.since_last(proc.scene())
+    assert found == pytest.approx(
+        {Disturber("process", "cc1plus"): 0.6, Disturber("torchyard", OURSELVES): 0.2}
+    )
+
+
+def test_a_number_that_came_again_is_another_process(proc: Proc) -> None:
+    source = ProcessTime()
+    proc.process(7, "old", 40.0, start=5)
+    source.since_last(proc.scene())
+    proc.process(7, "new", 0.5, start=6)
+    assert source.since_last(proc.scene()) == pytest.approx({Disturber("process", "new"): 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("kworker/u8:2-ext4-rsv-conversion", "kworker"),
+        ("ksoftirqd/1", "ksoftirqd"),
+        ("kdamond.0", "kdamond"),
+        ("kswapd0", "kswapd"),
+        ("rcu_preempt", "rcu_preempt"),
+        ("9", "9"),
+    ],
+)
+def test_kernel_threads_have_one_name_for_all_of_a_kind(proc: Proc, name: str, shown: str) -> None:
+    source = ProcessTime()
+    proc.process(9, name, 1.0, flags=KERNEL_FLAGS)
+    source.since_last(proc.scene())
+    proc.process(9, name, 1.5, flags=KERNEL_FLAGS)
+    found = source.since_last(proc.scene())
+    assert found == pytest.approx({Disturber("kernel thread", shown): 0.5})
+
+
+def test_brackets_and_blanks_in_names(proc: Proc) -> None:
+    source = ProcessTime()
+    proc.process(9, "a) R 1 (b", 1.0)
+    source.since_last(proc.scene())
+    proc.process(9, "a) R 1 (b", 2.0)
+    assert list(source.since_last(proc.scene())) == [Disturber("process", "a) R 1 (b")]
+
+
+def test_pinned_only_who_is_on_the_cores_counts(proc: Proc) -> None:
+    source = ProcessTime()
+    found: Mapping[Disturber, float] = {}
+    for cpu_s in (1.0, 2.0):
+        proc.process(7, "here", cpu_s, processor=3)
+        proc.process(8, "elsewhere", cpu_s, processor=0)
+        found = source.since_last(proc.scene(2, 3, everywhere=False))
+    assert list(found) == [Disturber("process", "here")]
+
+
+def test_what_came_and_went_between_two_looks_is_a_remainder(proc: Proc) -> None:
+    source = ProcessTime()
+    proc.process(7, "make", 1.0)
+    proc.process(8, "cc1", 2.0)
+    proc.busy(user_s=10.0)
+    source.since_last(proc.scene())
+    proc.end(8)
+    proc.process(7, "make", 1.2)
+    proc.busy(user_s=11.0)
+    found = source.since_last(proc.scene())
+    assert found[Disturber("process", CAME_AND_WENT)] == pytest.approx(0.8)
+
+
+def test_workers_that_ended_are_not_taken_for_somebody_else(proc: Proc) -> None:
+    source = ProcessTime()
+    proc.process(OWN, "torchyard", 1.0)
+    proc.process(101, "python", 5.0, parent=OWN)
+    proc.busy(user_s=10.0)
+    source.since_last(proc.scene())
+    proc.end(101)
+    proc.busy(user_s=11.0)
+    assert Disturber("process", CAME_AND_WENT) not in source.since_last(proc.scene())
+
+
+def test_no_processes_at_all_is_said(proc: Proc) -> None:
+    source = ProcessTime()
+    source.since_last(proc.scene())
+    assert source.unavailable == "/proc shows no process"
+
+
+def test_a_process_that_is_half_gone_is_skipped(proc: Proc) -> None:
+    proc.write("12/stat", "12 (gone")
+    proc.write("13/stat", "")
+    proc.process(7, "make", 1.0)
+    source = ProcessTime()
+    source.since_last(proc.scene())
+    assert source.unavailable == ""
+
+
+def test_steal_and_soft_interrupts_per_core(proc: Proc) -> None:
+    source = ProcessorTime()
+    proc.busy(user_s=10.0, steal_s=1.0, soft_s=2.0)
+    source.since_last(proc.scene())
+    proc.busy(user_s=11.0, steal_s=1.4, soft_s=2.2)
+    found = source.since_last(proc.scene())
+    # 0.4 s on two cores: each lost 0.2 s.
+    assert found[Disturber("steal", "the host")] == pytest.approx(0.2)
+    assert found[Disturber("interrupt time", "soft interrupts")] == pytest.approx(0.1)
+    assert Disturber("interrupt time", "interrupts") not in found
+
+
+INTERRUPTS = """\
+           CPU0       CPU1       CPU5
+ 11:       {a}        100          7    GICv3  27 Level     arch_timer
+ 24:          0        {b}          9 ITS-PCI-MSIX-0000:00:03.0   1 Edge      virtio2-input.0
+ 99:          {a}        {b}          0   IR-PCI-MSI 524288-edge      eth0-TxRx-0, usb1
+IPI0:    {a}          1          1       Rescheduling interrupts
+LOC:     {a}          1          1   Local timer interrupts
+NMI:     {a}          1          1
+ERR:          {a}
+"""
+
+
+def test_interrupts_by_device_on_the_cores(proc: Proc) -> None:
+    source = InterruptCounts()
+    proc.write("interrupts", INTERRUPTS.format(a=0, b=0))
+    source.since_last(proc.scene(0))
+    proc.write("interrupts", INTERRUPTS.format(a=10, b=7))
+    assert source.since_last(proc.scene(0)) == {
+        Disturber("timer interrupt", "arch_timer"): 10,
+        Disturber("interrupt", "eth0-TxRx-0, usb1"): 10,
+        Disturber("interrupt", "Rescheduling interrupts"): 10,
+        Disturber("timer interrupt", "Local timer interrupts"): 10,
+        Disturber("interrupt", "NMI"): 10,
+    }
+    proc.write("interrupts", INTERRUPTS.format(a=10, b=9))
+    assert source.since_last(proc.scene(1)) == {
+        Disturber("timer interrupt", "arch_timer"): 90,
+        Disturber("interrupt", "virtio2-input.0"): 9,
+    }
+
+
+def test_soft_interrupts_without_those_that_programs_cause_themselves(proc: Proc) -> None:
+    source = SoftInterruptCounts()
+    found: Mapping[Disturber, float] = {}
+    for count in (0, 50):
+        proc.write(
+            "softirqs",
+            f"     CPU0  CPU1\n  TIMER: {count} 0\n NET_RX: {count} 3\n   RCU: {count} 0\n",
+        )
+        found = source.since_last(proc.scene(0))
+    assert found == {Disturber("soft interrupt", "NET_RX"): 50}
+
+
+def test_pressure_in_seconds(proc: Proc) -> None:
+    source = PressureTime()
+    found: Mapping[Disturber, float] = {}
+    for total in (5_000_000, 5_250_000):
+        text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0 total=9\n"
+        proc.write("pressure/cpu", text)
+        found = source.since_last(proc.scene())
+    assert found == {Disturber("waiting for a core", "some process"): 0.25}
+    assert source.unavailable == ""
+
+
+def test_page_moves_and_swap_in_both_directions(proc: Proc) -> None:
+    source = PageMoves()
+    found: Mapping[Disturber, float] = {}
+    for count in (0, 8):
+        lines = (f"pswpin {count}", f"pswpout {count}", f"pgmigrate_success {count}", "nr_dirty 3")
+        proc.write("vmstat", "\n".join(lines))
+        found = source.since_last(proc.scene())
+    assert found == {
+        Disturber("swap", "pages swapped"): 16,
+        Disturber("page moves", "pages migrated"): 8,
+    }
+
+
+def test_a_counter_that_fell_began_anew(proc: Proc) -> None:
+    source = PageMoves()
+    found: Mapping[Disturber, float] = {}
+    for count in (100, 5):
+        proc.write("vmstat", f"pswpin {count}\n")
+        found = source.since_last(proc.scene())
+    assert found == {}
+
+
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+def test_a_source_without_its_file_says_why(make: type[Source], proc: Proc) -> None:
+    source = make()
+    assert dict(source.since_last(proc.scene())) == {}
+    assert source.unavailable
+    assert dict(source.since_last(proc.scene())) == {}
+
+
+@pytest.mark.parametrize("kind", sorted(TREE_KINDS))
+def test_fake_machines_can_be_looked_at(kind: str, tmp_path: Path) -> None:
+    machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
+    lookout = Lookout(machine, own_pid=1)
+    for _ in range(3):
+        lookout.look()
+    assert len(lookout.stretches) == 2
+    assert all(who.kind in KINDS for one in lookout.stretches for who in one.amounts)
+
+
+def test_amounts_are_rates_in_the_unit_of_the_kind(proc: Proc) -> None:
+    lookout = Lookout(Machine(files=FileTree(proc.root)), cores=(0, 1), own_pid=OWN)
+    proc.process(7, "cc1plus", 1.0)
+    proc.write("vmstat", "pswpin 0\n")
+    proc.write("interrupts", INTERRUPTS.format(a=0, b=0))
+    proc.busy(user_s=1.0)
+    lookout.look()
+    time.sleep(0.1)
+    proc.process(7, "cc1plus", 2.0)
+    proc.write("vmstat", "pswpin 50\n")
+    proc.write("interrupts", INTERRUPTS.format(a=0, b=60))
+    proc.busy(user_s=2.0, steal_s=500.0)
+    lookout.look()
+    (stretch,) = lookout.stretches
+    seconds = (stretch.ended_ns - stretch.started_ns) / 1e9
+    amounts = stretch.amounts
+    assert amounts[Disturber("process", "cc1plus")] == pytest.approx(1.0 / seconds)
+    assert amounts[Disturber("swap", "pages swapped")] == pytest.approx(50 / seconds)
+    assert amounts[Disturber("interrupt", "virtio2-input.0")] == pytest.approx(30 / seconds)
+    assert amounts[Disturber("steal", "the host")] == 1.0
+
+
+def test_advice_knows_kernel_threads() -> None:
+    assert "DAMON" in advice_for(Disturber("kernel thread", "kdamond"))
+    assert advice_for(Disturber("kernel thread", "strange")) == KINDS["kernel thread"].advice
+    assert all(kind.advice and kind.limit > 0 for kind in KINDS.values())
+
+
+@contextmanager
+def busy_process(folder: Path) -> Iterator[None]:
+    """A child of a child that has ended, under a name of its own: not one of ours."""
+    program = folder / "yardspinner"
+    program.write_text(
+        f"#!{sys.executable}\nimport os\nprint(os.getpid(), flush=True)\nwhile 1: 0\n"
+    )
+    program.chmod(0o755)
+    # The shell ends at once, so the busy process gets another parent.
+    subprocess.run(["sh", "-c", '"$0" >"$1" &', program, folder / "pid"], check=True)
+    deadline = time.monotonic() + 20
+    while not (folder / "pid").exists() or not (folder / "pid").read_text().strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int((folder / "pid").read_text())
+    try:
+        yield
+    finally:
+        os.kill(pid, 9)
+
+
+def test_a_real_busy_process_is_named(tmp_path: Path) -> None:
+    with busy_process(tmp_path), Lookout(period_s=0.2) as lookout:
+        time.sleep(1.5)
+    wanted = Disturber("process", "yardspinner")
+    amounts = [stretch.amounts.get(wanted, 0.0) for stretch in lookout.stretches]
+    assert len(amounts) >= 2
+    # It gets its share even of a machine that is busy otherwise.
+    assert max(amounts) > 5 * KINDS["process"].limit
+    assert lookout.unavailable == {}
+
+
+def test_our_own_children_are_nobody(tmp_path: Path) -> None:
+    program = tmp_path / "ownchild"
+    program.write_text(f"#!{sys.executable}\nwhile 1: 0\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program]) as child:
+        try:
+            with Lookout(period_s=0.2) as lookout:
+                time.sleep(1.0)
+        finally:
+            child.kill()
+    names = {who.what for stretch in lookout.stretches for who in stretch.amounts}
+    assert names
+    assert "ownchild" not in names
+
+
+def test_it_costs_little_and_ends(tmp_path: Path) -> None:
+    with Lookout(period_s=0.01) as lookout:
+        time.sleep(2.0)
+    seen = len(lookout.stretches)
+    assert seen >= 1
+    # The looks themselves are further apart than asked for, so that they cost what they may; the
+    # last one comes early, because it was told to stop.
+    assert lookout.cost_share < 4 * COST_SHARE
+    time.sleep(0.1)
+    assert len(lookout.stretches) == seen
+
+
+def test_pinned_it_looks_from_the_other_cores() -> None:
+    online = sorted(os.sched_getaffinity(0))
+    if len(online) < 2:
+        pytest.skip("needs two cores")
+    mine = os.sched_getaffinity(0)
+    with Lookout(cores=(online[0],), period_s=0.05):
+        time.sleep(0.2)
+        allowed = [
+            os.sched_getaffinity(int(task.name))
+            for task in Path("/proc/self/task").iterdir()
+            if "lookout" in (task / "comm").read_text()
+        ]
+    assert os.sched_getaffinity(0) == mine
+    assert all(online[0] not in cores for cores in allowed)
