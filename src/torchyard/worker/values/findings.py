@@ -10,8 +10,13 @@ from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.places import Place
 
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
+Sight = Tuple[int, int]
+"""A node of the flow graph and which of its results: one result of an operator at a place."""
+_PRIVATE = frozenset({"every_time", "hits"})
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
+_STEPS_TO_TELL = 3
+"""With fewer, the first step cannot be told from the rest."""
 _MOST_STEPS = 1000
 
 
@@ -24,7 +29,9 @@ class Finding:
         "count",
         "detail",
         "dtype",
+        "every_time",
         "evidence",
+        "hits",
         "modules",
         "node",
         "operator",
@@ -45,8 +52,8 @@ class Finding:
         self.path = seen.path
         self.place: Place = seen.place
         self.node = seen.node
-        self.shape = tuple(seen.tensor.shape)
-        self.dtype = str(seen.tensor.dtype).replace("torch.", "")
+        self.shape = seen.shape
+        self.dtype = str(seen.dtype).replace("torch.", "")
         self.count = 0
         self.bytes_wasted = 0
         self.bytes_written = 0
@@ -60,6 +67,9 @@ class Finding:
         self.proof: Dict[str, Any] = {}
         """Filled by `proof`: status (proven, likely, input-dependent) and the tests behind it."""
         self.worth: Dict[str, Any] = {}
+        self.every_time = False
+        self.hits: Dict[Sight, int] = {}
+        """Where it was seen, and how often there."""
 
     @property
     def cause(self) -> Cause:
@@ -69,7 +79,7 @@ class Finding:
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""
-        data = {name: getattr(self, name) for name in self.__slots__}
+        data = {name: getattr(self, name) for name in self.__slots__ if name not in _PRIVATE}
         data["place"] = self.place._asdict()
         data["path"] = list(self.path)
         data["shape"] = list(self.shape)
@@ -81,8 +91,19 @@ class Findings:
 
     def __init__(self) -> None:
         self._found: Dict[Cause, Finding] = {}
+        self._looked: Dict[Sight, int] = {}
+        self._steps = 0
         self.left_out = 0
         """Sightings beyond the most causes that are kept."""
+
+    def looked_at(self, seen: Observation) -> None:
+        """Count an observation, wasteful or not."""
+        sight = (seen.node, seen.position)
+        self._looked[sight] = self._looked.get(sight, 0) + 1
+
+    def end_step(self) -> None:
+        """A step of the program is over."""
+        self._steps += 1
 
     def add(
         self,
@@ -92,8 +113,12 @@ class Findings:
         *,
         detail: str = "",
         evidence: Optional[Callable[[], Dict[str, Any]]] = None,
+        every_time: bool = False,
     ) -> Optional[Finding]:
-        """Count a sighting; `evidence` is asked only for the first of a cause."""
+        """Count a sighting; `evidence` is asked only for the first of a cause.
+
+        With `every_time` it is a finding only while it holds as a rule: see `is_rule`.
+        """
         place = seen.place
         cause = (
             pattern,
@@ -110,11 +135,15 @@ class Findings:
                 return None
             finding = self._found[cause] = Finding(pattern, seen)
             finding.detail = detail
+            finding.every_time = every_time
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
         finding.bytes_wasted += wasted_bytes
         finding.bytes_written += seen.size_bytes
+        if every_time:
+            sight = (seen.node, seen.position)
+            finding.hits[sight] = finding.hits.get(sight, 0) + 1
         if place.module and (
             place.module in finding.modules or len(finding.modules) < _MOST_MODULES
         ):
@@ -131,4 +160,18 @@ class Findings:
 
     def all(self) -> List[Finding]:
         """In the order they were first seen."""
-        return list(self._found.values())
+        return [found for found in self._found.values() if self.is_rule(found)]
+
+    def is_rule(self, finding: Finding) -> bool:
+        """Whether it is how the program works, and not how it starts.
+
+        Weights that start as zero, a first hidden state, an empty cache: many programs compute with
+        constants once. So what was seen must hold more often than not where it was seen, and not in
+        the first of three or more steps alone.
+        """
+        if not finding.every_time:
+            return True
+        if self._steps >= _STEPS_TO_TELL and finding.steps == [1]:
+            return False
+        looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
+        return 2 * sum(finding.hits.values()) > looked

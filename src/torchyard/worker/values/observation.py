@@ -1,6 +1,6 @@
 """One look at what one operator wrote: the common currency of all patterns."""
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -10,15 +10,20 @@ from torchyard.worker.values.places import Place
 from torchyard.worker.values.scan import Scan
 from torchyard.worker.values.storages import StorageState
 
+Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
+
 
 class Observation:
     """A tensor that an operator made or wrote. `tensor` is valid only while patterns look."""
 
     __slots__ = (
+        "_dtype",
+        "_shape",
         "arguments",
         "compared",
         "fresh",
         "func",
+        "inputs",
         "keywords",
         "layout",
         "node",
@@ -35,6 +40,7 @@ class Observation:
         "was_fill",
         "was_reads",
         "whole",
+        "written_inside",
     )
 
     def __init__(self) -> None:
@@ -66,6 +72,27 @@ class Observation:
         self.was_reads = 0
         """Reads between the write before and this one."""
         self.node = -1
+        self.inputs: Inputs = ()
+        """What the operator read, without what it only overwrote."""
+        self.written_inside = False
+        """Deep only: an operator inside wrote all of it, which was observed on its own. The values
+        are worth a look, the write itself was judged."""
+
+    def release(self) -> None:
+        """Let go of tensors, which would keep their memory; the rest may be kept."""
+        self._shape, self._dtype = self.shape, self.dtype
+        self.tensor = self.arguments = self.keywords = None
+        self.inputs = ()
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Of the tensor, also when it is gone."""
+        return self._shape if self.tensor is None else tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor, also when it is gone."""
+        return self._dtype if self.tensor is None else self.tensor.dtype
 
     @property
     def single(self) -> bool:

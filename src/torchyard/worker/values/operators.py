@@ -26,6 +26,7 @@ UNDEFINED = frozenset(
 FILLS = frozenset(
     {
         "aten::zero_",
+        "aten::_foreach_zero_",
         "aten::fill_",
         "aten::zeros",
         "aten::zeros_like",
@@ -44,6 +45,7 @@ COPIES = frozenset(
     {
         "aten::clone",
         "aten::copy_",
+        "aten::_foreach_copy_",
         "aten::_to_copy",
         "aten::contiguous",
         "aten::lift_fresh_copy",
@@ -53,15 +55,57 @@ COPIES = frozenset(
 """Operators whose purpose is the same bits at another place."""
 
 WRITE_ONLY = frozenset(
-    {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_", "aten::uniform_"}
+    {
+        "aten::copy_",
+        "aten::_foreach_copy_",
+        "aten::zero_",
+        "aten::_foreach_zero_",
+        "aten::fill_",
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::random_",
+        "aten::bernoulli_",
+        "aten::exponential_",
+        "aten::geometric_",
+        "aten::cauchy_",
+        "aten::log_normal_",
+    }
 )
 """Operators that overwrite their argument without reading it, as do all with an `out` argument."""
+
+
+VIEWS_WITH_WRITING_BACKWARD = frozenset(
+    {
+        "aten::as_strided",
+        "aten::diagonal",
+        "aten::expand",
+        "aten::select",
+        "aten::slice",
+        "aten::split",
+        "aten::split_with_sizes",
+        "aten::unbind",
+        "aten::unfold",
+    }
+)
+"""Views whose gradient is new memory: their place is needed when that is written."""
 
 
 class Operator:
     """One overload of an operator."""
 
-    __slots__ = ("copies", "fills", "fresh", "inert", "name", "overwrites", "undefined", "writes")
+    __slots__ = (
+        "copies",
+        "fills",
+        "fresh",
+        "inert",
+        "many",
+        "name",
+        "overwrites",
+        "random",
+        "undefined",
+        "view_with_writing_backward",
+        "writes",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -85,6 +129,10 @@ class Operator:
         self.copies = self.name in COPIES
         out = any(name == "out" or name.startswith("out") for _, name in self.writes)
         self.overwrites = self.name in WRITE_ONLY or out
+        self.many = self.name.startswith(("aten::_foreach_", "aten::_fused_"))
+        """Whether it does the same to each tensor of a list, as optimisers do."""
+        self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        self.view_with_writing_backward = self.name in VIEWS_WITH_WRITING_BACKWARD
 
 
 _known: Dict[Any, Operator] = {}

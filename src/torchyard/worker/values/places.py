@@ -99,10 +99,11 @@ class Places:
             place = Place(code.co_filename, frame.f_lineno, code.co_name, module)
             self._kept[key] = place
         if node is None and self._sequence is not None and torch.is_grad_enabled():
-            # The node of an operator is made before its kernel runs, so it has the last number.
+            # The node of an operator is made before its kernel runs, so it has the last number. What
+            # follows and makes no node would find the same number, and must not take it.
             if len(self._forward) > _MOST_FORWARD:
                 self._forward.clear()
-            self._forward[self._sequence() - 1] = place
+            self._forward.setdefault(self._sequence() - 1, place)
         return place
 
     def _enter(self, module: Any, _args: Any) -> None:

@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Protocol, Tuple
 
 import torch
 
@@ -38,6 +38,27 @@ class Scan(ctypes.Structure):
 
 class _Range(ctypes.Structure):
     _fields_ = [("low", ctypes.c_int64), ("high", ctypes.c_int64)]
+
+
+class Scanner(Protocol):
+    """What patterns and the watch may ask of memory, however it is answered."""
+
+    name: str
+
+    def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
+        """Look at `numbers` numbers at an address; `before` is where their earlier bits are."""
+
+    def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
+        """The least and the greatest number; NaN counts as beyond infinity."""
+
+    def whole_numbers(self, address: int, numbers: int, layout: Layout) -> bool:
+        """Whether no float among them has a fraction."""
+
+    def repeats(self, address: int, size_bytes: int, period_bytes: int) -> bool:
+        """Whether the memory is one period again and again."""
+
+    def constant_runs(self, address: int, count: int, width: int, run: int) -> bool:
+        """Whether each run of elements has one value."""
 
 
 class CompiledScanner:

@@ -14,12 +14,19 @@ import torch
 
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import open_patterns
-from torchyard.worker.values.scan import open_scanner
+from torchyard.worker.values.places import Place
+from torchyard.worker.values.scan import Scanner, open_scanner
+from torchyard.worker.values.scan_torch import TorchScanner
 from torchyard.worker.values.watch import ValueWatch
 
 FORMAT = 1
+SLOW_SCANNER = (
+    "no C compiler was found: values were looked at with torch operators, which finds the same and "
+    "takes about ten times as long"
+)
 _WRITE_EVERY_S = 5.0
 
 
@@ -29,14 +36,23 @@ class Session:
     def __init__(
         self, options: Options, output: Optional[str] = None, cache: Optional[str] = None
     ) -> None:
-        scanner = open_scanner(cache)
-        if scanner is None:
-            raise RuntimeError("no C compiler was found to make the scanner")
+        self.notes: List[str] = []
+        scanner: Scanner
+        compiled = open_scanner(cache)
+        if compiled is None:
+            scanner = TorchScanner()
+            self.notes.append(SLOW_SCANNER)
+        else:
+            scanner = compiled
         self.options = options
         self.findings = Findings()
         self.patterns = open_patterns(self.findings, options, scanner)
-        self.watch = ValueWatch(options, scanner, on_observation=self._observe)
-        self.notes: List[str] = []
+        self.watch = ValueWatch(
+            options,
+            scanner,
+            on_observation=self._observe,
+            on_fill_covered=self._fill_covered,
+        )
         self._output = output
         self._pid = os.getpid()
         self._written_s = 0.0
@@ -68,6 +84,7 @@ class Session:
 
     def step(self) -> None:
         """A step of the program is over."""
+        self.findings.end_step()
         for pattern in self.patterns:
             pattern.end_step(self.watch.step)
         self.watch.step += 1
@@ -105,8 +122,13 @@ class Session:
         os.replace(name, self._output)
 
     def _observe(self, seen: Observation) -> None:
+        self.findings.looked_at(seen)
         for pattern in self.patterns:
             pattern.observe(seen)
+
+    def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
+        for pattern in self.patterns:
+            pattern.fill_covered(fill, by, place)
 
     def _after_optimizer(self, *_: Any) -> None:
         self.step()

@@ -23,9 +23,11 @@ class StorageState:
         "hash",
         "key",
         "node",
+        "pieces",
         "reads",
         "ref",
         "size_bytes",
+        "uses",
         "version",
     )
 
@@ -42,7 +44,11 @@ class StorageState:
         self.version = 0
         """Counts writes."""
         self.reads = 0
-        """Since the last write."""
+        """Since the last write, by operators and by those inside them."""
+        self.uses = 0
+        """The same by operators of the program alone."""
+        self.pieces: Optional[Any] = None
+        """A `FillPieces`, while a fill is being overwritten piece by piece and was not read."""
         self.fill: Optional[Any] = None
         """The observation of the fill that wrote all of it, until something else writes."""
         self.hash: Optional[int] = None

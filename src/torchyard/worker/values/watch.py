@@ -4,7 +4,7 @@ Bits are looked at through one scan of the memory. The watch itself decides noth
 identity, definedness and place, and leaves judgement to `patterns`.
 """
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,13 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchyard.worker.values.copy_space import CopySpace
 from torchyard.worker.values.counts import Counts
 from torchyard.worker.values.deep import key_for
+from torchyard.worker.values.fill_pieces import FillPieces
 from torchyard.worker.values.flow import Flow
 from torchyard.worker.values.layouts import LAYOUTS, layout_of
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Inputs, Observation
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.places import NOWHERE, Place, Places
-from torchyard.worker.values.scan import CompiledScanner, flat_memory
+from torchyard.worker.values.scan import Scanner, flat_memory
 from torchyard.worker.values.storages import Storages, StorageState, covers
 
 
@@ -58,9 +59,10 @@ class ValueWatch(TorchDispatchMode):
     def __init__(
         self,
         options: Options,
-        scanner: CompiledScanner,
+        scanner: Scanner,
         *,
         on_observation: Callable[[Observation], None],
+        on_fill_covered: Optional[Callable[[Observation, Operator, Place], None]] = None,
         after_operator: Optional[Callable[[Any, Any, Any, Any], None]] = None,
     ) -> None:
         super().__init__()
@@ -74,6 +76,7 @@ class ValueWatch(TorchDispatchMode):
         """False in steps that are left out: operators pass, memory is only kept track of."""
         self._scanner = scanner
         self._on_observation = on_observation
+        self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
@@ -92,6 +95,8 @@ class ValueWatch(TorchDispatchMode):
         keywords = kwargs or {}
         operator = operator_of(func)
         if operator.inert:
+            if operator.view_with_writing_backward and not self._path:
+                self.places.now()  # remembers it for the backward
             return func(*args, **keywords)
         inside = bool(self._path)
         if not inside:
@@ -100,19 +105,21 @@ class ValueWatch(TorchDispatchMode):
         began = self.counts.operators
         node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
         written = written_tensors(operator, args, keywords) if operator.writes else []
-        self._reads(operator, args, keywords, written, node)
+        inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
         befores = [self._before(tensor) for tensor in written]
         result = self._call(func, args, keywords, operator)
         for position, before in enumerate(befores):
             if before is not None:
-                self._wrote(func, operator, args, keywords, before, position, node)
+                self._wrote(func, operator, args, keywords, before, position, node, inputs)
         self._copies.release(mark)
         if operator.fresh:
             known = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
                 if id(tensor) not in known:
-                    self._made(func, operator, args, keywords, tensor, position, node, began)
+                    self._made(
+                        func, operator, args, keywords, tensor, position, node, inputs, began
+                    )
         if not inside and self._after_operator is not None and self.looking:
             self._after_operator(func, args, keywords, result)
         return result
@@ -135,8 +142,9 @@ class ValueWatch(TorchDispatchMode):
 
     def _reads(
         self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
-    ) -> None:
+    ) -> Inputs:
         """Count what the operator reads, and draw the edges of the flow graph."""
+        inputs: List[Tuple[torch.Tensor, StorageState]] = []
         overwritten = {id(tensor) for tensor in written} if operator.overwrites else ()
         read = tensors_in(args)
         if keywords:
@@ -147,8 +155,12 @@ class ValueWatch(TorchDispatchMode):
             state = self._state(tensor)
             if state is not None:
                 state.reads += 1
+                if not self._path:
+                    state.uses += 1
+                inputs.append((tensor, state))
                 if node >= 0:
                     self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
+        return inputs
 
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
@@ -200,6 +212,7 @@ class ValueWatch(TorchDispatchMode):
         before: Before,
         position: int,
         node: int,
+        inputs: Inputs,
     ) -> None:
         """After a write over memory that was there."""
         state, tensor = before.state, before.tensor
@@ -207,31 +220,47 @@ class ValueWatch(TorchDispatchMode):
         if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
             return  # resized to what it was
         state.version += 1
-        state.reads = 0
+        state.reads = state.uses = 0
         state.node = node
         state.hash = None
         if operator.undefined:
             state.defined, state.fill = False, None
             return
         state.defined = True
+        self._covers_fill(operator, before)
         seen = self._observe(func, operator, args, keywords, tensor, before.copy, position, node)
         if seen is None:
             state.fill = None
             return
         if before.whole:
             state.hash = seen.scan.hash
-            if inside == seen.scan.hash:
-                return  # all of it was written by an operator inside, which was seen
+            seen.written_inside = inside == seen.scan.hash
             if before.defined and before.hash is not None:
                 seen.compared = True
                 if before.hash == seen.scan.hash:
                     seen.scan.unchanged = seen.scan.count
         state.fill = seen if operator.fills and before.whole else None
-        seen.state = state
+        seen.state, seen.inputs = state, inputs
         seen.fresh = False
         seen.whole = before.whole
         seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
         self._on_observation(seen)
+        seen.release()
+
+    def _covers_fill(self, operator: Operator, before: Before) -> None:
+        """Follow a fill that is overwritten piece by piece, and say when nothing is left of it."""
+        state, pieces = before.state, before.state.pieces
+        state.pieces = None
+        if before.whole or before.reads or not operator.overwrites:
+            return
+        if pieces is None:
+            if before.fill is None:
+                return
+            pieces = FillPieces(before.fill, state.size_bytes)
+        if pieces.add(before.tensor):
+            self._on_fill_covered(pieces.fill, operator, self._place)
+        elif pieces.possible:
+            state.pieces = pieces
 
     def _made(
         self,
@@ -242,6 +271,7 @@ class ValueWatch(TorchDispatchMode):
         tensor: torch.Tensor,
         position: int,
         node: int,
+        inputs: Inputs,
         began: int,
     ) -> None:
         """After an operator returned a tensor that it did not write in place."""
@@ -261,14 +291,14 @@ class ValueWatch(TorchDispatchMode):
         if seen is None:
             state.hash, state.fill = None, None
             return
-        seen.state = state
+        seen.state, seen.inputs = state, inputs
         seen.whole = covers(tensor, state)
         if seen.whole:
             state.hash = seen.scan.hash
-            if inside == seen.scan.hash:
-                return  # as above
+            seen.written_inside = inside == seen.scan.hash
         state.fill = seen if operator.fills and seen.whole else None
         self._on_observation(seen)
+        seen.release()
 
     def _observe(
         self,

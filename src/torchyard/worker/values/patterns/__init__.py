@@ -8,8 +8,10 @@ from typing import Any, List, Tuple, Type
 
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
-from torchyard.worker.values.scan import CompiledScanner
+from torchyard.worker.values.places import Place
+from torchyard.worker.values.scan import Scanner
 
 
 class Pattern:
@@ -17,13 +19,16 @@ class Pattern:
 
     name = ""
 
-    def __init__(self, findings: Findings, options: Options, scanner: CompiledScanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
         self.findings = findings
         self.options = options
         self.scanner = scanner
 
     def observe(self, seen: Observation) -> None:
         """Look at what an operator wrote."""
+
+    def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
+        """A fill was overwritten piece by piece, and nothing of it was read; `by` wrote the last."""
 
     def end_step(self, step: int) -> None:
         """A step of the program is over."""
@@ -39,6 +44,6 @@ def _patterns() -> Tuple[Type[Pattern], ...]:
     return (RedundantWrite, SingleValue)
 
 
-def open_patterns(findings: Findings, options: Options, scanner: CompiledScanner) -> List[Any]:
+def open_patterns(findings: Findings, options: Options, scanner: Scanner) -> List[Any]:
     """One of each."""
     return [kind(findings, options, scanner) for kind in _patterns()]

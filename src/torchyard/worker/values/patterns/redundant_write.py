@@ -17,7 +17,7 @@ class RedundantWrite(Pattern):
 
     def observe(self, seen: Observation) -> None:
         """Count a write that changed nearly nothing."""
-        if seen.fresh or not seen.compared or not seen.was_defined:
+        if seen.fresh or seen.written_inside or not seen.compared or not seen.was_defined:
             return
         share = seen.unchanged_share
         if share >= SHARE:
