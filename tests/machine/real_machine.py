@@ -1,0 +1,108 @@
+"""For tests that change settings of the machine they run on: one at a time, and only as root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from torchyard.machine.journal import JOURNAL_FILE
+from torchyard.machine.journal_lock import JOURNAL_VARIABLE
+
+__all__ = [
+    "alone_on_machine",
+    "needs_root",
+    "tuned_by_another",
+    "wait_until",
+    "wait_until_restored",
+]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the machine")
+
+
+@contextmanager
+def alone_on_machine() -> Iterator[None]:
+    """Two tests that change the same setting would put back each other's values."""
+    with (Path(tempfile.gettempdir()) / "torchyard-real-machine.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def tuned_by_another(folder: Path, wish: str, *, knobs: str, after: int = 10**6) -> Iterator[int]:
+    """A process that tunes this machine and then waits; kills itself (-9) after so many writes.
+
+    `wish` and `knobs` are expressions. Yields its number, when it is tuned or gone.
+    """
+    program = f"""
+        import os, signal, sys, time
+        from torchyard.core.machine import Wish
+        from torchyard.machine.file_tree import FileTree
+        from torchyard.machine.knob import Machine
+        from torchyard.machine.knobs import KNOBS
+        from torchyard.machine.knobs.isolation import Isolation
+        from torchyard.machine.tuning import Tuning
+
+        class Mortal(FileTree):
+            writes = 0
+
+            def write(self, path, value):
+                super().write(path, value)
+                Mortal.writes += 1
+                if Mortal.writes >= {after}:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        machine = Machine(files=Mortal())
+        with Tuning(machine, {wish}, knobs={knobs}) as tuning:
+            for change in tuning.tuned.refused:
+                print("refused", change.setting.place, change.reason)
+            print("tuned", flush=True)
+            sys.stdin.read()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, JOURNAL_VARIABLE: str(folder)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line == "tuned\n":
+                break
+        if after == 10**6:
+            assert said == ["tuned\n"], said
+        else:
+            assert process.wait(30) == -signal.SIGKILL
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until_restored(folder: Path, limit_s: float = 60.0) -> None:
+    """Until the keeper has put everything back, which puts the journal away."""
+    wait_until(lambda: not (folder / JOURNAL_FILE).exists(), limit_s)
+
+
+def wait_until(condition: object, limit_s: float = 20.0) -> None:
+    """Look again and again; fails when the time is up."""
+    assert callable(condition)
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
