@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from real_machine import alone_on_machine, wait_until
 
 from torchyard.core.machine import Setting, Wish
+from torchyard.machine.journal import read_journal
+from torchyard.machine.journal_lock import JOURNAL_VARIABLE
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import idle_latency
+from torchyard.machine.restoring import restore
+from torchyard.machine.tuning import tune_standing
 from torchyard.machine.writing import write_setting
 
 DEVICE = Path("/dev/cpu_dma_latency")
@@ -151,3 +156,29 @@ def test_the_least_of_several_limits_is_in_force(
     # And another one's lower limit is left to it.
     state = idle_latency.KNOB.survey(machine, Wish(latency_us=100))
     assert state.settings[0].changes is False
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_standing_tune_holds_it_until_it_is_restored(
+    killed: bool, before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper holds it when the command that tuned has ended."""
+    monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
+    machine, wish = Machine(), Wish(only=("idle-latency",), latency_us=WANTED_US)
+    with alone_on_machine():
+        tuned = tune_standing(machine, wish)
+        try:
+            assert [change.state for change in tuned.changes] == ["written"]
+            assert idle_latency.KNOB.held == {}, "not held by this process"  # type: ignore[attr-defined]
+            assert _seen_by_another_process() == WANTED_US
+            if killed:
+                text = read_journal(tmp_path)
+                assert text is not None
+                assert text.holder is not None
+                os.kill(int(text.holder["pid"]), signal.SIGKILL)
+                wait_until(lambda: _seen_by_another_process() == before)
+        finally:
+            restored = restore(machine)
+        assert restored.complete
+        assert _seen_by_another_process() == before
+        assert read_journal(tmp_path) is None
