@@ -261,10 +261,13 @@ class WorkloadSession:
                 },
                 "guards": guard_states(
                     [block.guard for block in self._blocks if block.launch == number],
-                    self._watch.states,
+                    self._watch.states | self._gpu_state(),
                 ),
             }
         )
+
+    def _gpu_state(self) -> dict[str, str]:
+        return {} if self._workload.device == "cpu" else {"GPU": self._gpu.why_not}
 
     def _say(self, kind: EventKind, text: str) -> None:
         self._listener(
