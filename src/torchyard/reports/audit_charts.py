@@ -27,7 +27,7 @@ __all__ = [
 WIDTH: Final = 800
 _TICKS_WANTED: Final = 5
 _ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
-_SHOWN_SHARE: Final = 0.95
+_SHOWN_SHARE: Final = 0.98
 """The axis holds this share of the blocks; what lies beyond is put at the edge and marked so."""
 _LEAST_REACH: Final = 0.01
 _MOST_REACH: Final = 3.0

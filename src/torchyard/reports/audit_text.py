@@ -31,7 +31,8 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
         lines += _row(name, text, width)
     lines.append("")
     if audit.disturbances:
-        lines.append("What disturbed it (seen at the same time; not proven to be the cause):")
+        heading = "What disturbed it (seen at the same time; not proven to be the cause):"
+        lines += _wrapped(heading, width, first="", rest="")
         said: set[str] = set()
         for disturbance in audit.disturbances:
             lines += _wrapped(disturbance_text(disturbance), width, first="  - ", rest="    ")
@@ -42,7 +43,7 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
         lines.append("Nothing was seen that disturbed it.")
     for name, text in audit.watched:
         if text.startswith("unavailable"):
-            lines += _wrapped(f"{name}: {text}", width, first="  - ", rest="    ")
+            lines += _wrapped(f"not watched: {name}, {text}", width, first="", rest="  ")
     for note in audit.notes:
         lines += _wrapped(note, width, first="note: ", rest="  ")
     if audit.assumptions:
