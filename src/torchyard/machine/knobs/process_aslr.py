@@ -38,10 +38,9 @@ class _ProcessAslr:
     def survey(self, machine: Machine, wish: Wish) -> KnobState:
         """Whether this process was started with it, and the command would be."""
         setting = self.prefix(machine, wish)
-        found = machine.files.read(PLACE)
-        if setting.unavailable or found.value is None:
-            return KnobState(knob=self.name, unavailable=setting.unavailable or found.because)
-        now = "off" if int(found.value, 16) & NO_RANDOMISATION else "on"
+        if setting.unavailable:
+            return KnobState(knob=self.name, unavailable=setting.unavailable)
+        now = self.read(machine, PLACE)
         wanted = now if wish.randomize == "keep" else wish.randomize
         item = Setting(knob=self.name, place=PLACE, found=now, wanted=wanted)
         notes = ("kept as it is: ask with --aslr on or --aslr off",)
@@ -51,6 +50,9 @@ class _ProcessAslr:
 
     def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
         """`setarch MACHINE -R` for off; on has no word that every system knows."""
+        found = machine.files.read(PLACE)
+        if found.value is None:
+            return ProcessSetting(unavailable=found.because)
         if wish.randomize == "keep":
             return ProcessSetting()
         if not machine.files.live:

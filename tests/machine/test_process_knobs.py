@@ -1,0 +1,424 @@
+"""Knobs of one process: what a command really gets, and what is said where it gets nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trees import KINDS, make_tree
+
+from torchyard.core.machine import Setting, Wish
+from torchyard.errors import NotAllowed
+from torchyard.machine.command_run import run_command, shell_line
+from torchyard.machine.file_tree import FileTree
+from torchyard.machine.knob import Machine
+from torchyard.machine.knobs import KNOBS
+from torchyard.machine.process_knob import ProcessKnob, ProcessSetting
+
+NAMES = ("pinning", "priority", "process-aslr", "openmp")
+LIVE = Machine()
+_ASK = """
+import ctypes, json, os, sys
+print(json.dumps({
+    "cpus": sorted(os.sched_getaffinity(0)),
+    "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    "personality": ctypes.CDLL(None).personality(ctypes.c_ulong(0xFFFFFFFF)),
+    "stack": next(line for line in open("/proc/self/maps") if "[stack]" in line).split()[0],
+    "omp": {name: value for name, value in os.environ.items() if name.startswith(("OMP", "KMP"))},
+}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OMP_", "KMP_", "GOMP_")) or name == "LD_PRELOAD":
+            monkeypatch.delenv(name)
+
+
+def knob(name: str) -> ProcessKnob:
+    found = KNOBS[name]
+    assert isinstance(found, ProcessKnob)
+    return found
+
+
+def tree(kind: str, folder: Path) -> Machine:
+    return Machine(files=FileTree(make_tree(kind, folder)))
+
+
+def answer_of(
+    capfd: pytest.CaptureFixture[str], *settings: tuple[str, ProcessSetting]
+) -> dict[str, Any]:
+    """What a command sees that was started with these settings."""
+    end = run_command([sys.executable, "-c", _ASK], settings)
+    assert (end.exit_code, end.refused) == (0, ())
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None:
+    machine = tree(kind, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    wishes = (Wish(), Wish(cores=(1,), randomize="off"))
+    for name, wish in ((name, wish) for name in NAMES for wish in wishes):
+        state = knob(name).survey(machine, wish)
+        setting = knob(name).prefix(machine, wish)
+        assert bool(state.unavailable) == bool(setting.unavailable)
+        assert all(item.wanted is not None for item in state.settings)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_machine_says_why(name: str, tmp_path: Path) -> None:
+    machine = Machine(files=FileTree(tmp_path))
+    state = knob(name).survey(machine, Wish())
+    assert state.unavailable
+    assert state.settings == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_of_a_process_and_needs_no_root(name: str) -> None:
+    one = knob(name)
+    assert (one.name, one.reach, one.needs_root, one.profile) == (name, "process", False, "cpu")
+    setting = Setting(knob=name, place="", found="", wanted="")
+    with pytest.raises(NotAllowed):
+        one.write(LIVE, setting)
+    one.restore(LIVE, setting)
+    assert len(one.about) < 60
+
+
+@pytest.mark.parametrize("name", ["pinning", "priority", "openmp"])
+def test_why_says_what_noise_is_left(name: str) -> None:
+    assert any(word in knob(name).why for word in ("still", "cannot keep", "all the same"))
+
+
+# Pinning.
+
+
+def test_one_thread_of_each_core(tmp_path: Path) -> None:
+    machine = tree("amd-acpi", tmp_path)
+    assert knob("pinning").prefix(machine, Wish()).words == ("taskset", "-c", "0-3")
+    (setting,) = knob("pinning").survey(machine, Wish()).settings
+    assert (setting.found, setting.wanted) == ("0-7", "0-3")
+    assert knob("pinning").read(machine, setting.place) == "0-7"
+
+
+def test_of_a_core_the_thread_that_is_allowed(tmp_path: Path) -> None:
+    machine = tree("amd-acpi", tmp_path)
+    status = machine.files.path("proc/self/status")
+    status.write_text(status.read_text().replace("0-7", "1,4-6"))
+    assert knob("pinning").prefix(machine, Wish()).words == ("taskset", "-c", "1,4,6")
+
+
+def test_nothing_to_pin_without_second_threads(tmp_path: Path) -> None:
+    setting = knob("pinning").prefix(tree("arm-bare", tmp_path), Wish())
+    assert setting.words == ()
+    assert setting.unavailable == ""
+
+
+def test_cores_that_are_not_online(tmp_path: Path) -> None:
+    setting = knob("pinning").prefix(tree("smt-off-at-boot", tmp_path), Wish(cores=(2, 6)))
+    assert setting.unavailable == "processors 6 are not online"
+
+
+def test_a_command_is_pinned(capfd: pytest.CaptureFixture[str]) -> None:
+    core = max(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    setting = knob("pinning").prefix(LIVE, Wish(cores=(core,)))
+    assert answer_of(capfd, ("pinning", setting))["cpus"] == [core]
+    assert os.sched_getaffinity(0) == before
+    assert shell_line([("pinning", setting)], ("true",)) == f"taskset -c {core} true"
+
+
+# Priority.
+
+
+def _status(machine: Machine, capabilities: str, limit: str, users: str = "") -> None:
+    files = machine.files
+    status = files.path("proc/self/status")
+    status.write_text(status.read_text() + f"CapEff:\t{capabilities}\n")
+    files.path("proc/self/limits").write_text(
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        f"Max nice priority         0                    {limit:<20} \n"
+    )
+    if users:
+        files.path("proc/self/uid_map").write_text(users)
+
+
+_FULL, _NONE = "000001ffffffffff", "0000000000000000"
+_ALL_USERS = "         0          0 4294967295\n"
+_SOME_USERS = "         0     100000      65536\n"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "limit", "users", "words"),
+    [
+        (_FULL, "0", _ALL_USERS, ("nice", "-n", "-20")),
+        (_FULL, "0", "", ("nice", "-n", "-20")),
+        (_NONE, "40", _ALL_USERS, ("nice", "-n", "-20")),
+        (_NONE, "30", _ALL_USERS, ("nice", "-n", "-10")),
+        (_NONE, "unlimited", _ALL_USERS, ("nice", "-n", "-20")),
+        (_FULL, "25", _SOME_USERS, ("nice", "-n", "-5")),
+    ],
+)
+def test_the_highest_priority_that_is_allowed(
+    capabilities: str, limit: str, users: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    machine = tree("amd-acpi", tmp_path)
+    _status(machine, capabilities, limit, users)
+    assert knob("priority").prefix(machine, Wish()).words == words
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "limit", "users"),
+    [(_NONE, "0", _ALL_USERS), (_FULL, "0", _SOME_USERS), (_NONE, "20", _ALL_USERS)],
+)
+def test_a_priority_that_is_not_allowed(
+    capabilities: str, limit: str, users: str, tmp_path: Path
+) -> None:
+    """Also root of a container without privileges, whose capability counts for nothing."""
+    machine = tree("amd-acpi", tmp_path)
+    _status(machine, capabilities, limit, users)
+    state = knob("priority").survey(machine, Wish())
+    assert "may not raise it above nice 0" in state.unavailable
+
+
+def test_automatic_grouping_is_said(tmp_path: Path) -> None:
+    machine = tree("amd-acpi", tmp_path)
+    _status(machine, _FULL, "0")
+    state = knob("priority").survey(machine, Wish())
+    assert "automatic grouping" in state.notes[0]
+    assert (state.settings[0].found, state.settings[0].wanted) == ("0", "-20")
+
+
+def test_a_command_gets_its_priority(capfd: pytest.CaptureFixture[str]) -> None:
+    setting = knob("priority").prefix(LIVE, Wish())
+    if setting.unavailable:
+        pytest.skip(setting.unavailable)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    wanted = max(-20, before + int(setting.words[2])) if setting.words else before
+    assert answer_of(capfd, ("priority", setting))["nice"] == wanted
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_the_kernel_agrees_about_limits() -> None:
+    """A process without the capability, with a limit of its own: the command gets what we say."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a capability up and keep a limit")
+    program = (
+        "import ctypes, json, os, resource, sys\n"
+        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.knob import Machine\n"
+        "from torchyard.machine.knobs import KNOBS\n"
+        "os.setuid(65534)\n"
+        "setting = KNOBS['priority'].prefix(Machine(), Wish())\n"
+        "refused = ''\n"
+        "try: setting.apply()\n"
+        "except OSError as error: refused = str(error)\n"
+        "print(json.dumps([setting.unavailable, os.getpriority(os.PRIO_PROCESS, 0), refused]))\n"
+    )
+    for limit, allowed in ((25, -5), (0, None)):
+        _, hard = resource.getrlimit(resource.RLIMIT_NICE)
+        if hard != resource.RLIM_INFINITY and hard < limit:
+            continue  # raising it takes a capability that this root has not
+
+        def limit_nice(limit: int = limit) -> None:
+            resource.setrlimit(resource.RLIMIT_NICE, (0, limit))
+
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            preexec_fn=limit_nice,
+        )
+        if "Permission denied" in done.stderr or "No module named" in done.stderr:
+            pytest.skip("another user cannot read this checkout")
+        unavailable, nice, refused = json.loads(done.stdout)
+        assert refused == ""
+        if allowed is None:
+            assert "may not raise it" in unavailable
+        else:
+            assert (unavailable, nice) == ("", allowed)
+
+
+# Address randomisation.
+
+
+def test_kept_unless_asked_for() -> None:
+    setting = knob("process-aslr").prefix(LIVE, Wish())
+    assert (setting.words, setting.unavailable) == ((), "")
+    assert knob("process-aslr").default is False
+    state = knob("process-aslr").survey(LIVE, Wish())
+    assert state.settings[0].found == state.settings[0].wanted
+    assert "kept as it is" in state.notes[0]
+
+
+def test_without_randomisation_every_launch_is_alike(capfd: pytest.CaptureFixture[str]) -> None:
+    setting = knob("process-aslr").prefix(LIVE, Wish(randomize="off"))
+    if setting.unavailable:
+        pytest.skip(setting.unavailable)
+    assert setting.words == ("setarch", os.uname().machine, "-R")
+    answers = [answer_of(capfd, ("process-aslr", setting)) for _ in range(2)]
+    assert answers[0]["stack"] == answers[1]["stack"]
+    assert answers[0]["personality"] & 0x0040000
+    ours = Path("/proc/self/personality").read_text()
+    assert not int(ours, 16) & 0x0040000, "trying it left this process as it was"
+
+
+def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None:
+    """For a shell that was started by `setarch -R`."""
+    program = (
+        "import ctypes, json, os, sys\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.personality(ctypes.c_ulong(0x0040000))\n"
+        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.knob import Machine\n"
+        "from torchyard.machine.knobs import KNOBS\n"
+        "setting = KNOBS['process-aslr'].prefix(Machine(), Wish(randomize='on'))\n"
+        "assert not setting.unavailable, setting.unavailable\n"
+        "setting.apply()\n"
+        "print(libc.personality(ctypes.c_ulong(0xFFFFFFFF)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
+    """The usual filter of containers lets the question pass and refuses the change."""
+    program = (
+        "import ctypes, struct, sys\n"
+        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.knob import Machine\n"
+        "from torchyard.machine.knobs import KNOBS\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"number = {_PERSONALITY.get(os.uname().machine, -1)}\n"
+        "def op(code, jt, jf, k): return struct.pack('HBBI', code, jt, jf, k)\n"
+        "filters = b''.join([\n"
+        "    op(0x20, 0, 0, 0),\n"  # the number of the call
+        "    op(0x15, 0, 4, number),\n"  # another call is allowed
+        "    op(0x20, 0, 0, 16),\n"  # its argument
+        "    op(0x15, 2, 0, 0xFFFFFFFF),\n"  # the question is allowed
+        "    op(0x45, 0, 1, 0x0040000),\n"  # without randomisation
+        "    op(0x06, 0, 0, 0x00050001),\n"  # EPERM
+        "    op(0x06, 0, 0, 0x7FFF0000),\n"  # allowed
+        "])\n"
+        "buffer = ctypes.create_string_buffer(filters)\n"
+        "program = struct.pack('HxxxxxxQ', len(filters) // 8, ctypes.addressof(buffer))\n"
+        "assert libc.prctl(38, 1, 0, 0, 0) == 0\n"
+        "if libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) != 0: sys.exit(3)\n"
+        "knob = KNOBS['process-aslr']\n"
+        "print(knob.survey(Machine(), Wish(randomize='off')).unavailable)\n"
+        "print(knob.prefix(Machine(), Wish()).unavailable)\n"
+    )
+    if os.uname().machine not in _PERSONALITY:
+        pytest.skip("the number of the call is not known here")
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    if done.returncode == 3:
+        pytest.skip("this kernel takes no filters")
+    assert done.stderr == ""
+    first, second = done.stdout.split("\n")[:2]
+    assert "seccomp" in first
+    assert second == ""
+
+
+_PERSONALITY = {"aarch64": 92, "x86_64": 135}
+
+
+# OpenMP.
+
+
+def test_a_thread_for_each_core(tmp_path: Path) -> None:
+    setting = knob("openmp").prefix(tree("amd-acpi", tmp_path), Wish())
+    assert dict(setting.variables) == {
+        "OMP_NUM_THREADS": "4",
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": "{0},{1},{2},{3}",
+    }
+
+
+def test_the_words_of_intel_and_llvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = tree("amd-acpi", tmp_path)
+    for library in ("/opt/lib/libiomp5.so", "libtcmalloc.so.4:/usr/lib/libomp.so.5", "libomp.so"):
+        monkeypatch.setenv("LD_PRELOAD", library)
+        setting = knob("openmp").prefix(machine, Wish(cores=(2, 3)))
+        assert dict(setting.variables) == {
+            "OMP_NUM_THREADS": "2",
+            "KMP_AFFINITY": "granularity=fine,explicit,proclist=[2,3]",
+            "KMP_BLOCKTIME": "1",
+        }
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libgomp.so.1:/x/libsomp.so")
+    assert "KMP_AFFINITY" not in dict(knob("openmp").prefix(machine, Wish()).variables)
+
+
+@pytest.mark.parametrize(
+    "name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"]
+)
+def test_what_the_user_bound_stays(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "0")
+    machine = tree("amd-acpi", tmp_path)
+    assert dict(knob("openmp").prefix(machine, Wish()).variables) == {"OMP_NUM_THREADS": "4"}
+    notes = knob("openmp").survey(machine, Wish()).notes
+    assert notes[0] == f"where threads go is left as {name} says"
+    assert "first core only" in notes[-1]
+
+
+def test_a_number_of_threads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    machine = tree("amd-acpi", tmp_path)
+    state = knob("openmp").survey(machine, Wish())
+    assert knob("openmp").prefix(machine, Wish()).variables == ()
+    assert state.notes == ("OMP_NUM_THREADS is set already and stays 1",)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert set(dict(knob("openmp").prefix(machine, Wish()).variables)) == {
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+    }
+
+
+def test_the_command_gets_variables_and_the_warning_is_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    setting = knob("openmp").prefix(LIVE, Wish(cores=cores))
+    assert answer_of(capfd, ("openmp", setting))["omp"] == dict(setting.variables)
+    state = knob("openmp").survey(LIVE, Wish(cores=cores))
+    assert [item.found for item in state.settings] == ["not set"] * 3
+    assert "first core only" in state.notes[-1]
+    assert knob("openmp").default is False
+
+
+@pytest.mark.torch
+def test_torch_really_shrinks_to_the_first_core() -> None:
+    """The reason why this knob is off by default; the day this fails, it need not be."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    if len(cores) < 2:
+        pytest.skip("one processor cannot shrink")
+    setting = knob("openmp").prefix(LIVE, Wish(cores=cores))
+    program = "import os, torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **dict(setting.variables)},
+    )
+    if "No module named 'torch'" in done.stderr:
+        pytest.skip("this interpreter has no torch")
+    assert done.stdout.split() == ["1", str(len(cores))], done.stderr
