@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from torchyard.core.machine import Advice, KnobState, Wish
+from torchyard.core.machine import Advice, Setting, Wish
 from torchyard.machine.activity import Activity
 from torchyard.machine.idle_state import idle_states
 from torchyard.machine.knob import Machine
@@ -29,30 +29,34 @@ def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: A
             continue
         if knob.name == _LATENCY and not idle_states(machine.files):
             continue  # the device is there and can be held, but nothing sleeps
-        state = knob.survey(machine, Wish())
-        if any(setting.changes for setting in state.settings):
+        changes = [
+            setting
+            for setting in knob.survey(machine, Wish()).settings
+            if setting.wanted is not None
+            and not knob.same(setting.place, setting.found, setting.wanted)
+        ]
+        if changes:
             yield Advice(
                 name=knob.name,
                 effect=knob.effect,
-                what=f"{knob.about}: {_values(state)}",
+                what=f"{knob.about}: {_values(changes)}",
                 why=knob.why,
                 mend=f"{'sudo ' * knob.needs_root}torchyard machine tune --only {knob.name}",
                 needs_root=knob.needs_root,
             )
 
 
-def _values(state: KnobState) -> str:
+def _values(changes: list[Setting]) -> str:
     """Found and wanted values under the names of their files, with how many places have them."""
-    changes = Counter(
+    counts = Counter(
         (_file_name(setting.place), setting.found or "nothing", setting.wanted or "nothing")
-        for setting in state.settings
-        if setting.changes
+        for setting in changes
     )
     shown = [
         f"{name}{found} instead of {wanted}" + (f" ({count} places)" if count > 1 else "")
-        for (name, found, wanted), count in changes.most_common(_MOST_VALUES)
+        for (name, found, wanted), count in counts.most_common(_MOST_VALUES)
     ]
-    more = len(changes) - _MOST_VALUES
+    more = len(counts) - _MOST_VALUES
     return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
 
 

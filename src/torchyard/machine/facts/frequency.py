@@ -130,8 +130,11 @@ def _bias(files: FileTree) -> Found:
 
 
 def _mode(files: FileTree) -> Found:
-    found = line_of(files, f"{CPU}/intel_pstate/status")
-    return found if found.value is not None else line_of(files, f"{CPU}/amd_pstate/status")
+    for driver_folder in ("intel_pstate", "amd_pstate"):
+        found = line_of(files, f"{CPU}/{driver_folder}/status")
+        if found.value is not None:
+            return found
+    return Found(because=f"/{CPU} has neither intel_pstate nor amd_pstate")
 
 
 READERS: Final[dict[str, Reader]] = {
