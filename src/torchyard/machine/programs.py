@@ -27,8 +27,11 @@ def find_program(files: FileTree, name: str) -> str | None:
     """Where it is; None when there is none."""
     if not files.live:
         return shutil.which(name, path=str(files.path(_OF_A_COPY)))
-    # sudo and cron often come without the folders of root's programs.
-    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *_OF_ROOT)))
+    # sudo and cron often come without the folders of root's programs. A folder that is relative,
+    # or empty, is wherever the user happens to be: nothing that root should run.
+    named = os.environ.get("PATH", "").split(os.pathsep)
+    folders = [folder for folder in (*named, *_OF_ROOT) if folder.startswith("/")]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def why_no_program(files: FileTree, *names: str) -> str:
