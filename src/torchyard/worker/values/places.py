@@ -14,6 +14,7 @@ import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SUITES = os.path.join(_OURS, "suites") + os.sep
 _MOST_FORWARD = 200_000
 """Forward operators that are remembered for their backward."""
 
@@ -41,6 +42,8 @@ def _ask_foreign(code: CodeType) -> bool:
     """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
     name = code.co_filename
     known = name.startswith((_TORCH, _OURS, "<frozen")) or name == "<string>"
+    if name.startswith(_SUITES):
+        known = False  # models of our own suites are programs like any other
     _foreign[id(code)] = (known, code)
     return known
 

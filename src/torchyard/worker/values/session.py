@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
+from torchyard.worker.values.compiled import CompileNotes
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
@@ -58,6 +59,7 @@ class Session:
         self._written_s = 0.0
         self._started_s = time.monotonic()
         self._on = False
+        self.exit_code: Optional[int] = None
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -66,11 +68,12 @@ class Session:
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
+        self._hooks.append(CompileNotes(self.notes))
         self.watch.__enter__()
         self._on = True
 
-    def stop(self) -> None:
-        """End, and write the result."""
+    def stop(self, state: str = "finished") -> None:
+        """End, and write the result; `state` says how the program ended."""
         if not self._on:
             return
         self._on = False
@@ -80,13 +83,18 @@ class Session:
         self.watch.places.close()
         for pattern in self.patterns:
             pattern.finish()
-        self.write(state="finished")
+        self.write(state)
+
+    def leave(self) -> None:
+        """Watch nothing more in this process, which is a forked child of the program."""
+        self.watch.off = True
+        self._on = False
 
     def step(self) -> None:
         """A step of the program is over."""
         self.findings.end_step()
         for pattern in self.patterns:
-            pattern.end_step(self.watch.step)
+            pattern.end_step()
         self.watch.step += 1
         self.watch.looking = self._wanted(self.watch.step)
         if not self.watch.looking:
@@ -102,6 +110,7 @@ class Session:
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "options": self.options._asdict(),
+            "exit_code": self.exit_code,
             "steps": self.watch.step,
             "seconds": time.monotonic() - self._started_s,
             "counts": self.watch.counts.as_dict(),

@@ -72,6 +72,8 @@ class ValueWatch(TorchDispatchMode):
         self.flow = Flow()
         self.counts = Counts()
         self.step = 1
+        self.off = False
+        """Pass everything on: a forked child of the program."""
         self.looking = True
         """False in steps that are left out: operators pass, memory is only kept track of."""
         self._scanner = scanner
@@ -81,6 +83,16 @@ class ValueWatch(TorchDispatchMode):
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
         self._place: Place = NOWHERE
+        self._outermost = 0
+        self._number = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled.
+
+        Otherwise torch runs them as eager operators: a profile of a program that does not run.
+        """
+        return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -94,21 +106,23 @@ class ValueWatch(TorchDispatchMode):
         """One operator."""
         keywords = kwargs or {}
         operator = operator_of(func)
-        if operator.inert:
+        if operator.inert or self.off:
             if operator.view_with_writing_backward and not self._path:
                 self.places.now()  # remembers it for the backward
             return func(*args, **keywords)
         inside = bool(self._path)
-        if not inside:
-            self._place = self.places.now()
         self.counts.operators += 1
         began = self.counts.operators
+        if not inside:
+            self._place = self.places.now()
+            self._outermost = began
         node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
         written = written_tensors(operator, args, keywords) if operator.writes else []
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
         befores = [self._before(tensor) for tensor in written]
         result = self._call(func, args, keywords, operator)
+        self._number = began - self._outermost
         for position, before in enumerate(befores):
             if before is not None:
                 self._wrote(func, operator, args, keywords, before, position, node, inputs)
@@ -328,6 +342,7 @@ class ValueWatch(TorchDispatchMode):
         seen.arguments, seen.keywords = args, keywords
         seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
         seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
+        seen.number = self._number
         seen.size_bytes = size
         seen.scan = self._scanner.scan(tensor.data_ptr(), before, tensor.numel(), layout)
         seen.compared = before is not None

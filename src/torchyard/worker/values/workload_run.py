@@ -1,0 +1,48 @@
+"""A workload of a suite as the program of a profile: built first, then watched step by step."""
+
+from typing import Any, Callable, Dict
+
+import torch
+
+from torchyard.worker import suites
+from torchyard.worker.built import CannotBuild
+from torchyard.worker.side import DTYPES, Model, Side, convert
+
+_SEED = 1337
+
+
+def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
+    """What to run: `steps` iterations of the plan's workload. Building it is not watched."""
+    workload = plan["workload"]
+    torch.manual_seed(plan.get("seed", _SEED))
+    built = suites.build(
+        workload["suite"],
+        workload["name"],
+        workload["mode"],
+        workload["batch_size"],
+        dict(workload["parameters"]),
+        workload["device"],
+    )
+    training = workload["mode"] == "training"
+    if training and built.loss is None:
+        raise CannotBuild("this workload offers no training", hint="use --mode inference")
+    precision = plan.get("precision", "float32")
+    dtype = DTYPES.get(precision, torch.float32)
+    step = training and built.optimizer is not None
+    model = Model(built if dtype is torch.float32 else convert(built, dtype), training, step)
+    side = Side("profiled", "eager", precision, model, workload["device"])
+    with side.context():
+        side.caller()()  # allocations and caches of the first call are no part of a step
+    model.forget_gradients()
+
+    def body() -> None:
+        call = side.caller()
+        with side.context():
+            for _ in range(plan["steps"]):
+                call()
+                side.synchronize()
+                model.forget_gradients()
+                if not step:
+                    surrounding.step()
+
+    return body
