@@ -18,7 +18,7 @@ from fake_kernel import NO_LATENCY_LIMIT
 from trees import make_tree
 
 from torchyard.core.machine import Wish
-from torchyard.errors import NotAllowed
+from torchyard.errors import NotAllowed, StepFailed
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.journal import JOURNAL_FILE, RESTORED_FILE, read_journal
 from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
@@ -158,6 +158,7 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
     assert recover(machine) is None
 
 
+@pytest.mark.slow
 def test_when_both_are_killed_restore_restores(root: Path) -> None:
     with owner(root) as process:
         os.kill(int(line_of(process)), signal.SIGKILL)
@@ -177,6 +178,7 @@ def test_when_both_are_killed_the_next_tune_restores_first(root: Path) -> None:
     assert values(root) == FOUND
 
 
+@pytest.mark.slow
 def test_an_owner_whose_keeper_is_killed_restores_itself(root: Path) -> None:
     with owner(root) as process:
         os.kill(int(line_of(process)), signal.SIGKILL)
@@ -189,7 +191,9 @@ def test_an_owner_whose_keeper_is_killed_restores_itself(root: Path) -> None:
     assert values(root) == FOUND
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_an_owner_that_is_asked_to_end_restores_first(root: Path, number: signal.Signals) -> None:
     with owner(root) as process:
         keeper = int(line_of(process))
@@ -228,12 +232,16 @@ class Stopper:
         plain.replace(self._path)
 
 
-@pytest.mark.parametrize("mode", ["session", "standing"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("mode", "place"),
+    [
+        ("session", RATE),
+        ("standing", RATE),
+        *(pytest.param("session", place, marks=pytest.mark.slow) for place in (ASLR, SHARE)),
+    ],
+)
 def test_killed_between_the_journal_and_the_write(root: Path, place: str, mode: str) -> None:
     """`writing` is on disk, the value is not written; what came before it is."""
-    if mode == "standing" and place == SHARE:
-        pytest.skip("once is enough")
     stopper = Stopper(root / place)
     stopper.stop_here()
     with owner(root, mode) as process:
@@ -276,6 +284,7 @@ def test_killed_in_the_middle_of_its_own_restore(root: Path) -> None:
     assert values(root) == FOUND
 
 
+@pytest.mark.slow
 def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
     """Nothing of ours was written, so a value that somebody else writes then is left alone."""
     code = OWNER.partition("with Tuning")[0] + (
@@ -299,6 +308,41 @@ def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
     assert values(root) == {**FOUND, ASLR: "1"}
 
 
+def test_ctrl_c_in_the_middle_of_a_write_restores_and_runs_no_command(root: Path) -> None:
+    stopper = Stopper(root / ASLR)
+    stopper.stop_here()
+    words = ["-m", "torchyard", "machine", "tune", "--root", str(root), "--only", "aslr"]
+    words += ["--only", "perf-rate", "--aslr", "off", "--", "touch", str(root / "ran")]
+    process = subprocess.Popen(
+        [sys.executable, *words], stderr=subprocess.PIPE, start_new_session=True
+    )
+    stopper.answer()
+    journal = folder_of(root) / JOURNAL_FILE
+    until(lambda: journal.exists() and '"writing", "knob": "aslr"' in journal.read_text())
+    until(lambda: _waits(process.pid))
+    stopper.put_back()
+    # The signal ends the wait for the pipe; Python opens again, now the plain file.
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    process.communicate()
+    assert not (root / "ran").exists()
+    assert values(root) == FOUND
+    assert read_journal(folder_of(root)) is None
+    # The write that was under way was finished first.
+    assert '"written", "knob": "aslr"' in (folder_of(root) / RESTORED_FILE).read_text()
+
+
+def test_without_a_keeper_nothing_is_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(files=FileTree(root))
+    for python in ("/nowhere/python", "/bin/true"):
+        monkeypatch.setattr(sys, "executable", python)
+        with pytest.raises(StepFailed, match="restores after a kill") as caught:
+            Tuning(machine, WISH).apply()
+        assert "nothing was changed" in caught.value.hint
+        assert values(root) == FOUND
+        assert read_journal(folder_of(root)) is None
+
+
 def test_two_processes_cannot_tune_at_once(root: Path) -> None:
     with owner(root) as process:
         line_of(process)
@@ -308,6 +352,7 @@ def test_two_processes_cannot_tune_at_once(root: Path) -> None:
     until(lambda: read_journal(folder_of(root)) is None)
 
 
+@pytest.mark.slow
 def test_restore_waits_for_a_keeper_that_is_at_work(root: Path) -> None:
     with owner(root) as process:
         keeper = int(line_of(process))
@@ -352,6 +397,7 @@ def test_a_holder_that_was_killed_is_no_obstacle(root: Path) -> None:
     assert restore(machine).complete
 
 
+@pytest.mark.slow
 def test_a_number_that_passed_to_another_process_is_not_ended(root: Path) -> None:
     machine = Machine(files=FileTree(root))
     tune_standing(machine, Wish(only=("idle-latency",)))

@@ -149,7 +149,7 @@ def test_a_knob_that_raises_is_unavailable(fake: Fake) -> None:
 # A whole tune.
 
 
-QUICK_KINDS = ("intel-pstate", "arm-bare", "cgroup-v1")
+QUICK_KINDS = ("intel-pstate", "cgroup-v1")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,9 @@ def test_the_body_is_restored_when_it_fails(fake: Fake) -> None:
     assert fake.left() == {}
 
 
-@pytest.mark.parametrize("count", [0, 1, 12])
+@pytest.mark.parametrize(
+    "count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 4, 12))]
+)
 def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
     count: int, tmp_path: Path
 ) -> None:
@@ -246,6 +248,7 @@ class Deaf(FakeKernel):
             super().write(path, value)
 
 
+@pytest.mark.slow
 def test_a_write_that_has_no_effect_is_refused(tmp_path: Path) -> None:
     machine = Machine(files=Deaf(make_tree("arm-bare", tmp_path)))
     with Tuning(machine, ASLR_OFF) as tuning:
@@ -326,6 +329,7 @@ def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
         restore(fake.machine)
 
 
+@pytest.mark.slow
 def test_a_standing_tune_that_has_nothing_to_write_leaves_no_journal(fake: Fake) -> None:
     tuned = tune_standing(fake.machine, Wish(only=("aslr",), randomize="on"))
     assert [change.state for change in tuned.changes] == ["already so"]
@@ -378,6 +382,7 @@ def test_what_cannot_be_put_back_stays_in_the_journal(fake: Fake) -> None:
     assert list(fake.left()) == ["proc/sys/kernel/perf_event_max_sample_rate"]
 
 
+@pytest.mark.slow
 def test_a_limit_refused_at_first_is_put_back_at_the_second_try(fake: Fake) -> None:
     class Stubborn(FakeKernel):
         tries = 0
@@ -407,6 +412,7 @@ def test_a_removed_journal_does_not_keep_the_machine_changed(fake: Fake) -> None
     assert fake.left() == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_does_not_keep_the_machine_changed(fake: Fake) -> None:
     with Tuning(fake.machine, ASLR_OFF) as tuning:
         (fake.folder / JOURNAL_FILE).write_text("no\njournal\n")
@@ -414,6 +420,7 @@ def test_a_damaged_journal_does_not_keep_the_machine_changed(fake: Fake) -> None
     assert fake.left() == {}
 
 
+@pytest.mark.slow
 def test_a_knob_that_this_version_lacks_is_named(fake: Fake) -> None:
     tune_standing(fake.machine, ASLR_OFF)
     path = fake.folder / JOURNAL_FILE
@@ -438,6 +445,7 @@ def test_after_a_reboot_nothing_is_written(fake: Fake) -> None:
     assert read_journal(fake.folder) is None
 
 
+@pytest.mark.slow
 def test_a_tune_after_a_reboot_needs_no_restore(fake: Fake) -> None:
     tune_standing(fake.machine, ASLR_OFF)
     fake.kernel.put("proc/sys/kernel/random/boot_id", "another-boot")
@@ -449,6 +457,7 @@ def test_a_tune_after_a_reboot_needs_no_restore(fake: Fake) -> None:
     assert fake.kernel.text(ASLR) == "2"
 
 
+@pytest.mark.slow
 def test_a_knob_whose_file_is_gone_cannot_be_put_back(fake: Fake) -> None:
     with Tuning(fake.machine, ASLR_OFF) as tuning:
         fake.kernel.path(ASLR).unlink()

@@ -17,7 +17,7 @@ __all__ = ["BootLines", "BootWish", "Effect", "boot_lines", "effects", "merged",
 
 _CPU: Final = "sys/devices/system/cpu"
 _GRUB_FILE: Final = "etc/default/grub"
-_ADDED_BY_GRUB: Final = ("BOOT_IMAGE", "root", "ro", "rw", "initrd", "resume")
+_ADDED_BY_GRUB: Final = ("BOOT_IMAGE", "root", "ro", "rw", "initrd")
 """What stands in /proc/cmdline and comes from the loader or from grub's other variables."""
 _ADDED_BY_LOADER: Final = ("BOOT_IMAGE", "initrd")
 
