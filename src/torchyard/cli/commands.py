@@ -12,6 +12,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "compare variants on workloads: which is faster, and how sure",
     ),
     "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
+    "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
     "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
     "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),

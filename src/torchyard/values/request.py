@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchyard.core.variant import Environment, Target
+from torchyard.core.variant import DEFAULT_ENVIRONMENT, Environment, Target
 from torchyard.core.workload import Workload
 
 __all__ = ["ProfileRequest", "WatchOptions"]
@@ -31,7 +31,7 @@ class ProfileRequest:
     """A program, or a workload of a suite, in a target."""
 
     target: Target
-    environment: Environment = field(default_factory=Environment)
+    environment: Environment = DEFAULT_ENVIRONMENT
     program: tuple[str, ...] = ()
     """`SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; empty for a workload."""
     workload: Workload | None = None

@@ -1,0 +1,179 @@
+"""`torchyard values SCRIPT`: profile a program or a workload."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+from torchyard.cli.sections import SectionedCommand, section
+
+__all__ = ["run"]
+
+_what, _how, _out = section("What to run"), section("How to look"), section("Where results go")
+
+_HELP = """
+\b
+Examples:
+  torchyard values train.py --epochs 1
+  torchyard values --deep --html waste.html train.py
+  torchyard values --workload models/gpt --mode training --steps 8
+  torchyard values --target build:pytorch-2.6.0-trimmed -m mypackage.train
+
+Run a program as Python runs it and look at what its operators write. Its output, signals and exit
+code are its own; when it fails, what was found up to there is kept and reported. Exit code 7 when
+the program ended well and a --fail-on limit is crossed.
+"""
+
+
+@click.command(
+    cls=SectionedCommand,
+    help=_HELP,
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
+@_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@_what("--workload", metavar="SUITE/NAME", help="A workload of a suite instead of a script.")
+@_what(
+    "--mode",
+    type=click.Choice(("inference", "training")),
+    default="training",
+    help="Of the workload.",
+)
+@_what("--steps", default=4, type=click.IntRange(1), help="Steps of the workload; 4.")
+@_what("--batch-size", type=click.IntRange(1), help="Of the workload; its own when left out.")
+@_what("--device", default="cpu", metavar="DEVICE", help="Of the workload: cpu, cuda, ...")
+@_what(
+    "--precision",
+    type=click.Choice(("float32", "float16", "bfloat16", "amp")),
+    default="float32",
+    help="Of the workload.",
+)
+@_what("--target", metavar="PYTHON", help="Interpreter with a torch; this one when left out.")
+@_what("--eager", is_flag=True, help="Turn torch.compile off and profile the eager program.")
+@_how(
+    "--deep/--fast", default=False, help="Also inside operators written in C++; fast when left out."
+)
+@_how("--every", default=1, type=click.IntRange(1), metavar="N", help="Look at each N-th step; 1.")
+@_how(
+    "--skip-steps",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Leave out the first steps.",
+)
+@_how("--last-step", default=0, type=click.IntRange(0), metavar="N", help="Stop looking after it.")
+@_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
+@_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
+@_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
+@_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
+@_out(
+    "--fail-on",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help="any, proven, a pattern, share=1%, ...",
+)
+@_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
+@_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the profile here.")
+@_out("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@common_options
+def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Profile a program."""
+    from torchyard.core.records import encode
+    from torchyard.errors import GateFailed
+    from torchyard.reports.values_text import values_text
+    from torchyard.values.gate import crossed, parse_limit
+    from torchyard.values.pattern_texts import pattern_names
+    from torchyard.workflow.values_run import profile_values
+
+    request = _request(program, as_json, options)
+    limits = [parse_limit(text, pattern_names()) for text in options["limits"]]
+    if options["html"] is not None:
+        check_writable(options["html"], option="--html")
+    say = (lambda _: None) if options["quiet"] else talk
+    profile, path = profile_values(request, folder=options["run_dir"], say=say)
+    if options["html"] is not None:
+        from torchyard.reports.values_html import values_html
+
+        write_file(options["html"], values_html(profile), option="--html")
+    failed = crossed(profile, limits)
+    if as_json:
+        failing = [{"limit": limit.text, "finding": encode(one)} for limit, one in failed]
+        print_json({"profile": encode(profile), "file": str(path), "crossed": failing})
+    else:
+        sys.stdout.flush()
+        print_data(printable(values_text(profile)))
+    say(f"profile: {path}")
+    if profile.exit_code:
+        return profile.exit_code
+    for limit, finding in failed:
+        where = f"{finding.place.file}:{finding.place.line}"
+        talk(printable(f"limit {limit.text}: {finding.pattern} by {finding.operator} at {where}"))
+    return GateFailed.exit_code if failed else 0
+
+
+def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> Any:
+    from torchyard.cli.build_names import with_build_folder
+    from torchyard.config.interpreters import parse_target
+    from torchyard.core.units import parse_bytes
+    from torchyard.core.variant import Target
+    from torchyard.errors import UsageError
+    from torchyard.values.request import ProfileRequest, WatchOptions
+
+    if options["module"]:
+        program = ("-m", options["module"], *program)
+    if bool(program) == bool(options["workload"]):
+        raise UsageError(
+            "give a script or a workload" + (", not both" if program else ""),
+            hint="`torchyard values SCRIPT` or `torchyard values --workload SUITE/NAME`",
+        )
+    target = Target(name="here", python=sys.executable)
+    if options["target"]:
+        text = with_build_folder(options["target"])
+        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    return ProfileRequest(
+        target=target,
+        program=program,
+        workload=_workload(options) if options["workload"] else None,
+        steps=options["steps"],
+        precision=options["precision"],
+        eager=options["eager"],
+        quiet_program=as_json,
+        options=WatchOptions(
+            deep=options["deep"],
+            every=options["every"],
+            first_steps=options["skip_steps"],
+            last_step=options["last_step"],
+            least_bytes=parse_bytes(options["least"]),
+            memory_bytes=parse_bytes(options["memory"]),
+            prove=options["prove"],
+            approximate=options["approximate"],
+        ),
+    )
+
+
+def _workload(options: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from torchyard.config.request import SpecText
+    from torchyard.config.workload_spec import choose_workload, expand
+
+    spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
+    choice = choose_workload(spec)
+    found = expand(choice, modes=(options["mode"],), device=options["device"], optimizer_step=True)[
+        0
+    ]
+    size = options["batch_size"]
+    return replace(found, batch_size=size) if size is not None else found
