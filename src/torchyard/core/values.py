@@ -113,6 +113,9 @@ class ValueFinding:
     evidence: dict[str, Any] = field(default_factory=dict)
     proof: Proof = field(default_factory=Proof)
     worth: Worth = field(default_factory=Worth)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The operator and the wasted part of it without their values, for measuring what it is worth
+    (`worker/values/recipes.py`)."""
     node: int = -1
     suggestion: str = ""
 

@@ -40,6 +40,7 @@ class Finding:
         "pattern",
         "place",
         "proof",
+        "recipe",
         "shape",
         "steps",
         "worth",
@@ -65,8 +66,10 @@ class Finding:
         self.evidence: Dict[str, Any] = {}
         """Sample, histogram, range: of the first time."""
         self.proof: Dict[str, Any] = {}
-        """Filled by `proof`: status (proven, likely, input-dependent) and the tests behind it."""
+        """Filled by `proof`: certainty (proven, likely, input-dependent), why, and the tests."""
         self.worth: Dict[str, Any] = {}
+        self.recipe: Dict[str, Any] = {}
+        """The operator and the wasted part of it, without their values, for `worth`."""
         self.every_time = False
         self.hits: Dict[Sight, int] = {}
         """Where it was seen, and how often there."""
@@ -93,6 +96,8 @@ class Findings:
         self._found: Dict[Cause, Finding] = {}
         self._looked: Dict[Sight, int] = {}
         self._steps = 0
+        self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
+        """Told of every sighting that was counted; `proof` tests some of them."""
         self.left_out = 0
         """Sightings beyond the most causes that are kept."""
 
@@ -152,6 +157,7 @@ class Findings:
             not finding.steps or finding.steps[-1] != seen.step
         ):
             finding.steps.append(seen.step)
+        self.on_add(finding, seen)
         return finding
 
     def drop(self, finding: Finding) -> None:

@@ -27,6 +27,7 @@ class Observation:
         "keywords",
         "layout",
         "node",
+        "number",
         "operator",
         "path",
         "place",
@@ -72,6 +73,9 @@ class Observation:
         self.was_reads = 0
         """Reads between the write before and this one."""
         self.node = -1
+        self.number = 0
+        """Which of the operators inside the outermost one, in the order they began: a replay finds it
+        again by this."""
         self.inputs: Inputs = ()
         """What the operator read, without what it only overwrote."""
         self.written_inside = False
@@ -93,6 +97,27 @@ class Observation:
     def dtype(self) -> torch.dtype:
         """Of the tensor, also when it is gone."""
         return self._dtype if self.tensor is None else self.tensor.dtype
+
+    @property
+    def computed(self) -> bool:
+        """Whether it is a new result of an operator of the program, worked out from other values.
+
+        What is filled or drawn at random was asked for; what an operator makes inside of itself is
+        not the program's; and lists of tensors are the business of optimisers.
+        """
+        kind = self.operator
+        return bool(
+            self.fresh
+            and self.inputs
+            and not self.path
+            and not (kind.fills or kind.random or kind.many)
+        )
+
+    @property
+    def converted(self) -> bool:
+        """Whether a copy made another dtype of it."""
+        source = self.inputs[0][0] if self.inputs else None
+        return bool(self.operator.copies and source is not None and source.dtype != self.dtype)
 
     @property
     def single(self) -> bool:

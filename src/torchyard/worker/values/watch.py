@@ -94,6 +94,10 @@ class ValueWatch(TorchDispatchMode):
         """
         return True
 
+    def room_bytes(self) -> int:
+        """What the copies have left of the memory that the profile may take."""
+        return self.options.memory_bytes - self._copies.peak_bytes
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Torch would wrap the method below to keep the compiler out. It compiles nothing, and the
