@@ -10,6 +10,7 @@ import click
 
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 from torchyard.cli.sections import SectionedCommand
+from torchyard.cli.tune_measure import measure_options, measure_tune, refuse_measuring
 from torchyard.cli.wish_options import machine_at, root_option, wish_of_options, wish_options
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ Examples:
       processor, kernel and GPUs, until `torchyard machine restore`
   torchyard machine tune --user --cores 2-7 -- python train.py
       what a user may do: pinning, priority, variables
+  sudo torchyard machine tune --measure --each
+      how much of the noise each knob takes away: audits with and without it
 
 Every value that is found is on disk before the first one is written, and is put back after the
 command, on errors, on Ctrl-C and after kill -9. A command after `sudo` runs as root.
@@ -43,6 +46,7 @@ With a command, stdout is the command's: the table and --json go to stderr.
 @wish_options
 @click.option("--dry-run", is_flag=True, help="Write nothing, and show what would be written.")
 @click.option("--user", is_flag=True, help="Only what needs no root and ends with the process.")
+@measure_options
 @root_option
 @common_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND ARGS...]")
@@ -53,6 +57,7 @@ def tune(
     from torchyard.machine.command_run import check_command
     from torchyard.machine.tuning import wants_gpus
 
+    refuse_measuring(options, command=command, dry_run=dry_run, root=root)
     if command:
         check_command(command)
     with machine_at(root, gpus=False) as bare:
@@ -60,6 +65,8 @@ def tune(
     for note in notes:
         talk(f"note: {note}")
     with machine_at(root, gpus=wants_gpus(wish) and not user) as machine:
+        if options["measure"]:
+            return measure_tune(machine, wish, options, user=user, as_json=as_json)
         if user:
             return _user(machine, wish, command, as_json=as_json, dry_run=dry_run)
         if dry_run:

@@ -18,7 +18,6 @@ from torchyard.reports.plain_text import one_line
 __all__ = ["audit_text", "change_text"]
 
 _NAME_WIDTH: Final = 18
-_HEADINGS: Final = ("spread", "before", "after", "after / before", "")
 
 
 def audit_text(audit: Audit, *, width: int = 100) -> str:
@@ -57,12 +56,14 @@ def change_text(
     changes: tuple[AuditChange, ...],
     *,
     title: str,
+    names: tuple[str, str] = ("before", "after"),
     differences: Sequence[str] = (),
     width: int = 100,
 ) -> str:
     """Two audits as a small table."""
-    rows = [_HEADINGS, *change_rows(changes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    headings = ("spread", *names, f"{names[1]} / {names[0]}", "")
+    rows = [headings, *change_rows(changes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     lines = [one_line(title)]
     lines += [
         (

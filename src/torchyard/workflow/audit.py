@@ -77,7 +77,8 @@ class AuditRun:
         self._listener = listener
         self._machine = machine or Machine()
         self._recorder = _Kept()
-        self._lookout = Lookout(self._machine, cores=plan.cores)
+        self._cores = plan.cores or _own_cores()
+        self._lookout = Lookout(self._machine, cores=self._cores)
         self._session: WorkloadSession | None = None
         self._threads = plan.threads or 0
         self._facts: dict[str, str] = {}
@@ -128,7 +129,7 @@ class AuditRun:
                 target=_target_facts(self._plan.target, self._recorder.target),
                 kernel=KERNEL.label,
                 threads=self._threads,
-                cores=self._plan.cores,
+                cores=self._cores,
                 sides=(ONE, OTHER),
                 blocks=tuple(self._recorder.blocks),
                 launches=tuple(self._recorder.launches),
@@ -194,6 +195,12 @@ def _raise_failure(comparison: Comparison, target: Target) -> None:
         why=failure.log_tail.strip().rpartition("\n")[2],
         hint=failure.hint,
     )
+
+
+def _own_cores() -> tuple[int, ...]:
+    """Where somebody has pinned this process already; empty when it may run everywhere."""
+    mine = os.sched_getaffinity(0)
+    return tuple(sorted(mine)) if len(mine) < (os.cpu_count() or 1) else ()
 
 
 def _target_facts(target: Target, hello: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
