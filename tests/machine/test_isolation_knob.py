@@ -1,64 +1,24 @@
-"""Cores set apart in fake control groups of both versions, and taken down without a trace."""
+"""Cores set apart in fake control groups of version 2, and taken down without a trace."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
-from knob_rounds import Round
-from trees import KINDS, make_tree
+from group_rounds import SESSION, V1, V2, add_task, last_core, members, round_on
 
-from torchyard.core.machine import Setting, Wish
+from torchyard.core.machine import Setting
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.file_tree import cpu_list, cpus_of_list
+from torchyard.machine.file_tree import cpu_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.isolation import Isolation, join, joining
-
-V1 = "sys/fs/cgroup/cpuset"
-V2 = "sys/fs/cgroup"
-SESSION = "user.slice/user-1000.slice/session-2.scope"
-
-
-def round_on(kind: str, folder: Path) -> Round:
-    kernel = FakeKernel(make_tree(kind, folder / "root"))
-    return Round(kernel, folder, {"isolation": KNOBS["isolation"]})
-
-
-def last_core(round_: Round) -> int:
-    return cpus_of_list(round_.text("sys/devices/system/cpu/online"))[-1]
-
-
-def add_task(round_: Round, number: int, group: str, *, bound: bool = False) -> None:
-    """A task that was started, or a thread of the kernel, in a group of a fake machine."""
-    kernel = round_.kernel
-    version_1 = kernel.exists(f"{V1}/tasks")
-    path = group.removeprefix(V1 if version_1 else V2) or "/"
-    flags = 0x04200040 if bound else 0x400000
-    kernel.put(
-        f"proc/{number}/stat",
-        f"{number} (task {number}) S 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {number}00 0 0",
-    )
-    kernel.put(f"proc/{number}/comm", f"task {number}")
-    kernel.put(f"proc/{number}/cgroup", f"1:cpuset:{path}" if version_1 else f"0::{path}")
-    online = kernel.text("sys/devices/system/cpu/online")
-    kernel.put(f"proc/{number}/status", f"Name:\ttask\nCpus_allowed_list:\t{online}")
-    for file in ("tasks", "cgroup.procs") if version_1 else ("cgroup.procs", "cgroup.threads"):
-        place = kernel.path(f"{group}/{file}")
-        numbers = sorted({*map(int, place.read_text().split()), number})
-        place.write_text("".join(f"{one}\n" for one in numbers))
-
-
-def members(round_: Round, group: str) -> list[int]:
-    return [int(word) for word in round_.text(f"{group}/cgroup.procs").split()]
-
+from torchyard.machine.knobs.isolation import join, joining
 
 # Every machine.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
 def test_cores_are_set_apart_and_given_back(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     core = last_core(round_)
@@ -241,161 +201,6 @@ def test_who_has_no_group_any_more_goes_to_the_next_one_above(tmp_path: Path) ->
     assert restored is not None
     assert restored.complete
     assert members(round_, V2) == [2, 2100]
-
-
-# Version 1.
-
-
-def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    add_task(round_, 15, V1, bound=True)
-    add_task(round_, 901, f"{V1}/docker")
-    round_.found = round_.kernel.snapshot()
-    round_.tune(cores=(2, 3))
-    assert [change.state for change in round_.changes] == ["written"]
-    house = f"{V1}/torchyard/house"
-    assert members(round_, V1) == [15], "bound to its processor"
-    assert members(round_, house) == [1, 2, 700]
-    assert members(round_, f"{house}/docker") == [901]
-    assert members(round_, f"{house}/docker/4f1c2a") == [2000]
-    assert round_.text(f"{house}/cpuset.cpus") == "0-1,4-7"
-    assert round_.text(f"{house}/docker/4f1c2a/cpuset.cpus") == "0-1", (
-        "half of the machine, less ours"
-    )
-    assert round_.text(f"{V1}/torchyard/measure/cpuset.cpus") == "2-3"
-    assert round_.state("isolation").notes == (
-        "1 threads of the kernel are bound to processors and stay on the cores",
-        "5 tasks are moved to the house; containers that are started later are not",
-    )
-    round_.restore()
-    assert round_.left() == {}
-
-
-def test_groups_that_are_elsewhere_anyway_are_left_alone(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    round_.tune(cores=(6, 7))
-    assert members(round_, f"{V1}/docker/4f1c2a") == [2000]
-    assert not round_.kernel.exists(f"{V1}/torchyard/house/docker")
-    round_.restore()
-    assert round_.left() == {}
-
-
-def test_a_group_whose_cores_are_all_taken_gets_the_house(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    round_.tune(cores=(0, 1, 2, 3))
-    assert round_.text(f"{V1}/torchyard/house/docker/4f1c2a/cpuset.cpus") == "4-7"
-    round_.restore()
-    assert round_.left() == {}
-
-
-def test_tasks_that_died_and_new_ones_are_no_obstacle(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    add_task(round_, 901, f"{V1}/docker")
-    round_.tune(cores=(2, 3))
-    house = f"{V1}/torchyard/house"
-    # 901 dies; its parent and a shell have children, which the kernel puts where these are.
-    for file in ("tasks", "cgroup.procs"):
-        round_.kernel.path(f"{house}/docker/{file}").write_text("")
-    add_task(round_, 5001, f"{house}/docker/4f1c2a")
-    add_task(round_, 5002, house)
-    restored = round_.restore()
-    assert restored is not None
-    assert restored.complete
-    assert members(round_, f"{V1}/docker/4f1c2a") == [2000, 5001]
-    assert members(round_, V1) == [1, 2, 700, 5002]
-    assert members(round_, f"{V1}/docker") == []
-    assert not round_.kernel.exists(f"{V1}/torchyard")
-
-
-def test_a_task_that_ends_while_it_is_moved(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    for file in ("tasks", "cgroup.procs"):
-        place = round_.kernel.path(f"{V1}/{file}")
-        place.write_text(place.read_text() + "3999\n")
-    original = round_.kernel.write
-
-    def write(path: str, value: str) -> None:
-        if value == "3999":
-            for file in ("tasks", "cgroup.procs"):
-                place = round_.kernel.path(f"{V1}/{file}")
-                place.write_text(place.read_text().replace("3999\n", ""))
-        original(path, value)
-
-    round_.kernel.write = write  # type: ignore[method-assign]
-    round_.tune(cores=(2, 3))
-    assert [change.state for change in round_.changes] == ["written"]
-    assert members(round_, f"{V1}/torchyard/house") == [1, 2, 700]
-
-
-def test_a_group_that_was_removed_meanwhile(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    round_.tune(cores=(2, 3))
-    round_.kernel.remove_folder(f"{V1}/docker/4f1c2a")
-    restored = round_.restore()
-    assert restored is not None
-    assert restored.complete
-    assert members(round_, f"{V1}/docker") == [2000]
-
-
-def test_a_process_joins_out_of_the_house(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    round_.tune(cores=(2, 3))
-    join(round_.machine, 2000)
-    group = f"{V1}/torchyard/measure/docker/4f1c2a"
-    assert members(round_, group) == [2000]
-    assert round_.text(f"{group}/cpuset.cpus") == "2-3"
-    assert round_.text(f"{group}/cpuset.mems") == round_.text(f"{V1}/docker/4f1c2a/cpuset.mems")
-    round_.restore()
-    assert round_.left() == {}
-
-
-def test_a_refused_shield_is_taken_down_at_once(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    round_.kernel.refuse(f"{V1}/torchyard/house/cpuset.mems", errno.EACCES)
-    round_.tune(cores=(2, 3))
-    assert [change.state for change in round_.changes] == ["refused"]
-    assert round_.left() == {}
-
-
-def test_second_threads_that_went_offline_since_the_survey(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    (setting,) = round_.survey(cores=(2, 3))
-    round_.kernel.write("sys/devices/system/cpu/smt/control", "off")
-    assert round_.text("sys/devices/system/cpu/online") == "0-3"
-    round_.knobs["isolation"].write(round_.machine, setting)
-    assert round_.text(f"{V1}/torchyard/house/cpuset.cpus") == "0-1"
-    round_.knobs["isolation"].restore(round_.machine, setting)
-    assert not round_.kernel.exists(f"{V1}/torchyard")
-
-
-def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    knob = Isolation(base="docker/4f1c2a")
-    (setting,) = knob.survey(round_.machine, Wish(cores=(5,))).settings
-    with pytest.raises(NotAllowed, match="cannot be set apart"):
-        knob.write(round_.machine, setting)
-    assert round_.left() == {}
-
-
-# Some of the tasks only.
-
-
-def test_only_tasks_below_the_base_are_moved(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
-    knob = Isolation(base="docker")
-    add_task(round_, 901, f"{V1}/docker")
-    round_.found = round_.kernel.snapshot()
-    (setting,) = knob.survey(round_.machine, Wish(cores=(2, 3))).settings
-    knob.write(round_.machine, setting)
-    assert members(round_, V1) == [1, 2, 700], "not below the base"
-    assert members(round_, f"{V1}/docker/torchyard/house") == [901]
-    assert members(round_, f"{V1}/docker/torchyard/house/4f1c2a") == [2000]
-    join(round_.machine, 2000, base="docker")
-    assert members(round_, f"{V1}/docker/torchyard/measure/4f1c2a") == [2000]
-    with pytest.raises(NotAllowed, match="no group below"):
-        join(round_.machine, 700, base="docker")
-    knob.restore(round_.machine, setting)
-    assert round_.left() == {}
 
 
 # Joining.

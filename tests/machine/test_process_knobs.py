@@ -8,31 +8,18 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from trees import KINDS, make_tree
+from asked_command import LIVE, answer_of, knob
+from trees import make_tree
 
 from torchyard.core.machine import Setting, Wish
 from torchyard.errors import NotAllowed
-from torchyard.machine.command_run import run_command, shell_line
+from torchyard.machine.command_run import shell_line
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs import KNOBS
-from torchyard.machine.process_knob import ProcessKnob, ProcessSetting
 
 NAMES = ("pinning", "priority", "process-aslr", "openmp")
-LIVE = Machine()
-_ASK = """
-import ctypes, json, os, sys
-print(json.dumps({
-    "cpus": sorted(os.sched_getaffinity(0)),
-    "nice": os.getpriority(os.PRIO_PROCESS, 0),
-    "personality": ctypes.CDLL(None).personality(ctypes.c_ulong(0xFFFFFFFF)),
-    "stack": next(line for line in open("/proc/self/maps") if "[stack]" in line).split()[0],
-    "omp": {name: value for name, value in os.environ.items() if name.startswith(("OMP", "KMP"))},
-}))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -42,30 +29,14 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def knob(name: str) -> ProcessKnob:
-    found = KNOBS[name]
-    assert isinstance(found, ProcessKnob)
-    return found
-
-
 def tree(kind: str, folder: Path) -> Machine:
     return Machine(files=FileTree(make_tree(kind, folder)))
-
-
-def answer_of(
-    capfd: pytest.CaptureFixture[str], *settings: tuple[str, ProcessSetting]
-) -> dict[str, Any]:
-    """What a command sees that was started with these settings."""
-    end = run_command([sys.executable, "-c", _ASK], settings)
-    assert (end.exit_code, end.refused) == (0, ())
-    found: dict[str, Any] = json.loads(capfd.readouterr().out)
-    return found
 
 
 # All of them.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
 def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None:
     machine = tree(kind, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -250,93 +221,6 @@ def test_the_kernel_agrees_about_limits() -> None:
             assert "may not raise it" in unavailable
         else:
             assert (unavailable, nice) == ("", allowed)
-
-
-# Address randomisation.
-
-
-def test_kept_unless_asked_for() -> None:
-    setting = knob("process-aslr").prefix(LIVE, Wish())
-    assert (setting.words, setting.unavailable) == ((), "")
-    assert knob("process-aslr").default is False
-    state = knob("process-aslr").survey(LIVE, Wish())
-    assert state.settings[0].found == state.settings[0].wanted
-    assert "kept as it is" in state.notes[0]
-
-
-def test_without_randomisation_every_launch_is_alike(capfd: pytest.CaptureFixture[str]) -> None:
-    setting = knob("process-aslr").prefix(LIVE, Wish(randomize="off"))
-    if setting.unavailable:
-        pytest.skip(setting.unavailable)
-    assert setting.words == ("setarch", os.uname().machine, "-R")
-    answers = [answer_of(capfd, ("process-aslr", setting)) for _ in range(2)]
-    assert answers[0]["stack"] == answers[1]["stack"]
-    assert answers[0]["personality"] & 0x0040000
-    ours = Path("/proc/self/personality").read_text()
-    assert not int(ours, 16) & 0x0040000, "trying it left this process as it was"
-
-
-def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None:
-    """For a shell that was started by `setarch -R`."""
-    program = (
-        "import ctypes, json, os, sys\n"
-        "libc = ctypes.CDLL(None)\n"
-        "libc.personality(ctypes.c_ulong(0x0040000))\n"
-        "from torchyard.core.machine import Wish\n"
-        "from torchyard.machine.knob import Machine\n"
-        "from torchyard.machine.knobs import KNOBS\n"
-        "setting = KNOBS['process-aslr'].prefix(Machine(), Wish(randomize='on'))\n"
-        "assert not setting.unavailable, setting.unavailable\n"
-        "setting.apply()\n"
-        "print(libc.personality(ctypes.c_ulong(0xFFFFFFFF)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.stdout == "0\n", done.stderr
-
-
-def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
-    """The usual filter of containers lets the question pass and refuses the change."""
-    program = (
-        "import ctypes, struct, sys\n"
-        "from torchyard.core.machine import Wish\n"
-        "from torchyard.machine.knob import Machine\n"
-        "from torchyard.machine.knobs import KNOBS\n"
-        "libc = ctypes.CDLL(None, use_errno=True)\n"
-        f"number = {_PERSONALITY.get(os.uname().machine, -1)}\n"
-        "def op(code, jt, jf, k): return struct.pack('HBBI', code, jt, jf, k)\n"
-        "filters = b''.join([\n"
-        "    op(0x20, 0, 0, 0),\n"  # the number of the call
-        "    op(0x15, 0, 4, number),\n"  # another call is allowed
-        "    op(0x20, 0, 0, 16),\n"  # its argument
-        "    op(0x15, 2, 0, 0xFFFFFFFF),\n"  # the question is allowed
-        "    op(0x45, 0, 1, 0x0040000),\n"  # without randomisation
-        "    op(0x06, 0, 0, 0x00050001),\n"  # EPERM
-        "    op(0x06, 0, 0, 0x7FFF0000),\n"  # allowed
-        "])\n"
-        "buffer = ctypes.create_string_buffer(filters)\n"
-        "program = struct.pack('HxxxxxxQ', len(filters) // 8, ctypes.addressof(buffer))\n"
-        "assert libc.prctl(38, 1, 0, 0, 0) == 0\n"
-        "if libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) != 0: sys.exit(3)\n"
-        "knob = KNOBS['process-aslr']\n"
-        "print(knob.survey(Machine(), Wish(randomize='off')).unavailable)\n"
-        "print(knob.prefix(Machine(), Wish()).unavailable)\n"
-    )
-    if os.uname().machine not in _PERSONALITY:
-        pytest.skip("the number of the call is not known here")
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
-    )
-    if done.returncode == 3:
-        pytest.skip("this kernel takes no filters")
-    assert done.stderr == ""
-    first, second = done.stdout.split("\n")[:2]
-    assert "seccomp" in first
-    assert second == ""
-
-
-_PERSONALITY = {"aarch64": 92, "x86_64": 135}
 
 
 # OpenMP.

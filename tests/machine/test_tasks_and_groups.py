@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel
 from fake_programs import calls, put_programs, refuse_program
-from trees import KINDS, make_tree
+from trees import make_tree
 
 from torchyard.core.machine import Setting, Wish
 from torchyard.errors import MissingTool, NotAllowed, StepFailed, UsageError
@@ -78,7 +78,7 @@ def test_threads_of_the_kernel_are_known() -> None:
 # Groups.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
 def test_where_the_groups_are(kind: str, tmp_path: Path) -> None:
     files = FileTree(make_tree(kind, tmp_path))
     cpusets = find_cpusets(files)
@@ -153,7 +153,7 @@ def test_who_cannot_be_moved_is_returned(tmp_path: Path) -> None:
 # Pinned tasks.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
 def test_nobody_is_pinned_on_fresh_machines(kind: str, tmp_path: Path) -> None:
     machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
     settings = AFFINITIES.survey(machine, Wish()).settings
