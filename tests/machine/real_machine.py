@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.machine.journal import JOURNAL_FILE
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
+from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
 
 __all__ = [
     "alone_on_machine",
@@ -32,10 +32,18 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change 
 
 @contextmanager
 def alone_on_machine() -> Iterator[None]:
-    """Two tests that change the same setting would put back each other's values."""
+    """Two that change the same setting would put back each other's values: tests, and real tunes."""
     with (Path(tempfile.gettempdir()) / "torchyard-real-machine.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        usual = Path("/var/lib/torchyard/machine")
+        lock = JournalLock.take(usual, wait_s=120.0) if usual.exists() else None
+        if usual.exists() and lock is None:
+            pytest.skip("this machine is being tuned")
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
 
 
 @contextmanager
