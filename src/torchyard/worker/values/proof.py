@@ -95,11 +95,13 @@ class Proofs:
         self._fills, self._found, self._counted = [], [], {}
         budget = _MOST_AT_ONCE
         outermost = operator_of(func).name
-        # A fill that is filled again with the same is dead because of that second fill; one of the
-        # two is needed, and the finding is the second.
-        twice = {id(seen.was_fill) for _, seen in found if seen.was_fill is not None}
+        again = {seen.state.key: seen.number for _, seen in found if seen.was_fill is not None}
         for seen in fills:
-            if seen.path[0] == outermost and id(seen) not in twice:  # not left by one that raised
+            if seen.path[0] != outermost:
+                continue  # left by an operator that raised
+            # One that is filled again with the same is dead because of the second fill: one of the
+            # two is needed, and the second is a finding already.
+            if seen.number >= again.get(seen.state.key, seen.number):
                 budget -= self._judge_fill(seen, counted.get(id(seen)), budget, func, args, kwargs)
         for finding, seen in found:
             book = self._book(finding.pattern, seen)

@@ -1,0 +1,180 @@
+"""A run of the program that nobody watches: which operators it runs, and how long a step takes.
+
+Torch's own record of events is on until everything that is asked for was seen; what is left of the
+program runs untouched, and its steps are timed. Knows no values.
+"""
+
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.program import Ending, Surrounding
+
+FORMAT = 1
+MOST_RECORDED_STEPS = 8
+"""What did not come up in so many steps is not part of a step."""
+_HARVEST_EVERY_S = 1.0
+_MOST_CHAINS = 50_000
+
+
+class Native(Surrounding):
+    """Around a program: events first, then the clock. The plan says what to look for (`wanted`)."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        self._output: str = plan["output"]
+        self._wanted = [tuple(chain) for chain in plan.get("wanted", ())]
+        self._events = NativeEvents()
+        self._pid = os.getpid()
+        self._hooks: List[Any] = []
+        self._recorded_steps = 0
+        self._step_ns: List[int] = []
+        self._step_cpu_ns: List[int] = []
+        self._began_ns = 0
+        self._began_cpu_ns = 0
+        self._last_ns: Optional[int] = None
+        self._last_cpu_ns = 0
+        self._took_ns = 0
+        self._steps = 0
+        self._recorded_whole = False
+        self.notes: List[str] = []
+
+    def start(self) -> None:
+        """Record events if any are asked for, and follow the optimiser's steps."""
+        from torch.optim import optimizer
+
+        self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
+        if self._wanted:
+            unavailable = why_unavailable()
+            if unavailable is not None:
+                self.notes.append("events were not recorded: " + unavailable)
+                self._wanted = []
+            else:
+                self._make_way_for_other_profilers()
+                self._events.start()
+                self._harvest_now_and_then()
+        self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+
+    def step(self) -> None:
+        """A step is over: look whether all was seen, or take its time."""
+        now_ns, now_cpu_ns = _finished_ns(), time.process_time_ns()
+        self._steps += 1
+        if self._events.on:
+            self._harvest()
+            self._recorded_steps += 1
+            if self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS:
+                self._stop_recording()
+            self._last_ns = None
+        else:
+            if self._last_ns is not None:
+                self._step_ns.append(now_ns - self._last_ns)
+                self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
+            self._last_ns, self._last_cpu_ns = _finished_ns(), time.process_time_ns()
+
+    def stop(self, ending: Ending) -> None:
+        """Write what was seen."""
+        self._took_ns = _finished_ns() - self._began_ns
+        cpu_ns = time.process_time_ns() - self._began_cpu_ns
+        self._recorded_whole = self._events.on
+        self._stop_recording()
+        for hook in self._hooks:
+            hook.remove()
+        chains = sorted(self._events.chains.items(), key=lambda item: -item[1])
+        if len(chains) > _MOST_CHAINS:
+            self.notes.append("%d chains of operators are left out" % (len(chains) - _MOST_CHAINS))
+        _write(
+            self._output,
+            {
+                "format": FORMAT,
+                "state": ending.state,
+                "exit_code": ending.exit_code,
+                "steps": self._steps,
+                "recorded_steps": self._recorded_steps,
+                "recorded_whole": self._recorded_whole,
+                "step_ns": _median(self._step_ns),
+                "step_cpu_ns": _median(self._step_cpu_ns),
+                "timed_steps": len(self._step_ns),
+                "program_ns": self._took_ns,
+                "program_cpu_ns": cpu_ns,
+                "threads": torch.get_num_threads(),
+                "chains": [
+                    {"chain": list(names), "count": n} for names, n in chains[:_MOST_CHAINS]
+                ],
+                "notes": self.notes,
+            },
+        )
+
+    def leave_child(self) -> None:
+        """A forked child records nothing."""
+        self._output = os.devnull
+
+    def note(self, text: str) -> None:
+        """For the report."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _seen_all(self) -> bool:
+        return all(times_seen(self._events.chains, chain) for chain in self._wanted)
+
+    def _harvest(self) -> None:
+        self._events.stop()
+        self._events.start()
+
+    def _stop_recording(self) -> None:
+        self._events.stop()
+        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+
+    def _harvest_now_and_then(self) -> None:
+        """A program without steps must not fill the memory with events."""
+        if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+            signal.signal(signal.SIGVTALRM, self._on_timer)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _HARVEST_EVERY_S, _HARVEST_EVERY_S)
+
+    def _on_timer(self, _number: int, _frame: Any) -> None:
+        if self._events.on and os.getpid() == self._pid:
+            self._harvest()
+
+    def _make_way_for_other_profilers(self) -> None:
+        """Two cannot be on at once; the program's own has the right of way."""
+        from torch.autograd import profiler
+
+        prepare = getattr(profiler.profile, "_prepare_trace", None)
+        if prepare is None:
+            return
+
+        def prepare_alone(of: Any) -> Any:
+            if self._events.on:
+                self._stop_recording()
+                self.note("the program profiles itself: events were recorded up to there")
+            return prepare(of)
+
+        profiler.profile._prepare_trace = prepare_alone
+
+
+def _finished_ns() -> int:
+    """Now, after the device has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter_ns()
+
+
+def _median(values: List[int]) -> Optional[float]:
+    return float(statistics.median(values)) if values else None
+
+
+def _write(path: str, data: Dict[str, Any]) -> None:
+    if path == os.devnull:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".native-")
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(data, file)
+    os.replace(name, path)

@@ -1,0 +1,141 @@
+"""What wasted work costs: operators made from recipes, timed natively and side by side.
+
+Runs in a process of its own, where nothing is watched. Wall time is the best of many short samples,
+taken in random order so that a disturbance meets all alike; CPU time stands beside it.
+"""
+
+import json
+import os
+import random
+import tempfile
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.operators import operator_of, written_tensors
+from torchyard.worker.values.recipes import Made, make_again
+
+FORMAT = 1
+METHOD = "best of %d samples of the operator alone, natively, in random order"
+_LEAST_SAMPLES = 7
+_MOST_SAMPLES = 400
+_SAMPLE_S = 0.0005
+_SECONDS = 0.6
+"""For one finding."""
+_SEED = 1337
+
+
+class Timed:
+    """Something to time: one or more operators, one after the other."""
+
+    def __init__(self, parts: List[Made]) -> None:
+        self._parts = parts
+        self._before: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        for part in parts:
+            operator = operator_of(part.func)
+            if operator.writes and not operator.overwrites:
+                for tensor in written_tensors(operator, part.args, part.kwargs):
+                    self._before.append((tensor, tensor.clone()))
+        self.cuda = any(tensor.is_cuda for part in parts for tensor in _tensors(part))
+        self.samples_ns: List[float] = []
+        self.cpu_ns: List[float] = []
+        self._inner = 1
+
+    def warm(self) -> None:
+        """Once untimed; and how often a sample calls it."""
+        self.sample()
+        self.sample()
+        took_ns = max(1.0, self.samples_ns[-1])
+        if not self._before:  # what is written must be put back before each call
+            self._inner = max(1, int(_SAMPLE_S * 1e9 / took_ns))
+        self.samples_ns.clear()
+        self.cpu_ns.clear()
+
+    def sample(self) -> None:
+        """Time it once more."""
+        for tensor, before in self._before:
+            tensor.copy_(before)
+        self._wait()
+        cpu_ns, began_ns = time.process_time_ns(), time.perf_counter_ns()
+        for _ in range(self._inner):
+            for part in self._parts:
+                part.func(*part.args, **part.kwargs)
+        self._wait()
+        took_ns = time.perf_counter_ns() - began_ns
+        self.cpu_ns.append((time.process_time_ns() - cpu_ns) / self._inner)
+        self.samples_ns.append(took_ns / self._inner)
+
+    def _wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+
+def price(recipe: Dict[str, Any], seconds: float = _SECONDS) -> Dict[str, Any]:
+    """Time the wasted part of a finding, and the operator that it belongs to."""
+    try:
+        return _price(recipe, seconds)
+    except Exception as error:  # what a made-up argument makes an operator raise is no price
+        return {"unavailable": "%s: %s" % (type(error).__name__, str(error)[:160])}
+
+
+def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
+    if recipe.get("unavailable") or not recipe.get("wasted"):
+        return {"unavailable": recipe.get("unavailable") or "nothing to measure was written down"}
+    sides = {"wasted": Timed([make_again(part) for part in recipe["wasted"]])}
+    if recipe.get("operator"):
+        sides["operator"] = Timed([make_again(recipe["operator"])])
+    time_side_by_side(list(sides.values()), seconds)
+    wasted = sides["wasted"]
+    operator = sides.get("operator", wasted)
+    share = recipe.get("share", 1.0)
+    return {
+        "operator_ns": min(operator.samples_ns),
+        "operator_cpu_ns": min(operator.cpu_ns),
+        "wasted_ns": min(wasted.samples_ns) * share,
+        "wasted_cpu_ns": min(wasted.cpu_ns) * share,
+        "method": METHOD % len(wasted.samples_ns) + _by_bytes(share),
+    }
+
+
+def time_side_by_side(sides: List[Timed], seconds: float) -> None:
+    """Samples of each in random order, until the time is over."""
+    chance = random.Random(_SEED)
+    with torch.no_grad():
+        for side in sides:
+            side.warm()
+        end_s = time.monotonic() + seconds
+        rounds = 0
+        while rounds < _LEAST_SAMPLES or (rounds < _MOST_SAMPLES and time.monotonic() < end_s):
+            for side in chance.sample(sides, len(sides)):
+                side.sample()
+            rounds += 1
+
+
+def price_plan(plan: Dict[str, Any]) -> int:
+    """Price every recipe of a plan, and write the prices as they come."""
+    if plan.get("threads"):
+        torch.set_num_threads(plan["threads"])
+    prices: List[Optional[Dict[str, Any]]] = []
+    for recipe in plan["price"]:
+        prices.append(price(recipe, plan.get("seconds_each", _SECONDS)))
+        _write(plan["output"], {"format": FORMAT, "prices": prices})
+    _write(plan["output"], {"format": FORMAT, "prices": prices})
+    return 0
+
+
+def _by_bytes(share: float) -> str:
+    return "" if share == 1.0 else "; the share of its bytes that is wasted"
+
+
+def _tensors(part: Made) -> List[torch.Tensor]:
+    values = list(part.args) + list(part.kwargs.values())
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _write(path: str, data: Dict[str, Any]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".prices-")
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(data, file)
+    os.replace(name, path)

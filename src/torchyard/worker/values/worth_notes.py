@@ -1,0 +1,90 @@
+"""What a finding is worth is measured later, alone; here is written down what to measure.
+
+The wasted part (a fill, a sum with zeros, the operator itself, or a share of it) and the operator
+that it belongs to become recipes of the finding, the first time it is seen. Measures nothing.
+"""
+
+from typing import Any, List, Tuple
+
+from torchyard.worker.values.findings import Finding
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import operator_of, written_tensors
+from torchyard.worker.values.recipes import NoRecipe, Recipe, fill_recipe, recipe_of
+from torchyard.worker.values.strategies import DEAD, is_sum
+
+PARTLY = frozenset(
+    {"frequent values", "heavy type", "structured", "approximate", "sparse gradient"}
+)
+"""Patterns where not the operator but some of its bytes are too many: its time counts by bytes."""
+
+FILL_FIRST = "fill first"
+"""The fill and the operator that overwrites it, against that operator alone."""
+INSIDE = "inside"
+"""Work inside an operator: the operator into memory of its own choice, or with the work once more."""
+NOTHING_LEFT = "the operator goes away as a whole, so there is nothing to compare it with"
+
+
+class WorthNotes:
+    """Writes recipes into findings."""
+
+    def __init__(self) -> None:
+        self._waiting: List[Tuple[Finding, Observation]] = []
+
+    def found(self, finding: Finding, seen: Observation) -> None:
+        """Write down the wasted part, once. Memory is looked at only where the watch is off."""
+        if finding.recipe:
+            return
+        finding.recipe = {"wasted": [], "share": 1.0, "operator": None, "mending": ""}
+        try:
+            finding.recipe["wasted"] = _wasted(finding, seen)
+        except Exception as error:  # nothing of this may reach the program
+            finding.recipe["unavailable"] = str(error)[:160]
+            return
+        if finding.pattern in PARTLY:
+            finding.recipe["share"] = finding.bytes_wasted / max(1, finding.bytes_written)
+        self._waiting.append((finding, seen))
+
+    def after_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Write down the operator that the findings were made in."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        recipe: Recipe = {}
+        for finding, seen in waiting:
+            if is_sum(finding):
+                continue
+            inside = bool(seen.path) and seen.path[0] == operator_of(func).name
+            overwrites = (
+                finding.pattern == DEAD and not seen.path and _writes(seen, func, args, kwargs)
+            )
+            if not inside and not overwrites:
+                continue
+            try:
+                recipe = recipe or recipe_of(func, args, kwargs)
+            except Exception as error:
+                finding.recipe["unavailable"] = str(error)[:160]
+                continue
+            finding.recipe["operator"] = recipe
+            finding.recipe["mending"] = INSIDE if inside else FILL_FIRST
+
+
+def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
+    device = seen.device
+    fill = fill_recipe(seen.shape, seen.dtype, device)
+    if is_sum(finding):
+        add = dict(fill, operator="aten::add_", overload="Tensor", args=fill["args"] * 2)
+        return [fill, add]
+    if finding.pattern == DEAD:
+        return [fill]
+    if seen.arguments is not None:
+        return [recipe_of(seen.func, seen.arguments, seen.keywords)]
+    if seen.operator.copies:
+        return [dict(fill, operator="aten::clone")]
+    if seen.operator.fills:
+        return [fill]
+    raise NoRecipe("its arguments were gone when it turned out to be waste")
+
+
+def _writes(fill: Observation, func: Any, args: Any, kwargs: Any) -> bool:
+    written = written_tensors(operator_of(func), args, kwargs)
+    return any(tensor.untyped_storage()._cdata == fill.state.key for tensor in written)
