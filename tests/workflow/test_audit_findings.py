@@ -101,6 +101,15 @@ def test_one_launch_says_what_it_cannot_say() -> None:
     assert audit.within.interval is None
 
 
+def test_two_launches_that_agree_are_not_called_good() -> None:
+    audit = planted_audit(plant(9, launches=2, pair_sd=0.0001))
+    five = audit.in_minutes(5)
+    assert five is not None
+    assert five.difference is not None
+    assert five.difference < 0.001
+    assert audit.complaints == ("too few launches to say what can be resolved",)
+
+
 def test_no_block_at_all() -> None:
     audit = planted_audit([])
     assert audit.launches == ()

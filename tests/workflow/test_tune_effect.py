@@ -90,7 +90,7 @@ class Yard:
 
 @pytest.fixture
 def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
-    monkeypatch.delenv("TORCHYARD_JOURNAL", raising=False)
+    monkeypatch.delenv("TORCHYARD_MACHINE_JOURNAL", raising=False)
     return Yard(tmp_path)
 
 

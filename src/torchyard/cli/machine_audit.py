@@ -135,7 +135,7 @@ def audit(
         print_json({**report.document(), "kept": str(path)})
     elif not silent:
         print_data(printable(report.text()))
-    if not quiet:
+    if not quiet and not silent:
         talk(f"kept: {path}")
         if html is not None:
             talk(f"html: {html}")

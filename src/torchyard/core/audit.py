@@ -192,7 +192,8 @@ class Audit:
         found: list[str] = []
         reachable = self.in_minutes(NOISY_MINUTES)
         smallest = None if reachable is None else reachable.difference
-        if smallest is None:
+        # Without an interval the spread may be anything: two launches can agree by luck.
+        if smallest is None or reachable is None or reachable.interval is None:
             found.append("too few launches to say what can be resolved")
         elif smallest > NOISY_DIFFERENCE:
             found.append(
