@@ -17,6 +17,7 @@ _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
 """With fewer, the first step cannot be told from the rest."""
+_LEAST_SHARE = 1 / 3
 _MOST_STEPS = 1000
 
 
@@ -172,12 +173,12 @@ class Findings:
         """Whether it is how the program works, and not how it starts.
 
         Weights that start as zero, a first hidden state, an empty cache: many programs compute with
-        constants once. So what was seen must hold more often than not where it was seen, and not in
-        the first of three or more steps alone.
+        constants once. So what was seen must hold for a third of the times at least (two of three
+        calls on one line may well be right), and not in the first of three or more steps alone.
         """
         if not finding.every_time:
             return True
         if self._steps >= _STEPS_TO_TELL and finding.steps == [1]:
             return False
         looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
-        return 2 * sum(finding.hits.values()) > looked
+        return _LEAST_SHARE * looked <= sum(finding.hits.values())

@@ -17,12 +17,14 @@ class Observation:
     """A tensor that an operator made or wrote. `tensor` is valid only while patterns look."""
 
     __slots__ = (
+        "_device",
         "_dtype",
         "_shape",
         "arguments",
         "compared",
         "fresh",
         "func",
+        "in_backward",
         "inputs",
         "keywords",
         "layout",
@@ -52,6 +54,8 @@ class Observation:
         self.place: Place
         self.path: Tuple[str, ...] = ()
         """Operators that this one runs inside of, outermost first (deep only)."""
+        self.in_backward = False
+        """Called by a backward pass, wherever the place is."""
         self.step = 0
         self.position = 0
         """Which of the operator's written tensors, counted from 0."""
@@ -84,7 +88,7 @@ class Observation:
 
     def release(self) -> None:
         """Let go of tensors, which would keep their memory; the rest may be kept."""
-        self._shape, self._dtype = self.shape, self.dtype
+        self._shape, self._dtype, self._device = self.shape, self.dtype, self.device
         self.tensor = self.arguments = self.keywords = None
         self.inputs = ()
 
@@ -97,6 +101,11 @@ class Observation:
     def dtype(self) -> torch.dtype:
         """Of the tensor, also when it is gone."""
         return self._dtype if self.tensor is None else self.tensor.dtype
+
+    @property
+    def device(self) -> str:
+        """Of the tensor, also when it is gone."""
+        return self._device if self.tensor is None else str(self.tensor.device)
 
     @property
     def computed(self) -> bool:

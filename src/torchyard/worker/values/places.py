@@ -57,6 +57,8 @@ class Places:
         self._forward: Dict[int, Place] = {}
         self._kept: Dict[Tuple[int, int, str], Place] = {}
         self._hooks: List[Any] = []
+        self.in_backward = False
+        """Whether the last operator was called by a backward pass."""
         self._node = getattr(torch._C, "_current_autograd_node", None)
         autograd = getattr(torch._C, "_autograd", None)
         self._sequence = getattr(autograd, "_get_sequence_nr", None)
@@ -81,6 +83,7 @@ class Places:
     def now(self) -> Place:
         """Where the operator was called."""
         node = self._node() if self._node is not None else None
+        self.in_backward = node is not None
         if node is not None:
             found = self._forward.get(node._sequence_nr())
             if found is not None:

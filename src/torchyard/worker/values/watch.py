@@ -347,6 +347,7 @@ class ValueWatch(TorchDispatchMode):
         seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
         seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
         seen.number = self._number
+        seen.in_backward = self.places.in_backward
         seen.size_bytes = size
         seen.scan = self._scanner.scan(tensor.data_ptr(), before, tensor.numel(), layout)
         seen.compared = before is not None

@@ -1,13 +1,25 @@
 """Redundant write: an operator wrote over memory and left (nearly) every bit as it was.
 
-Only over memory that held values: fresh memory often happens to be zero, and is not a value.
+Only over memory that held values: fresh memory often happens to be zero, and is not a value. A
+guard that changed nothing is the business of `guard`.
 """
 
+from torchyard.worker.values.evidence import evidence_of
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.patterns import Pattern
+from torchyard.worker.values.patterns.guard import GUARDS, chose_elements
 
 SHARE = 0.99
-"""Of the elements must be unchanged."""
+"""Of the elements must be unchanged. The rest is what a real update of a few elements leaves."""
+
+CHOOSES = (
+    "aten::index_",
+    "aten::_index_put",
+    "aten::scatter",
+    "aten::masked_",
+    "aten::put_",
+)
+"""Operators that write chosen elements: that the others stay is no waste, so all must stay."""
 
 
 class RedundantWrite(Pattern):
@@ -17,11 +29,23 @@ class RedundantWrite(Pattern):
 
     def observe(self, seen: Observation) -> None:
         """Count a write that changed nearly nothing."""
-        if seen.fresh or seen.written_inside or not seen.compared or not seen.was_defined:
+        if seen.fresh or not seen.compared or seen.scan.unchanged < seen.scan.count * SHARE:
             return
-        share = seen.unchanged_share
-        if share >= SHARE:
-            wasted = int(seen.size_bytes * share)
-            self.findings.add(
-                self.name, seen, wasted, detail=f"{share:.1%} of the bytes were so before"
-            )
+        if not seen.was_defined or seen.written_inside:
+            return
+        name, share = seen.operator.name, seen.unchanged_share
+        if share < 1.0 and name.startswith(CHOOSES):
+            return
+        if name in GUARDS and not chose_elements(seen):
+            return
+        # What was only just filled is an accumulator, and zero times anything stays zero.
+        if seen.was_fill is not None and not seen.operator.overwrites:
+            return
+        self.findings.add(
+            self.name,
+            seen,
+            int(seen.size_bytes * share),
+            detail="%.3g %% of the elements had these bits before" % (100 * share),
+            evidence=lambda: evidence_of(seen, unchanged_share=share),
+            every_time=True,
+        )

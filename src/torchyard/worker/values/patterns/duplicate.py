@@ -1,0 +1,109 @@
+"""Duplicate: an operator computed bits that were there already, in the same step.
+
+Either those of its own input (a factor of one, padding by nothing) or those that another operator
+computed before. What follows from duplicates is duplicated, too, and counted with the first of
+them. Backward computing what forward had computed is how memory is saved (checkpointing), and no
+finding; gradients of different operators that happen to be alike are none, either, but one operator
+that makes the same gradient twice is (`x * x`). Copies are the business of `needless_copy`, constants of `single_value`.
+"""
+
+from collections import OrderedDict
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.evidence import evidence_of, where
+from torchyard.worker.values.findings import Finding, Findings
+from torchyard.worker.values.marks import Marks
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
+from torchyard.worker.values.patterns.guard import GUARDS
+from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.storages import covers
+
+_MOST_KNOWN = 8192
+_FORWARD = -1
+
+_Content = Tuple[int, int, Any, int]
+
+
+class Duplicate(Pattern):
+    """The same bits computed again."""
+
+    name = "duplicate"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+        super().__init__(findings, options, scanner)
+        self._known: "OrderedDict[_Content, Dict[str, Any]]" = OrderedDict()
+        """Who computed these bits first in this step."""
+        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
+        self._again = Marks()
+        """Duplicates, with the finding that they follow from."""
+
+    def observe(self, seen: Observation) -> None:
+        """Look a computed tensor up among those of this step."""
+        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.single:
+            return
+        if seen.operator.copies and not seen.converted:
+            return
+        if self._own_input(seen):
+            return
+        node = self._node() if seen.in_backward else None
+        number = _FORWARD if node is None else node._sequence_nr()
+        content = (seen.scan.hash, seen.size_bytes, seen.dtype, number)
+        first = self._known.get(content)
+        if first is None:
+            self._known[content] = where(seen)
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        else:
+            self._count(seen, first)
+
+    def end_step(self) -> None:
+        """What is the same in the next step is not computed twice, but unchanged."""
+        self._known.clear()
+        self._again.clear()
+
+    def _own_input(self, seen: Observation) -> bool:
+        for tensor, state in seen.inputs:
+            if state.hash != seen.scan.hash or tensor.dtype != seen.dtype:
+                continue
+            if not covers(tensor, state) or state.size_bytes != seen.size_bytes:
+                continue
+            # In a backward it follows from the operator in the forward.
+            if not seen.in_backward and seen.operator.name not in GUARDS:
+                self._report(seen, "the same bits as its own input", None)
+            return True
+        return False
+
+    def _count(self, seen: Observation, first: Dict[str, Any]) -> None:
+        cause = self._cause(seen)
+        if cause is None:
+            detail = "the same bits as %s computed before" % first["operator"]
+            cause = self._report(seen, detail, first)
+        else:
+            cause.bytes_wasted += seen.size_bytes
+            cause.bytes_written += seen.size_bytes
+        if cause is not None:
+            self._again.put(seen.state, cause)
+
+    def _cause(self, seen: Observation) -> Optional[Finding]:
+        """The finding that this one follows from."""
+        for _, state in seen.inputs:
+            found: Optional[Finding] = self._again.get(state)
+            if found is not None:
+                return found
+        return None
+
+    def _report(
+        self, seen: Observation, detail: str, first: Optional[Dict[str, Any]]
+    ) -> Optional[Finding]:
+        return self.findings.add(
+            self.name,
+            seen,
+            seen.size_bytes,
+            detail=detail,
+            evidence=lambda: evidence_of(seen, first=first) if first else evidence_of(seen),
+            every_time=True,
+        )

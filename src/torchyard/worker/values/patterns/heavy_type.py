@@ -1,0 +1,219 @@
+"""Heavy type: numbers that a narrower dtype holds exactly, in memory that is read again and again.
+
+Floats that are all 0 or 1 (a mask), small whole numbers, or exactly bfloat16, float16 or float32;
+integers that need fewer bits. Only where the program's own computation made them so: a conversion
+was asked for (but for one of a mask to floats), the dtype of an index is the operator's choice,
+gradients are not the user's, and what comes from narrow inputs follows from those. And only what is
+read at least twice: a value on its way through a formula is not kept.
+"""
+
+from collections import OrderedDict
+from functools import partial
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.findings import Findings
+from torchyard.worker.values.layouts import LAYOUTS, Layout
+from torchyard.worker.values.marks import Marks
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
+from torchyard.worker.values.scan import Scanner, scannable
+
+LEAST_INTEGER_BYTES = 64 << 10
+LEAST_INDEX_BYTES = 1 << 20
+"""Integers beyond eight bits are mostly indices: small beside what they index, and not every
+operator takes narrower ones."""
+LEAST_USES = 2
+LEAST_DISTINCT = 3
+"""Fewer are a mask in another form, such as 0 and -10000 to be added."""
+LEAST_DISTINCT_FRACTIONS = 16
+CHOSEN_INTEGERS = frozenset(
+    "aten::" + name
+    for name in (
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "floor_divide",
+        "remainder",
+        "neg",
+        "abs",
+        "where",
+        "masked_fill",
+        "clamp",
+        "minimum",
+        "maximum",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "cumsum",
+        "_to_copy",
+    )
+)
+"""Operators that give back the integers they get: their dtype is the program's choice."""
+_INTEGERS = ((torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -32768, 32767))
+_MOST_WAITING = 1024
+
+
+class _Kept:
+    """A narrow tensor of which it is not yet known how often it is read."""
+
+    __slots__ = ("detail", "evidence", "seen", "share", "version")
+
+    def __init__(self, seen: Observation, detail: str, share: float, evidence: Any) -> None:
+        self.seen = seen
+        self.version = seen.state.version
+        self.detail = detail
+        self.share = share
+        self.evidence = evidence
+
+
+class HeavyType(Pattern):
+    """Wider memory than the numbers need."""
+
+    name = "heavy type"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+        super().__init__(findings, options, scanner)
+        self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
+        self._known = Marks()
+        """Integers that were a finding."""
+        self._told: Dict[int, Any] = {}
+
+    def observe(self, seen: Observation) -> None:
+        """Remember a computed tensor that is too wide."""
+        layout = seen.layout
+        if layout.bits == 8 or seen.size_bytes < WORTH_A_LOOK_BYTES or layout.per_number != 1:
+            return
+        if not seen.computed or seen.in_backward or seen.single or not self._chosen(seen):
+            return
+        if not self._plausible(seen.tensor, seen.scan.any_bits, layout):
+            return
+        narrow = self._narrowest(seen)
+        if narrow is None:
+            return
+        follows = self._follows(seen)
+        self._known.put(seen.state)
+        if follows:
+            return
+        detail = "%s that is exactly %s" % (_name(seen.dtype), narrow[0])
+        evidence = self._told.get(seen.node)
+        if evidence is None:
+            evidence = evidence_of(seen, fits=narrow[0])
+            if len(self._told) < _MOST_WAITING:
+                self._told[seen.node] = evidence
+        share = 1 - narrow[1] / layout.bits
+        self._waiting[seen.state.key] = _Kept(seen, detail, share, evidence)
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def end_step(self) -> None:
+        """Judge by how often they were read."""
+        for kept in self._waiting.values():
+            state = kept.seen.state
+            if state.version == kept.version and state.uses >= LEAST_USES:
+                self.findings.add(
+                    self.name,
+                    kept.seen,
+                    int(kept.seen.size_bytes * kept.share),
+                    detail=kept.detail,
+                    evidence=partial(dict, kept.evidence),
+                    every_time=True,
+                )
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """The last step has no end of its own."""
+        self.end_step()
+
+    def _plausible(self, tensor: torch.Tensor, any_bits: int, layout: Layout) -> bool:
+        """The quick no: bits that are in use forbid every narrower dtype."""
+        if not layout.is_float:
+            return any_bits >> layout.bits // 2 == 0 or any_bits >> layout.bits - 1 == 1
+        spare = _SPARE.get(layout.bits)
+        if spare is not None and any_bits & ((1 << spare) - 1) == 0:
+            return True
+        return self.scanner.whole_numbers(tensor.data_ptr(), tensor.numel(), layout)
+
+    def _chosen(self, seen: Observation) -> bool:
+        """Whether the dtype is the program's choice."""
+        if seen.operator.copies:
+            return seen.inputs[0][0].dtype is torch.bool and seen.layout.is_float
+        if seen.layout.is_float:
+            return True
+        return seen.size_bytes >= LEAST_INTEGER_BYTES and seen.operator.name in CHOSEN_INTEGERS
+
+    def _narrowest(self, seen: Observation) -> Optional[Tuple[str, int]]:
+        """Name and bits of the narrowest dtype that holds all of it exactly."""
+        tensor, layout = seen.tensor, seen.layout
+        address, count = tensor.data_ptr(), tensor.numel()
+        if not layout.is_float:
+            low, high = self.scanner.number_range(address, count, layout)
+            fits = _integer_for(low, high)
+            if fits is None or fits[1] >= layout.bits:
+                return None
+            return fits if fits[1] == 8 or seen.size_bytes >= LEAST_INDEX_BYTES else None
+        if self.scanner.whole_numbers(address, count, layout):
+            low, high = self.scanner.number_range(address, count, layout)
+            if low >= 0 and high <= 1:
+                return "bool", 8
+            fits = _integer_for(low, high)
+            if fits is not None and fits[1] < layout.bits and _distinct(seen) >= LEAST_DISTINCT:
+                return fits
+        if layout.bits == 16 or _distinct(seen) < LEAST_DISTINCT_FRACTIONS:
+            return None
+        wanted = (torch.bfloat16, torch.float16) if layout.bits == 32 else (torch.float32,)
+        for dtype in wanted:
+            if bool(torch.isfinite(tensor).all()) and torch.equal(
+                tensor.to(dtype).to(tensor.dtype), tensor
+            ):
+                return _name(dtype), LAYOUTS[dtype].bits
+        return None
+
+    def _follows(self, seen: Observation) -> bool:
+        """Whether an input is just as narrow, and no constant: then the cause lies there.
+
+        Integers come from outside or are drawn at random, and are narrow there, too; so only those
+        that are known follow.
+        """
+        if not seen.layout.is_float:
+            return any(self._known.get(state) for _, state in seen.inputs)
+        for tensor, state in seen.inputs:
+            if tensor.dtype != seen.dtype or 2 * tensor.numel() < seen.tensor.numel():
+                continue
+            if state.fill is not None or not scannable(tensor):
+                continue
+            found = self.scanner.scan(tensor.data_ptr(), None, tensor.numel(), seen.layout)
+            if found.like_first == found.count:
+                continue
+            if self._plausible(tensor, found.any_bits, seen.layout):
+                return True
+        return False
+
+
+_SPARE = {64: 29, 32: 13}
+"""Low bits of the mantissa that the widest narrower float does without: float64 has 52 and float32
+23, float32 has 23 and float16 10."""
+
+
+def _integer_for(low: float, high: float) -> Optional[Tuple[str, int]]:
+    for dtype, least, most in _INTEGERS:
+        if least <= low and high <= most:
+            return _name(dtype), LAYOUTS[dtype].bits
+    if low >= -(1 << 31) and high < 1 << 31:
+        return "int32", 32
+    return None
+
+
+def _distinct(seen: Observation) -> int:
+    return int(torch.unique(seen.values()).numel())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")

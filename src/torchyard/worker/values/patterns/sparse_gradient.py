@@ -1,0 +1,158 @@
+"""Sparse gradient: a dense gradient that is nearly all zero rows.
+
+The gradient of a table that was looked up by index (an embedding, `table[index]`) has values only
+where an index pointed. And a tensor that is taken apart by `select` or slices gets one gradient of
+full size for each part, zero but for that part, where `unbind` or `split` would put the parts
+together.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.findings import Findings
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
+from torchyard.worker.values.scan import Scanner
+
+SHARE = 0.9
+"""Of the rows must be zero: sparse updates cost more per row than dense ones."""
+LOOKUPS = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_backward"})
+INDEXED = frozenset(
+    {
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::index_add",
+        "aten::index_add_",
+        "aten::_unsafe_index_put",
+    }
+)
+"""What the gradient of an index is made with; a finding only when it is that of a parameter."""
+PARTS = frozenset({"aten::select_backward", "aten::slice_backward"})
+_MOST_BASES = 512
+
+
+class _Base:
+    """A tensor that was taken apart, and which parts of it got a gradient."""
+
+    __slots__ = ("first", "parts")
+
+    def __init__(self) -> None:
+        self.parts: Dict[Tuple[int, int], int] = {}
+        """(start, end) along the dimension -> bytes of the gradient."""
+        self.first: Optional[Observation] = None
+
+
+class SparseGradient(Pattern):
+    """Gradients that are zero nearly everywhere."""
+
+    name = "sparse gradient"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+        super().__init__(findings, options, scanner)
+        self._bases: Dict[Any, _Base] = {}
+        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
+
+    def observe(self, seen: Observation) -> None:
+        """Look at gradients of operators that take rows or parts."""
+        name = seen.operator.name
+        if seen.size_bytes < WORTH_A_LOOK_BYTES or seen.path:
+            return
+        if name in PARTS:
+            self._part(seen)
+        elif name in LOOKUPS or (name in INDEXED and self._for_parameter()):
+            self._rows(seen)
+
+    def end_step(self) -> None:
+        """Parts belong to one backward."""
+        self._bases.clear()
+
+    def _for_parameter(self) -> bool:
+        node = self._node()
+        if node is None:
+            return False
+        return any(
+            type(after).__name__ == "AccumulateGrad" for after, _ in node.next_functions if after
+        )
+
+    def _rows(self, seen: Observation) -> None:
+        if seen.scan.zeros < seen.scan.count * SHARE or seen.single or seen.tensor.dim() < 2:
+            return
+        rows = seen.tensor.detach().reshape(seen.tensor.shape[0], -1)
+        used = int((rows != 0).any(dim=1).sum())
+        share = 1 - used / rows.shape[0]
+        if share < SHARE:
+            return
+        self.findings.add(
+            self.name,
+            seen,
+            int(seen.size_bytes * share),
+            detail="%d of %d rows have a gradient" % (used, rows.shape[0]),
+            evidence=lambda: evidence_of(seen, zero_rows=share),
+            every_time=True,
+        )
+
+    def _part(self, seen: Observation) -> None:
+        base_of = _base_of(self._node())
+        part = _extent(seen)
+        if base_of is None or part is None:
+            return
+        dim, size, start, end = part
+        key = (base_of, dim)
+        base = self._bases.get(key)
+        if base is None:
+            if len(self._bases) >= _MOST_BASES:
+                self._bases.clear()
+            base = self._bases[key] = _Base()
+        base.parts[start, end] = seen.size_bytes
+        if base.first is None or seen.place.line < base.first.place.line:
+            base.first = seen
+        if len(base.parts) > 1 and _disjoint_cover(base.parts, size):
+            del self._bases[key]
+            first = base.first
+            parts = len(base.parts)
+            self.findings.add(
+                self.name,
+                first,
+                sum(base.parts.values()) - seen.size_bytes,
+                detail="%d parts, each with a gradient of the whole size" % parts,
+                evidence=lambda: evidence_of(first, parts=parts),
+            )
+
+
+def _base_of(node: Any) -> Optional[Any]:
+    """What identifies the tensor whose gradient the node makes, among the nodes of a backward."""
+    if node is None or not node.next_functions or node.next_functions[0][0] is None:
+        return None
+    after, position = node.next_functions[0]
+    variable = getattr(after, "variable", None)
+    return (id(variable), position) if variable is not None else (after._sequence_nr(), position)
+
+
+def _extent(seen: Observation) -> Optional[Tuple[int, int, int, int]]:
+    """Dimension, its size, and from where to where the part goes."""
+    arguments = list(seen.arguments)
+    sizes, dim = arguments[1], arguments[2]
+    size = sizes[dim]
+    if seen.operator.name == "aten::select_backward":
+        start = arguments[3] % size
+        return dim % len(sizes), size, start, start + 1
+    start, end, step = arguments[3], arguments[4], arguments[5]
+    if step != 1:
+        return None
+    start = max(0, start + size if start < 0 else start)
+    end = min(size, end + size if end < 0 else end)
+    return dim % len(sizes), size, start, end
+
+
+def _disjoint_cover(parts: Dict[Tuple[int, int], int], size: int) -> bool:
+    ordered: List[Tuple[int, int]] = sorted(parts)
+    at = 0
+    for start, end in ordered:
+        if start != at:
+            return False
+        at = end
+    return at == size

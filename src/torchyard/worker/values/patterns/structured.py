@@ -1,0 +1,141 @@
+"""Structured: a computed tensor that a few numbers describe.
+
+Constant along a dimension, so that it is the `expand` of something smaller; or a line, so that it
+is `arange`. Masks, gradients (those of sums are constant by nature) and what was put together or
+asked for as such (`cat`, `arange`) are no findings, and neither is what follows from an input that
+is structured in the same way.
+"""
+
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
+from torchyard.worker.values.scan import scannable
+
+ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
+_MOST_BLOCKS = 4096
+"""Blocks of an outer dimension that are looked at one by one."""
+
+
+class Structured(Pattern):
+    """Results that are an expand or a line."""
+
+    name = "structured"
+
+    def observe(self, seen: Observation) -> None:
+        """Look for a dimension along which nothing changes, then for a line."""
+        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+            return
+        if seen.dtype is torch.bool or seen.operator.name in ASKED_FOR or seen.single:
+            return
+        tensor = seen.tensor
+        if not tensor.is_contiguous():
+            return
+        shape = tuple(tensor.shape)
+        constant = [
+            dim for dim, size in enumerate(shape) if size > 1 and self._constant(tensor, dim)
+        ]
+        if constant:
+            self._expand(seen, shape, constant)
+        elif _like_a_line(seen) and not any(_line(given) for given, _ in seen.inputs):
+            self._report(seen, 1.0, "a line: each element is the one before plus a constant")
+
+    def _expand(self, seen: Observation, shape: Tuple[int, ...], constant: List[int]) -> None:
+        if self._follows(seen, constant):
+            return
+        small = tuple(1 if dim in constant else size for dim, size in enumerate(shape))
+        copies = 1
+        for dim in constant:
+            copies *= shape[dim]
+        where = ", ".join(str(dim) for dim in constant)
+        self._report(
+            seen,
+            1 - 1 / copies,
+            "constant along dimension %s: an expand of %s" % (where, list(small)),
+        )
+
+    def _report(self, seen: Observation, share: float, detail: str) -> None:
+        self.findings.add(
+            self.name,
+            seen,
+            int(seen.size_bytes * share),
+            detail=detail,
+            evidence=lambda: evidence_of(seen),
+            every_time=True,
+        )
+
+    def _constant(self, tensor: torch.Tensor, dim: int) -> bool:
+        """Whether nothing changes along a dimension of a contiguous tensor."""
+        shape, width = tensor.shape, tensor.element_size()
+        inner = 1
+        for size in shape[dim + 1 :]:
+            inner *= size
+        block = inner * shape[dim]
+        address, count = tensor.data_ptr(), tensor.numel()
+        if inner == 1:
+            return self.scanner.constant_runs(address, count, width, block)
+        # Most tensors differ at once, so that this is over with the first block.
+        if not self.scanner.repeats(address, block * width, inner * width):
+            return False
+        blocks = count // block
+        if blocks > _MOST_BLOCKS:
+            rows = tensor.reshape(blocks, shape[dim], inner)
+            return torch.equal(rows[:, 1:], rows[:, :1].expand_as(rows[:, 1:]))
+        return all(
+            self.scanner.repeats(address + at * block * width, block * width, inner * width)
+            for at in range(1, blocks)
+        )
+
+    def _follows(self, seen: Observation, constant: List[int]) -> bool:
+        """Whether an input lies in memory that is constant along the same dimensions."""
+        rank = seen.tensor.dim()
+        for given, state in seen.inputs:
+            if not scannable(given) or not given.is_contiguous() or given.numel() < 2:
+                continue
+            if self._single(given, state) and given.numel() * 2 >= seen.tensor.shape[constant[0]]:
+                return True
+            if given.numel() * given.element_size() < WORTH_A_LOOK_BYTES:
+                continue
+            offset = rank - given.dim()
+            if all(
+                dim - offset >= 0
+                and given.shape[dim - offset] == seen.tensor.shape[dim]
+                and self._constant(given, dim - offset)
+                for dim in constant
+            ):
+                return True
+        return False
+
+    def _single(self, given: torch.Tensor, state: Any) -> bool:
+        if state.fill is not None:
+            return True
+        return self.scanner.constant_runs(
+            given.data_ptr(), given.numel(), given.element_size(), given.numel()
+        )
+
+
+def _like_a_line(seen: Observation) -> bool:
+    return seen.scan.count > 2 and seen.layout.per_number == 1 and _line(seen.tensor)
+
+
+def _line(tensor: torch.Tensor) -> bool:
+    """Whether it is first + place * step: quick to say no, exact for yes."""
+    if tensor.dtype is torch.bool or tensor.numel() < 3 or not tensor.is_contiguous():
+        return False
+    flat = tensor.detach().reshape(-1)
+    ends: Optional[List[float]] = flat[[0, 1, 2, -1]].tolist()
+    if ends is None or isinstance(ends[0], complex):
+        return False
+    first, step = ends[0], ends[1] - ends[0]
+    # NaN is not equal to itself, so that it ends here, too.
+    if not step or ends[2] - ends[1] != step:
+        return False
+    last = first + step * (flat.numel() - 1)
+    if abs(last - ends[3]) > abs(last) * 1e-6:
+        return False
+    kind = torch.float64 if tensor.is_floating_point() else torch.int64
+    line = torch.arange(flat.numel(), dtype=kind) * step + first
+    return torch.equal(line.to(tensor.dtype), flat)

@@ -1,0 +1,56 @@
+"""One program of the corpus, and what is planted in it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_WASTE = re.compile(r"#\s*(deep )?waste: ([a-z -]+), ((?:aten|torch)::\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waste:
+    """What must be found, and where."""
+
+    pattern: str
+    operator: str
+    line: int
+    deep: bool = False
+    """Only inside an operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A function that a user could have written."""
+
+    name: str
+    file: str
+    run: Callable[[], object]
+    wastes: tuple[Waste, ...] = ()
+    approximate: bool = False
+    """Whether it takes the option to be found."""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Of what is planted."""
+        return tuple(dict.fromkeys(waste.pattern for waste in self.wastes))
+
+
+def program_of(function: Callable[[], object]) -> Program:
+    """Read what is planted from the comments in a function."""
+    lines, first = inspect.getsourcelines(function)
+    wastes = []
+    for number, line in enumerate(lines, start=first):
+        for deep, pattern, operator in _WASTE.findall(line):
+            wastes.append(
+                Waste(pattern=pattern.strip(), operator=operator, line=number, deep=bool(deep))
+            )
+    return Program(
+        name=function.__name__,
+        file=inspect.getsourcefile(function) or "",
+        run=function,
+        wastes=tuple(wastes),
+        approximate=any(waste.pattern == "approximate" for waste in wastes),
+    )
