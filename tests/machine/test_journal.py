@@ -167,6 +167,20 @@ def test_a_journal_of_another_user_is_not_followed(tmp_path: Path) -> None:
         read_journal(tmp_path)
 
 
+def test_a_journal_that_others_may_write_is_not_followed(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        create(tmp_path, A).close()
+    finally:
+        os.umask(before)
+    path = tmp_path / JOURNAL_FILE
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert text_of(tmp_path).settings == (A,)
+    path.chmod(0o666)
+    with pytest.raises(NotAllowed, match="only root"):
+        read_journal(tmp_path)
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()

@@ -10,14 +10,16 @@ from torchyard.core.machine_change import Restored, SettingChange, SettingReturn
 
 __all__ = ["restored_json", "restored_text", "tuned_json", "tuned_summary", "tuned_text"]
 
-_KNOB, _STATE = 18, 14
+_STATE = 14
+"""Width of that column."""
 
 
 def tuned_text(tuned: Tuned, *, dry_run: bool = False) -> str:
     """One line per knob and value, with the reason below where there is one."""
-    lines = [f"{'knob':<{_KNOB}}{'state':<{_STATE}}found -> wanted, and where"]
+    width = 2 + max((len(state.knob) for state in tuned.knobs), default=4)
+    lines = [f"{'knob':<{width}}{'state':<{_STATE}}found -> wanted, and where"]
     for state in tuned.knobs:
-        lines += _knob_lines(state, list(_changes(tuned, state)), dry_run=dry_run)
+        lines += _knob_lines(state, list(_changes(tuned, state)), width=width, dry_run=dry_run)
     return "\n".join(lines)
 
 
@@ -115,8 +117,11 @@ def _changes(tuned: Tuned, state: KnobState) -> Iterator[SettingChange]:
         yield known.get(setting) or SettingChange(setting=setting, state="written")
 
 
-def _knob_lines(state: KnobState, changes: list[SettingChange], *, dry_run: bool) -> Iterator[str]:
-    start = f"{state.knob:<{_KNOB}}"
+def _knob_lines(
+    state: KnobState, changes: list[SettingChange], *, width: int, dry_run: bool
+) -> Iterator[str]:
+    start = f"{state.knob:<{width}}"
+    below = " " * (width + _STATE)
     if state.unavailable:
         yield f"{start}{'unavailable':<{_STATE}}because {state.unavailable}"
     elif not changes:
@@ -127,10 +132,10 @@ def _knob_lines(state: KnobState, changes: list[SettingChange], *, dry_run: bool
         said = "to be written" if dry_run and first.state == "written" else first.state
         yield f"{start}{said:<{_STATE}}{_values(first)}  {_places(group)}".rstrip()
         if first.reason and first.state == "refused":
-            yield f"{'':<{_KNOB}}{'':<{_STATE}}because {first.reason}"
-        start = " " * _KNOB
+            yield f"{below}because {first.reason}"
+        start = " " * width
     for note in state.notes:
-        yield f"{'':<{_KNOB}}{'':<{_STATE}}{note}"
+        yield f"{below}{note}"
 
 
 def _values(change: SettingChange) -> str:

@@ -113,7 +113,10 @@ class Journal:
         text = "".join(to_json_text(record) + "\n" for record in (header, *found))
         try:
             replace_file(folder / JOURNAL_FILE, text)
-            return cls(folder)
+            journal = cls(folder)
+            # Everybody may read it; whoever may write it decides what root writes in a restore.
+            os.fchmod(journal._descriptor, 0o644)
+            return journal
         except TorchyardError as error:
             cause = error.__cause__
             if isinstance(cause, OSError):
@@ -130,7 +133,10 @@ class Journal:
     def tuned(self) -> None:
         """Say that the tune came to its end."""
         self._append({"kind": "tuned"})
-        os.fsync(self._descriptor)
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._not_written(error) from error
 
     def held_by(self, holder: Mapping[str, object]) -> None:
         """Say which process holds settings from now on."""
@@ -158,11 +164,14 @@ class Journal:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, before)
                 os.lseek(self._descriptor, before, os.SEEK_SET)
-            raise NotAllowed(
-                f"cannot write to {self._path}: {error.strerror or error}",
-                why="nothing is written to the machine that the journal does not name",
-                hint="free some space",
-            ) from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> NotAllowed:
+        return NotAllowed(
+            f"cannot write to {self._path}: {error.strerror or error}",
+            why="nothing is written to the machine that the journal does not name",
+            hint="free some space",
+        )
 
 
 def read_journal(folder: Path) -> JournalText | None:
@@ -174,10 +183,12 @@ def read_journal(folder: Path) -> JournalText | None:
         return None
     except OSError as error:
         raise _damaged(path, str(error.strerror)) from error
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+    own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
+    if not own or found.st_mode & 0o022:
         # What it says is written to the machine, as root.
         raise NotAllowed(
-            f"{path} is not a file of root or of this user", hint="remove it after a restart"
+            f"{path} is not a file that only root or this user may write",
+            hint="restart the machine, which undoes a tune, and remove the file",
         )
     try:
         records = [record for _, record in read_records(path)]

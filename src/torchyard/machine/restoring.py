@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -100,7 +100,8 @@ def restore_journal(
     journal = Journal(folder)
     try:
         if text.boot == boot_of(machine.files):
-            restored = put_back(_with_gpus(machine, text, knobs), text, journal, knobs)
+            with _gpus_of(machine, text, knobs) as whole:
+                restored = put_back(whole, text, journal, knobs)
         else:
             restored = _after_reboot(machine, text, knobs)
         if restored.complete:
@@ -230,12 +231,15 @@ def _after_reboot(machine: Machine, text: JournalText, knobs: Mapping[str, Knob]
     return Restored(settings=tuple(results), rebooted=True)
 
 
-def _with_gpus(machine: Machine, text: JournalText, knobs: Mapping[str, Knob]) -> Machine:
+@contextmanager
+def _gpus_of(machine: Machine, text: JournalText, knobs: Mapping[str, Knob]) -> Iterator[Machine]:
     """GPUs are opened only where a setting of theirs waits: it may take seconds."""
     profiles = {knobs[item.knob].profile for item in text.settings if item.knob in knobs}
     if machine.gpus is not None or "gpu" not in profiles:
-        return machine
-    return replace(machine, gpus=open_gpu_libraries(machine.files))
+        yield machine
+        return
+    with open_gpu_libraries(machine.files) as libraries:
+        yield replace(machine, gpus=libraries)
 
 
 def _stands(text: JournalText) -> bool:

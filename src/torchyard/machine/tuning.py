@@ -100,8 +100,11 @@ def tune_standing(machine: Machine, wish: Wish, *, knobs: Mapping[str, Knob] = K
     tuning = Tuning(machine, wish, mode="standing", knobs=knobs)
     with DeferredSignals() as signals:
         tuning.apply(signals)
-        if not signals.caught:
+        try:
             tuning.leave_standing()
+        except BaseException:
+            tuning.restore()
+            raise
     return tuning.tuned
 
 
@@ -216,7 +219,7 @@ class Tuning:
         return put_back(self.machine, text, None, self._knobs)
 
     def leave_standing(self) -> None:
-        """Keep the machine as it is when this process ends."""
+        """Keep the machine as it is when this process ends; nothing when it is put back already."""
         if self._journal is None or self._keeper is None or self._lock is None:
             return
         if not self.tuned.written:  # nothing is changed: there is nothing to restore
