@@ -340,3 +340,34 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
     assert "not remembered" in ended.err
     checked = call(capsys, "machine", "boot", "--cores", "1", "--check", "--root", str(root))
     assert checked.code == 6
+
+
+# Options of `bench`.
+
+
+def test_cores_of_a_bench_need_a_tune(capsys: Capture, tmp_path: Path) -> None:
+    run = ("bench", "--only", "models/gpt", "--run-dir", str(tmp_path / "run"))
+    ended = call(capsys, *run, "--cores", "1")
+    assert ended.code == 2
+    assert "add --tune" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bench_that_may_not_tune_replaces_nothing(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    kept = tmp_path / "run" / "run.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    run = ("bench", "--only", "models/gpt", "--run-dir", str(kept.parent), "--replace", "--tune")
+    ended = call(capsys, *run)
+    assert ended.code == 4
+    assert "needs root" in ended.err
+    assert kept.exists()
+
+
+def test_a_profile_that_there_is_not(capsys: Capture) -> None:
+    ended = call(capsys, "bench", "--only", "models/gpt", "--tune", "study.toml")
+    assert ended.code == 2
+    assert "study.toml" in ended.err
