@@ -41,9 +41,19 @@ class ProgramEnd:
 
 
 def run_in_target(
-    request: ProfileRequest, folder: Path, *, name: str = "watched", **plan: Any
+    request: ProfileRequest,
+    folder: Path,
+    *,
+    name: str = "watched",
+    silent: bool = False,
+    limit_s: float | None = None,
+    **plan: Any,
 ) -> ProgramEnd:
-    """Run the program once; `plan` adds to what the worker is told."""
+    """Run the program once; `plan` adds to what the worker is told.
+
+    A `silent` run is one that the user did not ask for: it reads and prints nothing. One that takes
+    longer than the limit is ended.
+    """
     if request.program and request.program[0] != "-m" and not Path(request.program[0]).is_file():
         raise UsageError(
             f"there is no file {request.program[0]}", hint="give the path of a Python script"
@@ -76,19 +86,30 @@ def run_in_target(
     process = subprocess.Popen(
         command,
         env=dict(ready.environment),
-        stdout=sys.stderr.fileno() if request.quiet_program else None,
+        stdin=subprocess.DEVNULL if silent else None,
+        stdout=_stdout(request, silent),
+        stderr=subprocess.DEVNULL if silent else None,
     )
     interrupted = False
     with _signals_to(process):
         while True:
             try:
-                code = process.wait()
+                code = process.wait(limit_s)
                 break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                limit_s = None
             except KeyboardInterrupt:
                 # The terminal sent it to the program, too: it ends by itself, and writes first.
                 interrupted = True
     code = 128 - code if code < 0 else code
     return ProgramEnd(exit_code=code, output=output, interrupted=interrupted)
+
+
+def _stdout(request: ProfileRequest, silent: bool) -> int | None:
+    if silent:
+        return subprocess.DEVNULL
+    return sys.stderr.fileno() if request.quiet_program else None
 
 
 @contextmanager

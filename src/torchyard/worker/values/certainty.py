@@ -107,7 +107,10 @@ def _proven(tests: List[Test], inputs: List[str]) -> str:
     said = [text for name, text in what.items() if any(test["test"] == name for test in tests)]
     poisons = sorted({test["poison"] for test in tests if test["poison"]})
     with_poisons = " (%s)" % ", ".join(poisons) if poisons else ""
+    # What a test that passed has to add narrows what is proven.
+    narrowed = sorted({test["detail"] for test in tests if test["detail"]})
     return (
-        "%s%s, on %d inputs of these shapes and settings; the program does this work without "
-        "the profiler, too" % (" and ".join(said), with_poisons, len(inputs))
+        "%s%s, on %d inputs of these shapes and settings%s; the program does this work without "
+        "the profiler, too"
+        % (" and ".join(said), with_poisons, len(inputs), "".join(", " + part for part in narrowed))
     )

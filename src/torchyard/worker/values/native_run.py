@@ -43,6 +43,7 @@ class Native(Surrounding):
         self._took_ns = 0
         self._steps = 0
         self._recorded_whole = False
+        self._set_to_none = bool(plan.get("set_to_none"))
         self.notes: List[str] = []
 
     def start(self) -> None:
@@ -50,6 +51,8 @@ class Native(Surrounding):
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
+        if self._set_to_none:
+            _drop_gradients()
         if self._wanted:
             unavailable = why_unavailable()
             if unavailable is not None:
@@ -157,6 +160,17 @@ class Native(Surrounding):
             return prepare(of)
 
         profiler.profile._prepare_trace = prepare_alone
+
+
+def _drop_gradients() -> None:
+    """Simulate the fix: `zero_grad` drops gradients, whatever it is asked for."""
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        clear = kind.zero_grad
+
+        def dropped(of: Any, *_: Any, _clear: Any = clear, **__: Any) -> Any:
+            return _clear(of, set_to_none=True)
+
+        kind.zero_grad = dropped
 
 
 def _finished_ns() -> int:

@@ -73,7 +73,7 @@ def try_sum(shape: Sequence[int], dtype: torch.dtype) -> List[Test]:
 
     The program's own values were compared by the pattern, when they were added.
     """
-    tests = [make_test(REPLACE, True, inputs=OWN, detail="compared when it was added")]
+    tests = [make_test(REPLACE, True, inputs=OWN)]
     again = True
     for number, inputs in enumerate(OTHERS):
         addend = torch.empty(tuple(shape), dtype=dtype)

@@ -50,6 +50,10 @@ def main(plan_path: str, words: List[str]) -> int:
     with open(plan_path, encoding="utf-8") as file:
         plan: Dict[str, Any] = json.load(file)
     os.environ.pop("TORCHYARD_VALUES_PLAN", None)
+    if "price" in plan:
+        from torchyard.worker.values.worth import price_plan
+
+        return price_plan(plan)
     surrounding: Surrounding
     if plan.get("native"):
         from torchyard.worker.values.native_run import Native

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.mending import method_of
 from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.recipes import Made, make_again
 
@@ -95,6 +96,7 @@ def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
         "wasted_ns": min(wasted.samples_ns) * share,
         "wasted_cpu_ns": min(wasted.cpu_ns) * share,
         "method": METHOD % len(wasted.samples_ns) + _by_bytes(share),
+        "fix": method_of(recipe),
     }
 
 

@@ -1,0 +1,68 @@
+"""What a run without the watch left: which operators ran, and how long a step took. Reads only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.records import decode
+from torchyard.errors import ResultsDamaged, UsageError
+
+__all__ = ["CountedChain", "NativeRun", "read_native_run"]
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedChain:
+    """Operators, each inside the one before, and how often the last of them ran there."""
+
+    chain: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRun:
+    """One run of the program without the watch."""
+
+    format: int
+    state: str
+    exit_code: int = 0
+    steps: int = 0
+    recorded_steps: int = 0
+    """Steps during which events were recorded."""
+    recorded_whole: bool = False
+    """Whether events were recorded to the end, so that nothing was timed untouched."""
+    step_ns: float | None = None
+    """Median of the steps that ran untouched."""
+    step_cpu_ns: float | None = None
+    timed_steps: int = 0
+    program_ns: float = 0.0
+    program_cpu_ns: float = 0.0
+    threads: int = 0
+    chains: tuple[CountedChain, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def times_seen(self, wanted: tuple[str, ...]) -> int:
+        """How often a chain ran; around it are autograd and wrappers that the watch does not see."""
+        length = len(wanted)
+        return sum(item.count for item in self.chains if item.chain[-length:] == wanted)
+
+
+def read_native_run(path: Path) -> NativeRun:
+    """What the worker wrote; raises ResultsDamaged when it wrote nothing readable."""
+    try:
+        data = json.loads(path.read_bytes())
+        run = decode(
+            NativeRun,
+            {key: value for key, value in data.items() if value is not None},
+            where=str(path),
+            strict=False,
+        )
+    except (OSError, ValueError, AttributeError, UsageError) as error:
+        raise ResultsDamaged(f"{path} cannot be read: {error}", hint="run it again") from error
+    if run.format > FORMAT:
+        raise ResultsDamaged(f"{path} is of a newer format ({run.format})", hint="update Torchyard")
+    return run

@@ -1,0 +1,207 @@
+"""What a fix brings, measured: the operator as it is against the operator mended, in pairs.
+
+Joins `values` with `measure`. Each finding whose fix can be simulated becomes a workload file; as it
+is and mended are two variants of it that share a process, and everything else (fresh launches,
+random order, guards, intervals) is what every comparison gets. Gradients that are zeroed to be added
+to are different: there the fix belongs to the whole program, so whole runs of it are paired.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.comparison import Comparison
+from torchyard.core.events import Event
+from torchyard.core.study import Budget, MeasureSettings, Study
+from torchyard.core.values import ValueFinding, ValueProfile
+from torchyard.core.variant import Variant
+from torchyard.core.workload import Workload
+from torchyard.errors import ResultsDamaged
+from torchyard.stats.estimate import estimate
+from torchyard.values.native_file import read_native_run
+from torchyard.values.program_run import run_in_target
+from torchyard.values.request import ProfileRequest
+from torchyard.workflow.bench_run import run_bench
+
+__all__ = ["GAIN_BUDGET", "measure_gains", "measure_set_to_none", "with_fix", "zeroed_gradients"]
+
+PAIR_FILE: Final = (
+    '"""A finding and its fix, for `torchyard bench`."""\n\n'
+    "from torchyard.worker.values.mending import make, mended  # noqa: F401\n"
+)
+GAIN_BUDGET: Final = Budget(time_s=20.0, precision_goal=0.02, min_launches=3, max_launches=12)
+PROGRAM_PAIRS: Final = 5
+_ZEROED_GRADIENT: Final = "gradient zeroed only to be added to"
+_LEAST_LIMIT_S: Final = 120.0
+
+
+def with_fix(profile: ValueProfile) -> list[int]:
+    """Which findings have a fix that can be simulated on their operator."""
+    return [n for n, finding in enumerate(profile.findings) if finding.recipe.get("fix")]
+
+
+def zeroed_gradients(profile: ValueProfile) -> list[int]:
+    """Which findings `zero_grad(set_to_none=True)` mends."""
+    return [
+        number
+        for number, finding in enumerate(profile.findings)
+        if finding.detail.startswith(_ZEROED_GRADIENT)
+    ]
+
+
+def measure_gains(
+    request: ProfileRequest,
+    folder: Path,
+    profile: ValueProfile,
+    *,
+    say: Callable[[str], None],
+    chosen: Sequence[int] | None = None,
+    budget: Budget = GAIN_BUDGET,
+) -> ValueProfile:
+    """Compare the operator of each finding as it is and mended; a run folder `gains` is left."""
+    numbers = with_fix(profile) if chosen is None else list(chosen)
+    if not numbers:
+        return profile
+    scratch = folder / "fixes"
+    scratch.mkdir(exist_ok=True)
+    pair = scratch / "pair.py"
+    pair.write_text(PAIR_FILE, encoding="utf-8")
+    workloads = []
+    for number in numbers:
+        recipe = scratch / f"finding-{number}.json"
+        recipe.write_text(json.dumps(profile.findings[number].recipe), encoding="utf-8")
+        workloads.append(_workload(pair, recipe, profile.device))
+    rows = run_bench(
+        _study(request, profile, pair, workloads, budget),
+        folder=folder / "gains",
+        command=("torchyard", "values"),
+        listener=lambda event: _hand_on(event, say),
+    )
+    found = list(profile.findings)
+    for number, row in zip(numbers, rows, strict=True):
+        found[number] = _with_gain(found[number], row)
+    return replace(profile, findings=tuple(found))
+
+
+def measure_set_to_none(
+    request: ProfileRequest,
+    folder: Path,
+    profile: ValueProfile,
+    *,
+    say: Callable[[str], None],
+    pairs: int = PROGRAM_PAIRS,
+) -> ValueProfile:
+    """Run the program with gradients set to zero and to None, in pairs, and compare its steps."""
+    numbers = zeroed_gradients(profile)
+    if not numbers or profile.state != "finished":
+        return profile
+    chance = random.Random(1337)
+    effects: list[tuple[float, ...]] = []
+    for number in range(pairs):
+        say(f"steps with and without zeroed gradients: pair {number + 1} of {pairs}")
+        times: dict[bool, float | None] = {}
+        for fixed in chance.sample([False, True], 2):
+            times[fixed] = _step_ns(request, folder, profile, fixed, number)
+        before, after = times[False], times[True]
+        if before is None or after is None:
+            return _without_gain(profile, numbers, "a run had no steps to time")
+        effects.append((math.log(before / after),))
+    budget = Budget(precision_goal=0.0, min_launches=min(3, pairs), max_launches=max(2, pairs))
+    outcome = estimate(effects, looks=(), budget=budget)
+    how = (
+        "steps of the whole program with zero_grad(set_to_none=True), in pairs of runs, "
+        f"over {len(effects)} pairs"
+    )
+    found = list(profile.findings)
+    for number in numbers:
+        worth = replace(
+            found[number].worth,
+            gain=outcome.speedup,
+            gain_interval=outcome.interval,
+            method=_joined(found[number].worth.method, how),
+        )
+        found[number] = replace(found[number], worth=worth)
+    return replace(profile, findings=tuple(found))
+
+
+def _workload(pair: Path, recipe: Path, device: str) -> Workload:
+    return Workload(
+        suite="file", name=str(pair), device=device, parameters=(("recipe", str(recipe)),)
+    )
+
+
+def _study(
+    request: ProfileRequest,
+    profile: ValueProfile,
+    pair: Path,
+    workloads: Sequence[Workload],
+    budget: Budget,
+) -> Study:
+    as_it_is = Variant(name="as it is", target=request.target, environment=request.environment)
+    return Study(
+        name="gains",
+        baseline=as_it_is,
+        candidates=(replace(as_it_is, name="mended", backend=f"{pair}:mended"),),
+        workloads=tuple(workloads),
+        budget=budget,
+        settings=MeasureSettings(threads=profile.threads or None),
+    )
+
+
+def _with_gain(finding: ValueFinding, row: Comparison) -> ValueFinding:
+    worth = finding.worth
+    if row.failure is not None or row.estimate is None or not row.estimate.launches:
+        why = row.failure.message if row.failure is not None else "no pair could be used"
+        return replace(finding, worth=replace(worth, unavailable=f"gain: {why}"))
+    how = f"in pairs, over {row.estimate.launches} launches: {finding.recipe.get('fix', '')}"
+    return replace(
+        finding,
+        worth=replace(
+            worth,
+            gain=row.estimate.speedup,
+            gain_interval=row.estimate.interval,
+            method=_joined(worth.method, how),
+        ),
+    )
+
+
+def _without_gain(profile: ValueProfile, numbers: Sequence[int], why: str) -> ValueProfile:
+    found = list(profile.findings)
+    for number in numbers:
+        worth = replace(found[number].worth, unavailable=f"gain: {why}")
+        found[number] = replace(found[number], worth=worth)
+    return replace(profile, findings=tuple(found))
+
+
+def _step_ns(
+    request: ProfileRequest, folder: Path, profile: ValueProfile, fixed: bool, number: int
+) -> float | None:
+    end = run_in_target(
+        request,
+        folder,
+        name=f"steps-{number}-{'mended' if fixed else 'as-it-is'}",
+        silent=True,
+        limit_s=max(_LEAST_LIMIT_S, 3 * profile.seconds),
+        native=True,
+        wanted=[],
+        set_to_none=fixed,
+    )
+    try:
+        return read_native_run(end.output).step_ns
+    except ResultsDamaged:
+        return None
+
+
+def _joined(before: str, more: str) -> str:
+    return f"{before}; gain: {more}" if before else f"gain: {more}"
+
+
+def _hand_on(event: Event, say: Callable[[str], None]) -> None:
+    if event.kind in {"workload", "look", "comparison", "warning"}:
+        say(event.text)
