@@ -13,15 +13,17 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.values.compiled import CompileNotes
-from torchyard.worker.values.findings import Findings
+from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import open_patterns
 from torchyard.worker.values.places import Place
+from torchyard.worker.values.proof import Proofs
 from torchyard.worker.values.scan import Scanner, open_scanner
 from torchyard.worker.values.scan_torch import TorchScanner
 from torchyard.worker.values.watch import ValueWatch
+from torchyard.worker.values.worth_notes import WorthNotes
 
 FORMAT = 1
 SLOW_SCANNER = (
@@ -47,12 +49,18 @@ class Session:
             scanner = compiled
         self.options = options
         self.findings = Findings()
+        self.worth_notes = WorthNotes()
+        self.findings.on_add = self._found
+        self.proofs: Optional[Proofs] = None
+        if options.prove:
+            self.proofs = Proofs(self.findings, self._room_bytes)
         self.patterns = open_patterns(self.findings, options, scanner)
         self.watch = ValueWatch(
             options,
             scanner,
             on_observation=self._observe,
             on_fill_covered=self._fill_covered,
+            after_operator=self._after_operator,
         )
         self._output = output
         self._pid = os.getpid()
@@ -83,6 +91,8 @@ class Session:
         self.watch.places.close()
         for pattern in self.patterns:
             pattern.finish()
+        if self.proofs is not None:
+            self.proofs.finish()
         self.write(state)
 
     def leave(self) -> None:
@@ -113,10 +123,10 @@ class Session:
             "exit_code": self.exit_code,
             "steps": self.watch.step,
             "seconds": time.monotonic() - self._started_s,
-            "counts": self.watch.counts.as_dict(),
+            "counts": self._counts(),
             "findings": [finding.as_dict() for finding in self.findings.all()],
             "flow": self.watch.flow.as_dict() if self.options.graph else None,
-            "notes": self.notes,
+            "notes": self.notes + (self.proofs.notes() if self.proofs is not None else []),
         }
 
     def write(self, state: str) -> None:
@@ -134,10 +144,33 @@ class Session:
         self.findings.looked_at(seen)
         for pattern in self.patterns:
             pattern.observe(seen)
+        if self.proofs is not None:
+            self.proofs.observe(seen)
 
     def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         for pattern in self.patterns:
             pattern.fill_covered(fill, by, place)
+
+    def _found(self, finding: Finding, seen: Observation) -> None:
+        self.worth_notes.found(finding, seen)
+        if self.proofs is not None:
+            self.proofs.found(finding, seen)
+
+    def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:
+        if self.proofs is not None:
+            self.proofs.after_operator(func, args, keywords, result)
+        self.worth_notes.after_operator(func, args, keywords)
+
+    def _counts(self) -> Dict[str, int]:
+        counts = self.watch.counts.as_dict()
+        if self.proofs is not None:
+            counts["trials"] = self.proofs.tried
+            counts["not_tried"] = sum(self.proofs.untried.values())
+            counts["trials_ms"] = int(self.proofs.spent_s * 1000)
+        return counts
+
+    def _room_bytes(self) -> int:
+        return self.watch.room_bytes()
 
     def _after_optimizer(self, *_: Any) -> None:
         self.step()
