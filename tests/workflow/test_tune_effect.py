@@ -40,7 +40,7 @@ with open({log!r}, "a") as log:
 calls = len(open({log!r}).readlines())
 if calls == {fails_at}:
     sys.exit({code})
-shutil.copy({quiet!r} if rate == "1" else {noisy!r}, options.keep)
+shutil.copy({quiet!r} if rate == "1" or calls >= {quiet_from} else {noisy!r}, options.keep)
 sys.exit(6 if calls % 2 else 0)
 """
 
@@ -61,7 +61,7 @@ class Yard:
         self.found = self.value(RATE)
         assert self.found != "1"
 
-    def arm(self, *, fails_at: int = 0, code: int = 0) -> None:
+    def arm(self, *, fails_at: int = 0, code: int = 0, quiet_from: int = 99) -> None:
         self.program.write_text(
             PROGRAM.format(
                 python=sys.executable,
@@ -69,6 +69,7 @@ class Yard:
                 log=str(self.log),
                 fails_at=fails_at,
                 code=code,
+                quiet_from=quiet_from,
                 **self.files,
             )
         )
@@ -107,7 +108,18 @@ def test_plain_tuned_plain_and_everything_back(yard: Yard) -> None:
     assert effect.written == ("perf-rate",)
     assert [change.verdict for change in effect.changes] == ["quieter"] * 3
     assert len(effect.plain) == 2
+    assert effect.unsteady == ()
     assert "of the spread is left" in effect_sentence(effect, user=False)
+
+
+def test_a_machine_that_gets_quieter_by_itself_proves_nothing(yard: Yard) -> None:
+    """The second plain audit is quiet, too: whatever happened was not the tune."""
+    yard.arm(quiet_from=2)
+    (effect,) = yard.run().run()
+    assert effect.unsteady == ("within launches", "between launches", "without pairing")
+    assert "NOT PROVEN" in effects_text([effect], user=False)
+    said = effect_sentence(effect, user=False)
+    assert "not proven" in said or "no change could be shown" in said
 
 
 def test_each_knob_alone_shares_the_plain_audits_between(yard: Yard) -> None:

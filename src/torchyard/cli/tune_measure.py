@@ -122,6 +122,7 @@ def _document(effects: list[TuneEffect], kept: list[Path], *, user: bool) -> dic
                 "written": list(effect.written),
                 "refused": encode(effect.refused),
                 "changes": encode(effect.changes),
+                "unsteady": list(effect.unsteady),
                 "resolvable": {
                     "plain": [encode(audit.in_minutes(5)) for audit in effect.plain],
                     "tuned": encode(effect.tuned.in_minutes(5)),

@@ -24,3 +24,6 @@ class TuneEffect:
     tuned: Audit
     changes: tuple[AuditChange, ...]
     """Tuned over plain, for each kind of spread."""
+    unsteady: tuple[str, ...] = ()
+    """Spreads in which the plain audits differ from each other: the machine changed by itself, and
+    what changed with the tune is not proven to come from it."""

@@ -38,6 +38,11 @@ def effects_text(effects: Sequence[TuneEffect], *, user: bool) -> str:
         table = change_text(effect.changes, title=title, names=("plain", "tuned"))
         lines += ["", table.rstrip()]
         lines.append(f"  resolves in {NOISY_MINUTES} minutes: {_resolves(effect)}")
+        if effect.unsteady:
+            lines.append(
+                f"  NOT PROVEN: the plain audits differ from each other ({', '.join(effect.unsteady)}); "
+                "the machine changed by itself"
+            )
         lines += [
             f"  refused: {one_line(knob)}, because {one_line(reason)}"
             for knob, reason in effect.refused
@@ -57,6 +62,8 @@ def effect_sentence(effect: TuneEffect, *, user: bool) -> str:
         f"{one_line(change.name)} the spread is {change.ratio or 0.0:.1f} times as large"
         for change in worse
     ]
+    if said and effect.unsteady:
+        return "; ".join(said) + ", but the machine changed by itself meanwhile: not proven."
     if said:
         return "; ".join(said) + "."
     what = "what a user may do leaves the noise as it is" if user else "it makes no difference"

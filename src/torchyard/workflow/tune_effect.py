@@ -108,6 +108,11 @@ class EffectRun:
                     plain=(plain, again),
                     tuned=tuned,
                     changes=changes_between((plain, again), (tuned,)),
+                    unsteady=tuple(
+                        change.name
+                        for change in changes_between((plain,), (again,))
+                        if change.verdict in ("quieter", "noisier")
+                    ),
                 )
             )
             plain = again
