@@ -37,10 +37,11 @@ class Outcome:
     def _found(self, waste: Waste) -> bool:
         return any(
             found.pattern == waste.pattern
-            and found.operator == waste.operator
             and found.place.line == waste.line
             and found.place.file == self.program.file
-            and bool(found.path) == waste.deep
+            # Looking inside finds the operator that wrote, which another may have called.
+            and waste.operator in (found.operator, *([] if waste.deep else found.path[:1]))
+            and (bool(found.path) or not waste.deep)
             for found in self.findings
         )
 

@@ -5,7 +5,7 @@ its kernel; operators that the kernel calls then come back to the watch, with va
 dispatcher stays unseen: vendor libraries, loops inside a kernel, memset.
 """
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -18,6 +18,38 @@ NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_lo
 """Operators that call themselves, or nothing worth seeing."""
 
 _takes_tensors: Dict[Any, Any] = {}
+
+
+def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
+    """Call an operator with the arguments that another operator gave it.
+
+    Inside of operators a number that stands for a tensor comes as a Python number, which many
+    operators do not take from Python. Torch says so before anything ran.
+    """
+    try:
+        return func(*args, **keywords)
+    except RuntimeError as error:
+        if "Unable to cast" not in str(error):
+            raise
+        return func(*_numbers_as_tensors(func, args), **keywords)
+
+
+def _numbers_as_tensors(func: Any, args: Any) -> List[Any]:
+    tensor = next(value for value in args if isinstance(value, torch.Tensor))
+    made: List[Any] = list(args)
+    for place, argument in enumerate(func._schema.arguments[: len(made)]):
+        if isinstance(made[place], (bool, int, float)) and "Tensor" in str(argument.type):
+            made[place] = torch.tensor(made[place], dtype=_dtype_beside(tensor, made[place]))
+    return made
+
+
+def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
+    """One that leaves the dtype of the result to the tensor, as a number does."""
+    if isinstance(number, float) and tensor.is_floating_point():
+        return tensor.dtype if tensor.dim() == 0 else torch.float64
+    if isinstance(number, int) and not isinstance(number, bool) and tensor.dim() == 0:
+        return None if tensor.dtype is torch.bool else tensor.dtype
+    return None
 
 
 def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:

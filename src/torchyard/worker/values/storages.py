@@ -79,6 +79,9 @@ class Storages:
             state = StorageState(key, StorageWeakRef(storage), storage.nbytes(), defined)
             state.born = born
             self._states[key] = state
+        else:
+            # Kernels that are given an empty tensor for their result resize it.
+            state.size_bytes = storage.nbytes()
         return state
 
     def purge(self) -> None:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.copy_space import CopySpace
 from torchyard.worker.values.counts import Counts
-from torchyard.worker.values.deep import key_for
+from torchyard.worker.values.deep import call_plainly, key_for
 from torchyard.worker.values.fill_pieces import FillPieces
 from torchyard.worker.values.flow import Flow
 from torchyard.worker.values.layouts import LAYOUTS, layout_of
@@ -143,18 +143,18 @@ class ValueWatch(TorchDispatchMode):
         return result
 
     def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
-        if not self.options.deep or not self.looking or operator.name in self._path:
+        if not self.options.deep or not self.looking:
             return func(*args, **keywords)
-        key = key_for(func, args, keywords)
+        key = key_for(func, args, keywords) if operator.name not in self._path else None
         if key is None:
-            return func(*args, **keywords)
+            return call_plainly(func, args, keywords)
         self._path.append(operator.name)
         try:
             with self:
                 return func.redispatch(key, *args, **keywords)
         except NotImplementedError:
             self.counts.not_deep += 1
-            return func(*args, **keywords)
+            return call_plainly(func, args, keywords)
         finally:
             self._path.pop()
 

@@ -36,7 +36,7 @@ class RedundantWrite(Pattern):
         name, share = seen.operator.name, seen.unchanged_share
         if share < 1.0 and name.startswith(CHOOSES):
             return
-        if name in GUARDS and not chose_elements(seen):
+        if name in GUARDS and (seen.path or not chose_elements(seen)):
             return
         # What was only just filled is an accumulator, and zero times anything stays zero.
         if seen.was_fill is not None and not seen.operator.overwrites:
