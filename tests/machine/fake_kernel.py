@@ -72,6 +72,8 @@ class FakeKernel(FileTree):
         self._known: tuple[int, dict[str, Any]] = (0, {})
         self.accepted: list[tuple[str, str]] = []
         """Every write that was taken, in order."""
+        self.refused: list[tuple[str, str]] = []
+        """Every write that was not."""
         self.refusals: dict[str, int] = {}
         """Path -> error number: for writes that a test wants refused."""
         self.dies_after: int | None = None
@@ -99,6 +101,7 @@ class FakeKernel(FileTree):
             self._check(path)
             self._answer(path, value.strip())
         except OSError as error:
+            self.refused.append((path, value))
             raise WriteRefused(path, value, error) from error
         self.accepted.append((path, value))
 

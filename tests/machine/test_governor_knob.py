@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from knob_rounds import Round
 from trees import make_tree
@@ -66,6 +66,8 @@ def test_tunables_of_each_policy_come_back(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(low=st.integers(1, 99), gap=st.integers(1, 99))
+@example(low=85, gap=10)  # down is refused until up is there
+@example(low=5, gap=10)  # up is refused until down is there
 def test_thresholds_of_conservative_come_back_whatever_they_are(
     tmp_path_factory: pytest.TempPathFactory, low: int, gap: int
 ) -> None:

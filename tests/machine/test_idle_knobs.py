@@ -17,7 +17,7 @@ from torchyard.errors import MissingTool
 from torchyard.machine.device_file import HeldDevice, read_device
 from torchyard.machine.file_tree import FileTree, WriteRefused
 from torchyard.machine.idle_state import allowed_latency_us, idle_states
-from torchyard.machine.knob import Machine
+from torchyard.machine.knob import LeftAlone, Machine
 from torchyard.machine.knobs import idle_latency
 from torchyard.machine.knobs import idle_states as states_knob
 from torchyard.machine.knobs.idle_latency import IdleLatencyKnob
@@ -102,6 +102,16 @@ def test_nothing_to_switch_off(tmp_path: Path) -> None:
 
 def test_a_machine_without_an_idle_driver(tmp_path: Path) -> None:
     assert "no idle driver" in _states(make_tree("cloud-vm", tmp_path)).unavailable
+
+
+def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
+    kernel = FakeKernel(make_tree("amd-acpi", tmp_path))
+    place = f"{CPU}/cpu5/cpuidle/state2/disable"
+    setting = Setting(knob="idle-states", place=place, found="0", wanted="1")
+    kernel.write(f"{CPU}/cpu5/online", "0")
+    with pytest.raises(LeftAlone):
+        states_knob.KNOB.write(Machine(files=kernel), setting)
+    assert kernel.text(place) == "0"
 
 
 def test_states_that_somebody_switched_off_stay_off(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_cpusets_of_version_1_come_back(tmp_path: Path) -> None:
     round_.restore()
     assert round_.text(f"{SETS}/docker/4f1c2a/cpuset.cpus") == "1-2,5-6"
     assert round_.left() == {}
+    assert round_.kernel.refused == [], "a group is put back after the one it has to fit into"
 
 
 def test_groups_that_ended_meanwhile_are_no_failure(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torchyard.machine.file_knob import FileKnob
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import LeftAlone, Machine
 
-__all__ = ["CPU", "CPUFREQ", "NO_POLICY", "PolicyKnob", "leave_offline_alone", "policies"]
+__all__ = ["CPU", "CPUFREQ", "NO_POLICY", "ProcessorKnob", "leave_offline_alone", "policies"]
 
 CPU: Final = "sys/devices/system/cpu"
 CPUFREQ: Final = f"{CPU}/cpufreq"
@@ -46,7 +46,7 @@ def leave_offline_alone(files: FileTree, place: str) -> None:
         raise LeftAlone(f"/{cpu[0]} is offline")
 
 
-class PolicyKnob(FileKnob):
+class ProcessorKnob(FileKnob):
     """A knob of files that belong to policies or to single processors."""
 
     def write(self, machine: Machine, setting: Setting) -> None:

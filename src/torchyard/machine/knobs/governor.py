@@ -12,7 +12,7 @@ from typing import Final
 
 from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.clock_policy import CPU, CPUFREQ, NO_POLICY, PolicyKnob, policies
+from torchyard.machine.clock_policy import CPU, CPUFREQ, NO_POLICY, ProcessorKnob, policies
 from torchyard.machine.file_knob import Wants
 from torchyard.machine.file_tree import FileTree, WriteRefused
 from torchyard.machine.knob import Knob, Machine
@@ -30,7 +30,7 @@ _FILES: Final = (
 """Places that are files; every other place of this knob is a folder of tunables."""
 
 
-class GovernorKnob(PolicyKnob):
+class GovernorKnob(ProcessorKnob):
     """Governors are files; the tunables of one governor are one setting, a whole folder."""
 
     def survey(self, machine: Machine, wish: Wish) -> KnobState:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.machine import Wish
-from torchyard.machine.clock_policy import CPU
-from torchyard.machine.file_knob import FileKnob, Wants
+from torchyard.machine.clock_policy import CPU, ProcessorKnob
+from torchyard.machine.file_knob import Wants
 from torchyard.machine.idle_state import allowed_latency_us, idle_states
 from torchyard.machine.knob import Knob, Machine
 
@@ -28,7 +28,7 @@ def _wants(machine: Machine, wish: Wish) -> Wants:
     )
 
 
-KNOB: Final[Knob] = FileKnob(
+KNOB: Final[Knob] = ProcessorKnob(
     name="idle-states",
     about="deep sleep of idle processors, state by state",
     why=(

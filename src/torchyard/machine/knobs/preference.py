@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.machine import Wish
-from torchyard.machine.clock_policy import CPU, PolicyKnob, policies
+from torchyard.machine.clock_policy import CPU, ProcessorKnob, policies
 from torchyard.machine.file_knob import Wants, same_text
 from torchyard.machine.knob import Knob, Machine
 
@@ -45,7 +45,7 @@ def _same(place: str, one: str, other: str) -> bool:
     return same_text(place, one, other)
 
 
-KNOB: Final[Knob] = PolicyKnob(
+KNOB: Final[Knob] = ProcessorKnob(
     name="preference",
     about="what the hardware prefers: speed or power",
     why=(

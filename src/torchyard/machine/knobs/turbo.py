@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.machine import Wish
-from torchyard.machine.clock_policy import CPU, CPUFREQ, PolicyKnob, policies
+from torchyard.machine.clock_policy import CPU, CPUFREQ, ProcessorKnob, policies
 from torchyard.machine.device_file import read_device
 from torchyard.machine.file_knob import Wants
 from torchyard.machine.file_tree import FileTree
@@ -69,7 +69,7 @@ def _why_not(files: FileTree) -> str:
     return f"there is no switch: neither /{NO_TURBO} nor /{BOOST}"
 
 
-KNOB: Final[Knob] = PolicyKnob(
+KNOB: Final[Knob] = ProcessorKnob(
     name="turbo",
     about="clocks above the base clock (turbo, boost)",
     why=(
