@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import call
+from command_line import call, program
 
 from torchyard.results.audit_files import read_audit
 
@@ -52,11 +52,8 @@ def test_nothing_to_measure(capsys: Capture) -> None:
     assert json.loads(ended.out)["error"]["kind"] == "NothingToDo"
 
 
-def test_an_interpreter_without_torch_fails_at_the_first_audit(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    ended = call(
-        capsys,
+def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
+    ended = program(
         *("machine", "tune", "--user", "--measure", "--only", "pinning"),
         *("--target", str(tmp_path / "no-python")),
     )
@@ -67,10 +64,9 @@ def test_an_interpreter_without_torch_fails_at_the_first_audit(
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_real_tune_is_measured_and_put_back(capsys: Capture, home: Path) -> None:
+def test_a_real_tune_is_measured_and_put_back(tmp_path: Path, home: Path) -> None:
     before = RATE.read_text()
-    ended = call(
-        capsys,
+    ended = program(
         *("machine", "tune", "--measure", "--only", "perf-rate", "--seconds", "10", "--json"),
     )
     assert RATE.read_text() == before

@@ -25,6 +25,9 @@ from torchyard.reports.effect_text import effect_sentence, effects_text
 from torchyard.results.audit_files import write_audit
 from torchyard.workflow.tune_effect import EVERYTHING, EffectPlan, EffectRun
 
+# Tests before this one may have left a thread that starts workers; Python 3.12 warns of forks then.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
 RATE = "proc/sys/kernel/perf_event_max_sample_rate"
 GOLDEN = Path(__file__).parents[1] / "reports" / "golden"
 PROGRAM = """\
