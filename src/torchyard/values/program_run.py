@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import torchyard.worker
@@ -22,12 +18,12 @@ from torchyard.core.records import encode
 from torchyard.errors import UsageError
 from torchyard.process.launch import LaunchSpec, prepare
 from torchyard.results.run_home import home_folder
+from torchyard.values.passing import wait_passing_signals
 from torchyard.values.request import ProfileRequest
 
 __all__ = ["ProgramEnd", "run_in_target"]
 
 ENTRY: Final = Path(torchyard.worker.__file__).resolve().parent / "values" / "run_program.py"
-_PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +86,7 @@ def run_in_target(
         stdout=_stdout(request, silent),
         stderr=subprocess.DEVNULL if silent else None,
     )
-    interrupted = False
-    with _signals_to(process):
-        while True:
-            try:
-                code = process.wait(limit_s)
-                break
-            except subprocess.TimeoutExpired:
-                process.kill()
-                limit_s = None
-            except KeyboardInterrupt:
-                # The terminal sent it to the program, too: it ends by itself, and writes first.
-                interrupted = True
-    code = 128 - code if code < 0 else code
+    code, interrupted = wait_passing_signals(process, limit_s=limit_s)
     return ProgramEnd(exit_code=code, output=output, interrupted=interrupted)
 
 
@@ -110,21 +94,3 @@ def _stdout(request: ProfileRequest, silent: bool) -> int | None:
     if silent:
         return subprocess.DEVNULL
     return sys.stderr.fileno() if request.quiet_program else None
-
-
-@contextmanager
-def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand signals on that the terminal does not send to the program by itself."""
-
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, hand_on) for number in _PASSED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if process.poll() is None:
-            process.kill()
-            process.wait()

@@ -1,0 +1,112 @@
+"""What a profiler said of one run of a program: rows of cost, counters, and the files it left.
+
+One shape for every tool, so that texts and pages need to know none of them. No I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["FORMAT", "CostRow", "CounterValue", "KeptFile", "ShapeCost", "StackCost", "ToolProfile"]
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeCost:
+    """One set of input shapes of an operator."""
+
+    shapes: str
+    calls: int
+    self_cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRow:
+    """An operator, a kernel or a function, and what it cost in the profile's unit."""
+
+    name: str
+    where: str = ""
+    """The file or library it is in, where the tool knows."""
+    calls: int | None = None
+    self_cost: float = 0.0
+    """Without what it called."""
+    total_cost: float | None = None
+    self_device_cost: float = 0.0
+    total_device_cost: float = 0.0
+    memory_bytes: int = 0
+    """Allocated and not given back inside it, without what it called."""
+    device_memory_bytes: int = 0
+    shapes: tuple[ShapeCost, ...] = ()
+    """The costliest ones."""
+
+    @property
+    def all_self_cost(self) -> float:
+        """By what rows are put in order: processor and device together."""
+        return self.self_cost + self.self_device_cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterValue:
+    """A number that was counted over the whole run."""
+
+    name: str
+    value: float | None
+    """None when this machine cannot count it."""
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackCost:
+    """A stack, outermost first, and what was spent in its last frame."""
+
+    frames: tuple[str, ...]
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptFile:
+    """A file that is kept beside the profile."""
+
+    name: str
+    """Relative to the profile's folder."""
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolProfile:
+    """One run of a program under a profiler."""
+
+    tool: str
+    format: int = FORMAT
+    tool_version: str = ""
+    program: tuple[str, ...] = ()
+    python: str = ""
+    started: str = ""
+    state: str = "finished"
+    """finished, crashed or interrupted."""
+    exit_code: int = 0
+    command: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    """What the tool's process was given besides the environment it was started in."""
+    shell: str = ""
+    """The same as one line for a shell."""
+    unit: str = "ns"
+    """Of costs: ns, instructions, or the name of an event."""
+    row_kind: str = "operator"
+    """What a row is: operator, kernel or function."""
+    rows: tuple[CostRow, ...] = ()
+    rows_left_out: int = 0
+    total_cost: float = 0.0
+    """Self costs of all rows, also of those left out."""
+    recorded_ns: float = 0.0
+    steps: int = 0
+    recorded_steps: int = 0
+    peak_memory_bytes: int = 0
+    """Of the process, resident."""
+    peak_device_bytes: int = 0
+    counters: tuple[CounterValue, ...] = ()
+    stacks: tuple[StackCost, ...] = ()
+    files: tuple[KeptFile, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,57 @@
+"""Waiting for a process that is the user's: signals are passed on, its exit code is said as a shell says it.
+
+Knows nothing of what runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+__all__ = ["wait_passing_signals"]
+
+_PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+def wait_passing_signals(
+    process: subprocess.Popen[bytes], *, limit_s: float | None = None
+) -> tuple[int, bool]:
+    """Its exit code (128 and the number after a signal), and whether Ctrl-C was pressed.
+
+    A process that takes longer than the limit is ended.
+    """
+    interrupted = False
+    with _signals_to(process):
+        while True:
+            try:
+                code = process.wait(limit_s)
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                limit_s = None
+            except KeyboardInterrupt:
+                # The terminal sent it to the program, too: it ends by itself, and writes first.
+                interrupted = True
+    return (128 - code if code < 0 else code), interrupted
+
+
+@contextmanager
+def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Hand signals on that the terminal does not send to the program by itself."""
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, hand_on) for number in _PASSED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
