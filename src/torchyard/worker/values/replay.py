@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.arguments import Call
 from torchyard.worker.values.bits import flat_results
-from torchyard.worker.values.deep import key_for
+from torchyard.worker.values.deep import call_plainly, key_for
 from torchyard.worker.values.native_events import Chains
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.poison import Poison, put
@@ -128,13 +128,13 @@ class _Replay(TorchDispatchMode):
     def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
         key = None if operator.name in self._path else key_for(func, args, keywords)
         if key is None:
-            return func(*args, **keywords)
+            return call_plainly(func, args, keywords)
         self._path.append(operator.name)
         try:
             with self:
                 return func.redispatch(key, *args, **keywords)
         except NotImplementedError:
-            return func(*args, **keywords)
+            return call_plainly(func, args, keywords)
         finally:
             self._path.pop()
 

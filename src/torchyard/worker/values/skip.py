@@ -18,7 +18,7 @@ def can_skip(func: Any) -> bool:
         return False
     returns = func._schema.returns
     aliased = all(value.alias_info is not None and value.alias_info.is_write for value in returns)
-    return len(returns) <= 1 and aliased and "[]" not in _written_type(func)
+    return len(returns) <= 1 and aliased and _written_type(func) == "Tensor"
 
 
 def left_out(func: Any, args: Any, kwargs: Any) -> Optional[Any]:

@@ -1,0 +1,148 @@
+"""When a finding may be called proven: every missing or failed test takes the word away."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import pytest
+
+from torchyard.core.values import Certainty, ProofTest
+from torchyard.worker.values import certainty
+from torchyard.worker.values.certainty import (
+    INPUT_DEPENDENT,
+    LIKELY,
+    NATIVE_OPERATOR,
+    NATIVE_PROGRAM,
+    POISON,
+    PROVEN,
+    REFUSED,
+    REPLACE,
+    SAME_AGAIN,
+    SKIP,
+    UNREAD,
+    VALUES_VARIED,
+    judge,
+    make_test,
+)
+
+OWN, RANDOM, EXTREME = "the program's own", "random", "extreme"
+
+
+def poisons(*inputs: str, names: tuple[str, ...] = ("NaN", "huge")) -> list[dict[str, Any]]:
+    return [make_test(POISON, True, inputs=i, poison=p) for i in inputs for p in names]
+
+
+def rest(*left_out: str) -> list[dict[str, Any]]:
+    every = (SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM)
+    return [make_test(name, True) for name in every if name not in left_out]
+
+
+def test_poisons_inputs_and_both_native_runs_make_a_proof() -> None:
+    said, why = judge([*poisons(OWN, RANDOM), *rest()], inside=True)
+    assert said == PROVEN
+    assert "NaN" in why
+    assert "2 inputs" in why
+
+
+def test_skipping_needs_no_poison() -> None:
+    skips = [make_test(SKIP, True, inputs=i) for i in (OWN, RANDOM)]
+    assert judge([*skips, *rest()], inside=True)[0] == PROVEN
+
+
+@pytest.mark.parametrize("missing", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM])
+def test_each_of_the_other_tests_is_needed(missing: str) -> None:
+    said, why = judge([*poisons(OWN, RANDOM), *rest(missing)], inside=True)
+    assert said == LIKELY
+    assert why
+
+
+@pytest.mark.parametrize("failed", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM, UNREAD])
+def test_a_failed_one_takes_the_proof_away_and_says_why(failed: str) -> None:
+    tests = [*poisons(OWN, RANDOM), *rest(failed), make_test(failed, False, detail="because")]
+    assert judge(tests, inside=True) == (LIKELY, "because")
+
+
+def test_a_program_level_finding_needs_no_run_of_the_operator_alone() -> None:
+    assert judge([*poisons(OWN, RANDOM), *rest(NATIVE_OPERATOR)], inside=False)[0] == PROVEN
+
+
+def test_one_poison_is_not_enough() -> None:
+    tests = [*poisons(OWN, RANDOM, names=("NaN",)), *rest()]
+    assert judge(tests, inside=True)[0] == LIKELY
+
+
+def test_one_poison_on_the_second_input_is_not_enough() -> None:
+    tests = [*poisons(OWN), *poisons(RANDOM, names=("NaN",)), *rest()]
+    assert judge(tests, inside=True)[0] == LIKELY
+
+
+def test_one_input_is_not_enough_and_what_was_refused_is_the_reason() -> None:
+    refused = make_test(REFUSED, False, inputs=RANDOM, detail="it takes no negative numbers")
+    said, why = judge([*poisons(OWN), refused, *rest()], inside=True)
+    assert (said, why) == (LIKELY, "it takes no negative numbers")
+
+
+def test_a_refusal_does_no_harm_when_others_are_enough() -> None:
+    refused = make_test(REFUSED, False, inputs=RANDOM, detail="no")
+    assert judge([*poisons(OWN, EXTREME), refused, *rest()], inside=True)[0] == PROVEN
+
+
+def test_another_input_that_needs_it_makes_it_depend_on_the_input() -> None:
+    bad = make_test(POISON, False, inputs=RANDOM, poison="NaN")
+    said, why = judge([*poisons(OWN, EXTREME), bad, *rest()], inside=True)
+    assert said == INPUT_DEPENDENT
+    assert RANDOM in why
+
+
+def test_integers_that_stayed_leave_a_doubt() -> None:
+    kept = make_test(VALUES_VARIED, False, detail="integers stayed")
+    tests = [*poisons(OWN, RANDOM), kept, *rest()]
+    assert judge(tests, inside=True) == (LIKELY, "integers stayed")
+
+
+def test_nothing_tested_is_never_more_than_likely() -> None:
+    assert judge([], inside=False)[0] == LIKELY
+    assert judge(rest(), inside=True)[0] == LIKELY
+
+
+def test_what_narrows_a_proof_is_said() -> None:
+    tests = [
+        make_test(REPLACE, True, inputs=OWN),
+        make_test(REPLACE, True, inputs=RANDOM, detail="but for the sign of zero"),
+        *rest(NATIVE_OPERATOR),
+    ]
+    said, why = judge(tests, inside=False)
+    assert said == PROVEN
+    assert "but for the sign of zero" in why
+
+
+def test_no_set_of_tests_with_a_failure_is_proven() -> None:
+    good = [*poisons(OWN, RANDOM), *rest()]
+    for left_out in range(len(good)):
+        for failed in range(len(good)):
+            tests = [
+                dict(test, passed=number != failed)
+                for number, test in enumerate(good)
+                if number != left_out
+            ]
+            if failed != left_out:
+                assert judge(tests, inside=True)[0] != PROVEN
+
+
+def test_order_of_tests_does_not_matter_for_the_word() -> None:
+    tests = [*poisons(OWN, RANDOM)[1:], *rest()]
+    words = {judge(list(order), inside=True)[0] for order in itertools.permutations(tests)}
+    assert words == {LIKELY}
+
+
+def test_words_and_records_are_those_of_the_yard() -> None:
+    assert {PROVEN, LIKELY, INPUT_DEPENDENT} == {item.value for item in Certainty}
+    assert set(make_test(POISON, True)) == set(ProofTest.__dataclass_fields__)
+
+
+def test_the_judge_needs_no_torch() -> None:
+    names = {name for name in vars(certainty) if not name.startswith("_")}
+    assert "torch" not in names
+    assert certainty.__name__ in sys.modules
