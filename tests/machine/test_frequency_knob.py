@@ -210,6 +210,8 @@ def test_a_clock_between_two_steps_becomes_the_lower_step(tmp_path: Path) -> Non
     assert reachable_khz(kernel, POLICY, 2_200_000) == 2_200_000
     assert reachable_khz(kernel, POLICY, 5_000_000) == 4_000_000
     assert reachable_khz(kernel, POLICY, 1) == 800_000
+    (tmp_path / POLICY / "scaling_available_frequencies").write_text("4000000 1000000\n")
+    assert reachable_khz(kernel, POLICY, 1) == 1_000_000, "not a clock between limit and step"
 
 
 def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
