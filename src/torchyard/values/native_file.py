@@ -39,6 +39,8 @@ class NativeRun:
     """Median of the steps that ran untouched."""
     step_cpu_ns: float | None = None
     timed_steps: int = 0
+    turns_ns: tuple[tuple[float, float], ...] = ()
+    """Pairs of steps: with gradients set to zero, with gradients set to None."""
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
     threads: int = 0

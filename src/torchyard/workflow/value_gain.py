@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ PAIR_FILE: Final = (
     "from torchyard.worker.values.mending import make, mended  # noqa: F401\n"
 )
 GAIN_BUDGET: Final = Budget(time_s=20.0, precision_goal=0.02, min_launches=3, max_launches=12)
-PROGRAM_PAIRS: Final = 5
+PROGRAM_LAUNCHES: Final = 3
 _ZEROED_GRADIENT: Final = "gradient zeroed only to be added to"
 _LEAST_LIMIT_S: Final = 120.0
 
@@ -95,28 +94,23 @@ def measure_set_to_none(
     profile: ValueProfile,
     *,
     say: Callable[[str], None],
-    pairs: int = PROGRAM_PAIRS,
+    launches: int = PROGRAM_LAUNCHES,
 ) -> ValueProfile:
-    """Run the program with gradients set to zero and to None, in pairs, and compare its steps."""
+    """Run the program with gradients set to zero and to None in turns, and compare its steps."""
     numbers = zeroed_gradients(profile)
     if not numbers or profile.state != "finished":
         return profile
-    chance = random.Random(1337)
-    effects: list[tuple[float, ...]] = []
-    for number in range(pairs):
-        say(f"steps with and without zeroed gradients: pair {number + 1} of {pairs}")
-        times: dict[bool, float | None] = {}
-        for fixed in chance.sample([False, True], 2):
-            times[fixed] = _step_ns(request, folder, profile, fixed, number)
-        before, after = times[False], times[True]
-        if before is None or after is None:
-            return _without_gain(profile, numbers, "a run had no steps to time")
-        effects.append((math.log(before / after),))
-    budget = Budget(precision_goal=0.0, min_launches=min(3, pairs), max_launches=max(2, pairs))
-    outcome = estimate(effects, looks=(), budget=budget)
+    pairs = []
+    for number in range(launches):
+        say(f"steps with and without zeroed gradients: run {number + 1} of {launches}")
+        pairs.append(_step_effects(request, folder, profile, number))
+    if not any(pairs):
+        return _without_gain(profile, numbers, "the program has too few steps to compare")
+    budget = Budget(precision_goal=0.0, min_launches=min(2, launches), max_launches=launches)
+    outcome = estimate(pairs, looks=(), budget=budget)
     how = (
-        "steps of the whole program with zero_grad(set_to_none=True), in pairs of runs, "
-        f"over {len(effects)} pairs"
+        "steps of the whole program, in turns with zero_grad(set_to_none=True): "
+        f"{outcome.pairs} pairs over {outcome.launches} launches"
     )
     found = list(profile.findings)
     for number in numbers:
@@ -179,23 +173,26 @@ def _without_gain(profile: ValueProfile, numbers: Sequence[int], why: str) -> Va
     return replace(profile, findings=tuple(found))
 
 
-def _step_ns(
-    request: ProfileRequest, folder: Path, profile: ValueProfile, fixed: bool, number: int
-) -> float | None:
+def _step_effects(
+    request: ProfileRequest, folder: Path, profile: ValueProfile, number: int
+) -> list[float]:
+    """Log speedups of one run's pairs of steps."""
     end = run_in_target(
         request,
         folder,
-        name=f"steps-{number}-{'mended' if fixed else 'as-it-is'}",
+        name=f"turns-{number}",
         silent=True,
         limit_s=max(_LEAST_LIMIT_S, 3 * profile.seconds),
         native=True,
         wanted=[],
-        set_to_none=fixed,
+        turns=True,
+        seed=number,
     )
     try:
-        return read_native_run(end.output).step_ns
+        turns = read_native_run(end.output).turns_ns
     except ResultsDamaged:
-        return None
+        return []
+    return [math.log(zeroed / dropped) for zeroed, dropped in turns]
 
 
 def _joined(before: str, more: str) -> str:

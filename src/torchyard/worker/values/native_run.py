@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
+from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
 from torchyard.worker.values.program import Ending, Surrounding
 
@@ -43,7 +44,7 @@ class Native(Surrounding):
         self._took_ns = 0
         self._steps = 0
         self._recorded_whole = False
-        self._set_to_none = bool(plan.get("set_to_none"))
+        self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
         self.notes: List[str] = []
 
     def start(self) -> None:
@@ -51,8 +52,8 @@ class Native(Surrounding):
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
-        if self._set_to_none:
-            _drop_gradients()
+        if self._turns is not None:
+            self._turns.start()
         if self._wanted:
             unavailable = why_unavailable()
             if unavailable is not None:
@@ -78,6 +79,8 @@ class Native(Surrounding):
             if self._last_ns is not None:
                 self._step_ns.append(now_ns - self._last_ns)
                 self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
+                if self._turns is not None:
+                    self._turns.step(now_ns - self._last_ns)
             self._last_ns, self._last_cpu_ns = _finished_ns(), time.process_time_ns()
 
     def stop(self, ending: Ending) -> None:
@@ -103,6 +106,7 @@ class Native(Surrounding):
                 "step_ns": _median(self._step_ns),
                 "step_cpu_ns": _median(self._step_cpu_ns),
                 "timed_steps": len(self._step_ns),
+                "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
                 "threads": torch.get_num_threads(),
@@ -160,17 +164,6 @@ class Native(Surrounding):
             return prepare(of)
 
         profiler.profile._prepare_trace = prepare_alone
-
-
-def _drop_gradients() -> None:
-    """Simulate the fix: `zero_grad` drops gradients, whatever it is asked for."""
-    for kind in (torch.optim.Optimizer, torch.nn.Module):
-        clear = kind.zero_grad
-
-        def dropped(of: Any, *_: Any, _clear: Any = clear, **__: Any) -> Any:
-            return _clear(of, set_to_none=True)
-
-        kind.zero_grad = dropped
 
 
 def _finished_ns() -> int:

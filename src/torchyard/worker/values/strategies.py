@@ -5,8 +5,10 @@ Knows patterns and trials; the books are kept by `proof`.
 
 from typing import Callable, List, Optional, Tuple
 
-from torchyard.worker.values.arguments import OWN
-from torchyard.worker.values.certainty import SKIP, Test, make_test
+import torch
+
+from torchyard.worker.values.arguments import OWN, free_integers
+from torchyard.worker.values.certainty import SKIP, VALUES_VARIED, Test, make_test
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.inner_proof import try_fill, try_write
 from torchyard.worker.values.observation import Observation
@@ -20,7 +22,7 @@ from torchyard.worker.values.outer_proof import (
 from torchyard.worker.values.patterns.dead_initialisation import ADDED, ADDED_TO_GRADIENT
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.replay import Inside, run_clean, run_native
-from torchyard.worker.values.trial import Bench, Untested
+from torchyard.worker.values.trial import INTEGERS_KEPT, Bench, Untested
 
 DEAD = "dead initialisation"
 REDUNDANT = "redundant write"
@@ -76,12 +78,13 @@ def _unchanged(seen: Observation) -> Strategy:
     def try_it(bench: Bench) -> Tried:
         if seen.path:
             trial = bench.trial(run_clean)
-            return try_write(trial, _inside(seen)), trial.tests
+            return try_write(trial, _inside(seen)), trial.tests + _doubts(seen, bench)
         trial = bench.trial(run_native)
         fill = seen.was_fill
         behind_fill = seen.operator.fills and fill is not None and fill.single and seen.whole
         bits = fill.scan.first_bits if behind_fill and fill is not None else None
-        return try_unchanged(trial, seen.position, bits), trial.tests
+        holds = try_unchanged(trial, seen.position, bits)
+        return holds, trial.tests + ([] if behind_fill else _doubts(seen, bench))
 
     return try_it
 
@@ -91,9 +94,19 @@ def _given_back(seen: Observation) -> Strategy:
         if seen.path:
             raise Untested("its result is new memory inside of an operator")
         trial = bench.trial(run_native)
-        return try_given_back(trial, GUARDS[seen.operator.name]), trial.tests
+        holds = try_given_back(trial, GUARDS[seen.operator.name])
+        return holds, trial.tests + _doubts(seen, bench)
 
     return try_it
+
+
+def _doubts(seen: Observation, bench: Bench) -> List[Test]:
+    """Integers all alike may leave memory of integers as it was, where others would not."""
+    dtype = seen.dtype
+    integers = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    if not integers or (not seen.path and free_integers(bench.func, seen.operator)):
+        return []
+    return [make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT)]
 
 
 def _partly(_bench: Bench) -> Tried:
