@@ -50,12 +50,24 @@ def main(plan_path: str, words: List[str]) -> int:
     with open(plan_path, encoding="utf-8") as file:
         plan: Dict[str, Any] = json.load(file)
     os.environ.pop("TORCHYARD_VALUES_PLAN", None)
+    if "sweep" in plan:
+        from torchyard.worker.values.operator_sweep import sweep_plan
+
+        return sweep_plan(plan)
     if "price" in plan:
         from torchyard.worker.values.worth import price_plan
 
         return price_plan(plan)
     surrounding: Surrounding
-    if plan.get("native"):
+    if plan.get("tool") == "torch":
+        from torchyard.worker.values.torch_profile import TorchProfiled
+
+        surrounding = TorchProfiled(plan)
+    elif plan.get("tool") == "range":
+        from torchyard.worker.values.tool_range import ToolRange
+
+        surrounding = ToolRange(plan)
+    elif plan.get("native"):
         from torchyard.worker.values.native_run import Native
 
         surrounding = Native(plan)

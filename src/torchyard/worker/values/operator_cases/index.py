@@ -1,0 +1,117 @@
+"""Reading and writing chosen elements: gather, scatter, index, masks. Most fills here are needed."""
+
+from typing import Any, Callable, List
+
+import torch
+
+from torchyard.worker.values.operator_cases import Case, case
+from torchyard.worker.values.operator_cases.inputs import Draw
+
+
+def _rows(count: int = 100) -> Callable[[Draw], List[Any]]:
+    return lambda draw: [draw.learned(256, 256), draw.integers(256, count)]
+
+
+def _picked(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256), draw.integers(256, 256, 256)]
+
+
+def _written(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256), draw.integers(256, 256, 256), draw.learned(256, 256)]
+
+
+def _some_rows(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256), draw.order(256)[:100], draw.learned(100, 256)]
+
+
+def _masked(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256), draw.bools(256, 256)]
+
+
+CASES: List[Case] = [
+    case("gather", lambda x, i: torch.gather(x, 1, i), _picked),
+    case("take", "take", _picked),
+    case("take_along_dim", lambda x, i: torch.take_along_dim(x, i, 1), _picked),
+    case("scatter", lambda x, i, y: torch.scatter(x, 1, i, y), _written),
+    case("scatter.value", lambda x, i: torch.scatter(x, 1, i, 0.5), _picked),
+    case("scatter_add", lambda x, i, y: torch.scatter_add(x, 1, i, y), _written),
+    case(
+        "scatter_reduce.sum",
+        lambda x, i, y: torch.scatter_reduce(x, 1, i, y, "sum"),
+        _written,
+    ),
+    case(
+        "scatter_reduce.mean",
+        lambda x, i, y: torch.scatter_reduce(x, 1, i, y, "mean", include_self=False),
+        _written,
+    ),
+    case(
+        "scatter_reduce.amax",
+        lambda x, i, y: torch.scatter_reduce(x, 1, i, y, "amax"),
+        _written,
+    ),
+    case(
+        "scatter_reduce.prod",
+        lambda x, i, y: torch.scatter_reduce(x, 1, i, y, "prod"),
+        _written,
+    ),
+    case("index_select", lambda x, i: torch.index_select(x, 0, i), _rows()),
+    case("index_select.columns", lambda x, i: torch.index_select(x, 1, i), _rows()),
+    case("index_add", lambda x, i, y: torch.index_add(x, 0, i, y), _some_rows),
+    case("index_copy", lambda x, i, y: torch.index_copy(x, 0, i, y), _some_rows),
+    case("index_fill", lambda x, i: torch.index_fill(x, 0, i, 0.5), _rows()),
+    case(
+        "index_reduce.amax",
+        lambda x, i, y: torch.index_reduce(x, 0, i, y, "amax"),
+        _some_rows,
+    ),
+    case(
+        "index_reduce.mean",
+        lambda x, i, y: torch.index_reduce(x, 0, i, y, "mean"),
+        _some_rows,
+    ),
+    case("index", lambda x, i: x[i], _rows()),
+    case("index.two", lambda x, i: x[i, i], _rows(40000)),
+    case("index.mask", lambda x, m: x[m], _masked),
+    case("index_put", lambda x, i, y: torch.index_put(x, (i,), y), _some_rows),
+    case(
+        "index_put.accumulate",
+        lambda x, i, y: torch.index_put(x, (i,), y, accumulate=True),
+        _some_rows,
+    ),
+    case("put", "Tensor.put", _written),
+    case("masked_fill", lambda x, m: torch.masked_fill(x, m, 0.5), _masked),
+    case("masked_select", "masked_select", _masked),
+    case(
+        "masked_scatter",
+        "masked_scatter",
+        lambda d: [*_masked(d), d.learned(256 * 256)],
+    ),
+    case(
+        "where", lambda x, m, y: torch.where(m, x, y), lambda d: [*_masked(d), d.learned(256, 256)]
+    ),
+    case("nonzero", "nonzero", lambda d: [d.bools(256, 512)]),
+    case("select", lambda x: torch.select(x, 1, 3), lambda d: [d.learned(64, 8, 128)]),
+    case("slice", lambda x: x[10:100], lambda d: [d.learned(256, 256)]),
+    case("slice.step", lambda x: x[:, ::3], lambda d: [d.learned(256, 256)]),
+    case("narrow", lambda x: torch.narrow(x, 0, 5, 100), lambda d: [d.learned(256, 256)]),
+    case("unbind", lambda x: torch.unbind(x, 0), lambda d: [d.learned(4, 128, 128)]),
+    case("split", lambda x: torch.split(x, 100), lambda d: [d.learned(256, 256)]),
+    case("diagonal", "diagonal", lambda d: [d.learned(256, 256)]),
+    case("diag_embed", "diag_embed", lambda d: [d.learned(16, 64)]),
+    case("diagonal_scatter", "diagonal_scatter", lambda d: [d.learned(256, 256), d.learned(256)]),
+    case(
+        "select_scatter",
+        lambda x, y: torch.select_scatter(x, y, 0, 3),
+        lambda d: [d.learned(256, 256), d.learned(256)],
+    ),
+    case(
+        "slice_scatter",
+        lambda x, y: torch.slice_scatter(x, y, 0, 10, 110),
+        lambda d: [d.learned(256, 256), d.learned(100, 256)],
+    ),
+    case("one_hot", lambda i: torch.nn.functional.one_hot(i, 64), lambda d: [d.integers(64, 1024)]),
+    case("tril", "tril", lambda d: [d.learned(256, 256)]),
+    case("triu", "triu", lambda d: [d.learned(256, 256)]),
+    case("tril_indices", lambda: torch.tril_indices(256, 256), lambda _: []),
+]
