@@ -27,6 +27,7 @@ from torchyard.worker.values.trial import INTEGERS_KEPT, Bench, Untested
 DEAD = "dead initialisation"
 REDUNDANT = "redundant write"
 GUARD = "guard that never fires"
+FOR_OTHERS = "a guard may be there for values that were not tried"
 NOT_ALL = "it changes some of the elements, so only a part of it is wasted"
 
 Tried = Tuple[bool, List[Test]]
@@ -61,8 +62,18 @@ def strategy_for(finding: Finding, seen: Observation) -> Optional[Strategy]:
     if finding.pattern == REDUNDANT:
         return _partly if seen.scan.unchanged < seen.scan.count else _unchanged(seen)
     if finding.pattern == GUARD:
-        return _unchanged(seen) if not seen.fresh else _given_back(seen)
+        return _of_guard(_unchanged(seen) if not seen.fresh else _given_back(seen))
     return None
+
+
+def _of_guard(strategy: Strategy) -> Strategy:
+    """A guard that no tried value makes fire may still be there for one that was not tried."""
+
+    def try_it(bench: Bench) -> Tried:
+        holds, tests = strategy(bench)
+        return holds, [*tests, make_test(VALUES_VARIED, False, detail=FOR_OTHERS)]
+
+    return try_it
 
 
 def _overwritten(fill: Observation) -> Strategy:
