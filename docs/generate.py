@@ -31,6 +31,7 @@ from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
 from torchyard.cli.machine import MACHINE_COMMANDS
+from torchyard.cli.values import VALUES_COMMANDS, ScriptGroup
 from torchyard.config import study_file
 from torchyard.core.study import Budget, MeasureSettings
 
@@ -50,7 +51,9 @@ def commands_page() -> str:
         if command is None:
             raise LookupError(name)
         if isinstance(command, RecipeGroup):
-            lines += _build_commands(command, about)
+            lines += _running_group("build", command, about, BUILD_COMMANDS)
+        elif isinstance(command, ScriptGroup):
+            lines += _running_group("values", command, about, VALUES_COMMANDS)
         elif name == "machine" and isinstance(command, click.Group):
             lines += _group_commands("machine", command, about, MACHINE_COMMANDS)
         else:
@@ -68,14 +71,14 @@ def _command_section(words: str, command: click.Command, about: str) -> list[str
     ]
 
 
-def _build_commands(group: RecipeGroup, about: str) -> list[str]:
-    """`build` is a recipe's name and options, or one of the commands about builds."""
-    context = click.Context(group, info_name="build")
-    run = group.get_command(context, "run")
+def _running_group(
+    word: str, group: click.Group, about: str, table: dict[str, tuple[str, str]]
+) -> list[str]:
+    """A group that takes a recipe or a script itself, and has commands beside that."""
+    run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
         raise LookupError("run")
-    lines = _command_section("torchyard build", run, about)
-    return lines + _sections(group, "build", BUILD_COMMANDS)
+    return _command_section(f"torchyard {word}", run, about) + _sections(group, word, table)
 
 
 def _group_commands(

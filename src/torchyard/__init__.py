@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`torchyard.values` on first use: importing Torchyard alone loads nothing."""
     if name == "values":
         from importlib import import_module

@@ -368,6 +368,13 @@ def test_a_bench_that_may_not_tune_replaces_nothing(
 
 
 def test_a_profile_that_there_is_not(capsys: Capture) -> None:
-    ended = call(capsys, "bench", "--only", "models/gpt", "--tune", "study.toml")
+    ended = call(capsys, "bench", "--only", "models/gpt", "--tune", "--tune-profile", "tpu")
     assert ended.code == 2
-    assert "study.toml" in ended.err
+    assert "tpu" in ended.err
+
+
+def test_a_study_may_follow_the_word_tune(capsys: Capture) -> None:
+    ended = call(capsys, "bench", "--tune", "missing-study.toml")
+    assert ended.code == 2
+    assert "missing-study.toml" in ended.err
+    assert "invalid" not in ended.err.lower()

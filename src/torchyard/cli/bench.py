@@ -111,13 +111,13 @@ def _wish(options: dict[str, Any], study: Study) -> Wish | None:
     from torchyard.machine.tuning import check_may_tune
     from torchyard.workflow.quiet_machine import wish_for
 
-    if options["tune"] is None:
+    if not options["tune"]:
         if options["cores"] is not None:
             raise UsageError("--cores has no effect", hint="add --tune, which sets cores apart")
         return None
     machine = Machine()
     check_may_tune(machine)
-    wish = wish_for(options["tune"], study)
+    wish = wish_for(options["tune_profile"], study)
     if options["cores"] is not None:
         wish, notes = with_cores(machine.files, wish, options["cores"])
         for note in notes:

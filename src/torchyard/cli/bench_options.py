@@ -127,12 +127,15 @@ _OPTIONS: Final = (
     ),
     _how(
         "--tune",
+        is_flag=True,
+        help="Quiet the machine for this run and put everything back after it; needs root.",
+    ),
+    _how(
+        "--tune-profile",
         type=click.Choice(TUNES),
-        is_flag=False,
-        flag_value="auto",
-        metavar="[PROFILE]",
-        help="Quiet the machine for this run and put everything back after it; needs root. What "
-        "the devices need, or cpu, gpu or all: see `torchyard machine tune`.",
+        default="auto",
+        help="With --tune: cpu, gpu or all, as in `torchyard machine tune`; auto is what the "
+        "devices need.",
     ),
     _how(
         "--cores",

@@ -36,7 +36,7 @@ class CostRow:
     self_device_cost: float = 0.0
     total_device_cost: float = 0.0
     memory_bytes: int = 0
-    """Allocated and not given back inside it, without what it called."""
+    """Allocated and not given back inside it and what it called."""
     device_memory_bytes: int = 0
     shapes: tuple[ShapeCost, ...] = ()
     """The costliest ones."""

@@ -31,7 +31,7 @@ _RESTORE = "`sudo torchyard machine restore`"
 
 
 def wish_for(profile: str, study: Study) -> Wish:
-    """The wish of `--tune PROFILE`; `auto` asks for what the devices of the study need."""
+    """The wish of `--tune-profile`; `auto` asks for what the devices of the study need."""
     cpu_only = all(workload.device == "cpu" for workload in study.workloads)
     name = ("cpu" if cpu_only else "all") if profile == "auto" else profile
     profiles: tuple[Profile, ...] = ("cpu", "gpu")

@@ -5,9 +5,8 @@ Activations that cut off are meant to make zeros, and are mentioned only when ne
 is left. Gradients are sparse by nature and the business of `sparse_gradient`.
 """
 
-import ctypes
 import math
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 
@@ -18,6 +17,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
+from torchyard.worker.values.peek import bits_at
 from torchyard.worker.values.scan import Scanner
 
 LEAST_BYTES = 64 << 10
@@ -48,7 +48,7 @@ ORDINARY = frozenset(
 )
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
 """Where to look first, as shares: multiples of the golden ratio fall in step with no shape."""
-_WORDS = {8: ctypes.c_uint8, 16: ctypes.c_uint16, 32: ctypes.c_uint32, 64: ctypes.c_uint64}
+_FIRST_PROBES = 3
 
 
 class FrequentValues(Pattern):
@@ -104,14 +104,15 @@ def _most_frequent(seen: Observation) -> Optional[Tuple[int, int]]:
     # a few, which mostly ends it.
     if seen.tensor.device.type != "cpu":
         return None
-    word, width = _WORDS[layout.bits], layout.bits // 8
     address = seen.tensor.data_ptr()
     # Without the sign of a zero: x * 0 has that of x.
     negative_zero = 1 << (layout.bits - 1) if layout.is_float else 0
-    probes = [
-        word.from_address(address + int(share * scan.count) * width).value for share in _PROBES
-    ]
-    probes = [0 if probe == negative_zero else probe for probe in probes]
+    probes: List[int] = []
+    for share in _PROBES:
+        probe = bits_at(address, int(share * scan.count), layout.bits)
+        probes.append(0 if probe == negative_zero else probe)
+        if len(probes) == _FIRST_PROBES and len(set(probes)) == _FIRST_PROBES:
+            return None
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) - 1:
         return None

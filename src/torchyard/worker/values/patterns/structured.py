@@ -6,13 +6,14 @@ asked for as such (`cat`, `arange`) are no findings, and neither is what follows
 is structured in the same way.
 """
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import torch
 
 from torchyard.worker.values.evidence import evidence_of
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
+from torchyard.worker.values.peek import first_three
 from torchyard.worker.values.scan import scannable
 
 ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
@@ -123,19 +124,16 @@ def _like_a_line(seen: Observation) -> bool:
 
 def _line(tensor: torch.Tensor) -> bool:
     """Whether it is first + place * step: quick to say no, exact for yes."""
-    if tensor.dtype is torch.bool or tensor.numel() < 3 or not tensor.is_contiguous():
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return False
+    three = first_three(tensor)
+    if three is None:
+        return False
+    first, step = three[0], three[1] - three[0]
+    # NaN is not equal to itself, so that it ends here, too.
+    if not step or three[2] - three[1] != step:
         return False
     flat = tensor.detach().reshape(-1)
-    ends: Optional[List[float]] = flat[[0, 1, 2, -1]].tolist()
-    if ends is None or isinstance(ends[0], complex):
-        return False
-    first, step = ends[0], ends[1] - ends[0]
-    # NaN is not equal to itself, so that it ends here, too.
-    if not step or ends[2] - ends[1] != step:
-        return False
-    last = first + step * (flat.numel() - 1)
-    if abs(last - ends[3]) > abs(last) * 1e-6:
-        return False
     kind = torch.float64 if tensor.is_floating_point() else torch.int64
     line = torch.arange(flat.numel(), dtype=kind) * step + first
     return torch.equal(line.to(tensor.dtype), flat)

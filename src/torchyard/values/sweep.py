@@ -1,0 +1,128 @@
+"""Runs a sweep in its target, in one process after the other: a process that dies costs one case.
+
+Knows how processes end and what rows say of it. What a row finds is the worker's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.value_sweep import CaseState, SweepSettings
+from torchyard.errors import NothingToDo, WorkerFailed
+from torchyard.process.launch import LaunchSpec, prepare
+from torchyard.process.markers import kill_launch, new_launch_mark
+from torchyard.results.run_home import home_folder
+from torchyard.values.program_run import ENTRY
+from torchyard.values.sweep_file import SweepFolder
+
+__all__ = ["run_sweep"]
+
+_CASES_EACH: Final = 64
+"""Of one process: what torch keeps of operators that ran stays bounded."""
+_POLL_S: Final = 0.2
+_TAIL: Final = 12
+
+Progress = Callable[[int, int, str], None]
+"""Cases done, all cases, the one that is under way."""
+
+
+def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) -> None:
+    """Run every case that has no result yet. An interrupt leaves what was found."""
+    while True:
+        before = len(folder.done())
+        code, log = _run_chunk(folder, settings, progress)
+        names, done = folder.names(), folder.done()
+        if not names:
+            if code == 0 or folder.rows.is_file():
+                raise NothingToDo(
+                    f"no case is called {settings.only}", hint="`--only '*'` takes all of them"
+                )
+            raise _not_started(settings, code, log)
+        died_in = folder.under_way()
+        if code != 0 and died_in:
+            folder.add(died_in, *_death(code, settings))
+        elif code != 0 and len(done) == before:
+            raise _not_started(settings, code, log)
+        if not set(names) - set(folder.done()):
+            return
+
+
+def _run_chunk(
+    folder: SweepFolder, settings: SweepSettings, progress: Progress
+) -> tuple[int, Path]:
+    """One process, to its end."""
+    plan = folder.folder / "plan.json"
+    log = folder.folder / "worker.log"
+    chunk = {
+        "device": settings.device,
+        "only": settings.only,
+        "file": settings.cases_file,
+        "threads": settings.threads,
+        "limit_s": settings.limit_s,
+        "done": folder.done(),
+        "most": _CASES_EACH,
+    }
+    contents = {
+        "sweep": chunk,
+        "output": str(folder.rows),
+        "cache": str(home_folder() / "scan"),
+        "options": {},
+    }
+    plan.write_text(json.dumps(contents), encoding="utf-8")
+    mark = new_launch_mark()
+    spec = LaunchSpec(
+        name=settings.target, python=settings.python, variables=settings.variables
+    )
+    ready = prepare(spec, launch_mark=mark, entry=ENTRY)
+    with log.open("ab") as talk:
+        process = subprocess.Popen(
+            [ready.python, str(ENTRY), str(plan), "--"],
+            env=dict(ready.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=talk,
+            stderr=talk,
+            # Ctrl-C is ours: a case must not take it for an error of its own.
+            start_new_session=True,
+        )
+        try:
+            _wait(process, folder, progress)
+        finally:
+            if process.poll() is None:
+                kill_launch(mark)
+                process.kill()
+                process.wait()
+    return process.returncode, log
+
+
+def _wait(process: subprocess.Popen[bytes], folder: SweepFolder, progress: Progress) -> None:
+    size = -1
+    while process.poll() is None:
+        now = folder.rows.stat().st_size if folder.rows.is_file() else 0
+        if now != size:
+            size = now
+            progress(len(folder.done()), len(folder.names()), folder.under_way())
+        time.sleep(_POLL_S)
+
+
+def _death(code: int, settings: SweepSettings) -> tuple[CaseState, str]:
+    if code < 0:
+        return CaseState.CRASHED, f"the process was ended by signal {-code}"
+    # faulthandler ends a process with 1; Python does so, too, but exceptions of cases are caught.
+    if code == 1:
+        return CaseState.TOO_LONG, f"it took longer than {settings.limit_s:g} s"
+    return CaseState.CRASHED, f"the process ended with {code}"
+
+
+def _not_started(settings: SweepSettings, code: int, log: Path) -> WorkerFailed:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return WorkerFailed(
+        f"{settings.target}: the sweep ended with {code} before a case began",
+        why="\n".join(lines[-_TAIL:]),
+        hint="`torchyard target` tells whether the target has a torch",
+        log=str(log),
+    )

@@ -1,0 +1,216 @@
+"""What a profiler is to us: its programs, its command line, and how to read what it leaves.
+
+A tool is one sibling module with a TOOL; adding one means one module and one line in TOOLS. A tool
+makes command lines and reads files; starting the program is `values/tool_run.py`'s work.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.tool_profile import CostRow, CounterValue, KeptFile, StackCost
+from torchyard.values.target_facts import TargetFacts
+
+__all__ = [
+    "THREAD_VARIABLES",
+    "Collected",
+    "FoundTool",
+    "Job",
+    "Tool",
+    "ToolCommand",
+    "ToolOptions",
+    "find_tool",
+    "library_path",
+    "shell_text",
+    "thread_variables",
+]
+
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_VERSION_LIMIT_S: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """What the user may choose; each tool takes what it understands."""
+
+    shapes: bool = True
+    memory: bool = True
+    stacks: bool = False
+    skip_steps: int = 0
+    warm_steps: int = 0
+    active_steps: int = 0
+    """Steps to record; 0 for all that follow."""
+    most_s: float = 60.0
+    """Stop recording after so long."""
+    frequency_hz: int = 199
+    """Samples in a second. Not a round number, so that it does not beat with timers."""
+    events: tuple[str, ...] = ()
+    call_graph: str = "fp"
+    launches: int = 100
+    """Kernels that ncu looks at: it runs each of them many times."""
+    threads: int | None = None
+    knobs: tuple[tuple[str, str], ...] = ()
+    extra: tuple[str, ...] = ()
+    """Words handed to the tool as they are."""
+
+    @property
+    def ranged(self) -> bool:
+        """Whether only some of the steps are wanted."""
+        return bool(self.skip_steps or self.warm_steps or self.active_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One program in one target, and where results go."""
+
+    python: str
+    words: tuple[str, ...]
+    """`SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`."""
+    folder: Path
+    facts: TargetFacts
+    options: ToolOptions = field(default_factory=ToolOptions)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the target, before the tool adds to it."""
+    entry: str = ""
+    """The file of ours that runs a program inside a target."""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The program as Python runs it."""
+        return (self.python, *self.words)
+
+    def surrounded(self, plan: str) -> tuple[str, ...]:
+        """The program as our worker runs it, with the plan's surrounding."""
+        return (self.python, self.entry, plan, "--", *self.words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCommand:
+    """What to run."""
+
+    words: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    """(path, text) to write before."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTool:
+    """A tool that is installed and answers."""
+
+    path: str
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a tool's files say."""
+
+    rows: tuple[CostRow, ...] = ()
+    unit: str = "ns"
+    row_kind: str = "operator"
+    recorded_ns: float = 0.0
+    steps: int = 0
+    recorded_steps: int = 0
+    peak_memory_bytes: int = 0
+    peak_device_bytes: int = 0
+    counters: tuple[CounterValue, ...] = ()
+    stacks: tuple[StackCost, ...] = ()
+    files: tuple[KeptFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    state: str = ""
+    """How the program ended, where the tool's files say so better than the exit code does."""
+
+
+def _nothing_to_check(_found: FoundTool, _job: Job) -> None:
+    """Most tools find out for themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A profiler."""
+
+    name: str
+    about: str
+    package: str
+    """What to install, and where it comes from."""
+    programs: tuple[str, ...] = ()
+    """Its program and those it cannot do without; none for what runs inside the target."""
+    places: tuple[str, ...] = ()
+    """Folders to look into besides the PATH."""
+    version_words: tuple[str, ...] = ("--version",)
+    command: Callable[[str, Job], ToolCommand]
+    """From the path of the program."""
+    collect: Callable[[FoundTool, Job], Collected]
+    check: Callable[[FoundTool, Job], None] = _nothing_to_check
+    """Raises when the system would refuse it, before the program is started."""
+    explain_failure: Callable[[Job], None] = lambda _job: None
+    """Raises when it was the tool that failed, not the program."""
+
+
+def find_tool(tool: Tool, path: str) -> tuple[FoundTool | None, str]:
+    """The tool, or None and what is missing."""
+    if not tool.programs:
+        return FoundTool(path=""), ""
+    folders = os.pathsep.join((path, *tool.places))
+    found = [shutil.which(name, path=folders) for name in tool.programs]
+    missing = [name for name, place in zip(tool.programs, found, strict=True) if place is None]
+    if missing:
+        return None, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+    program = str(found[0])
+    try:
+        done = subprocess.run(
+            [program, *tool.version_words],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, f"{program} cannot be run: {error}"
+    said = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
+    if done.returncode != 0:
+        return None, f"{program} does not run: {' / '.join(said[:3]) or 'it says nothing'}"
+    return FoundTool(path=program, version=_version_line(said)), ""
+
+
+def _version_line(lines: list[str]) -> str:
+    """The line that has the version: some tools begin with a banner."""
+    for line in lines:
+        if any(char.isdigit() for char in line) and "copyright" not in line.lower():
+            return line
+    return lines[0] if lines else ""
+
+
+def library_path(job: Job) -> tuple[tuple[str, str], ...]:
+    """LD_LIBRARY_PATH with torch's libraries first, as tools need it that load them themselves."""
+    if job.facts.library_folder is None:
+        return ()
+    before = job.environment.get("LD_LIBRARY_PATH", "")
+    return (("LD_LIBRARY_PATH", job.facts.library_folder + (f":{before}" if before else "")),)
+
+
+def thread_variables(count: int | None) -> tuple[tuple[str, str], ...]:
+    """Variables that set the number of threads of torch's libraries."""
+    return () if count is None else tuple((name, str(count)) for name in THREAD_VARIABLES)
+
+
+def shell_text(command: ToolCommand, folder: Path) -> str:
+    """The command for a shell: makes the folder and the files it needs, then runs the tool."""
+    steps = [shlex.join(("mkdir", "-p", str(folder)))]
+    steps += [
+        f"printf %s {shlex.quote(text)} > {shlex.quote(path)}" for path, text in command.files
+    ]
+    variables = [f"{name}={value}" for name, value in command.variables]
+    steps.append(shlex.join((*(("env", *variables) if variables else ()), *command.words)))
+    return " && ".join(steps)
