@@ -204,7 +204,16 @@ def until(done: Callable[[], bool], *, limit_s: float) -> None:
 
 
 def bench(folder: Path, *more: str) -> list[str]:
-    words = ["bench", "--run-dir", str(folder / "run"), "--tune", "cpu", "--candidate", "eager"]
+    words = [
+        "bench",
+        "--run-dir",
+        str(folder / "run"),
+        "--tune",
+        "--tune-profile",
+        "cpu",
+        "--candidate",
+        "eager",
+    ]
     words += ["--only", write_file(folder, "step.py", STEP), "--threads", "1", "--json", *more]
     return [sys.executable, "-m", "torchyard", *words]
 
