@@ -10,6 +10,7 @@ import click
 __all__ = ["VALUES_COMMANDS", "values"]
 
 VALUES_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "sweep": ("torchyard.cli.values_sweep:sweep", "sweep the operators of a torch for wasted work"),
     "show": ("torchyard.cli.values_show:show", "show a profile again, in any format"),
 }
 """Name -> (where the click command is, one line about it)."""

@@ -75,9 +75,7 @@ def _run_chunk(
     }
     plan.write_text(json.dumps(contents), encoding="utf-8")
     mark = new_launch_mark()
-    spec = LaunchSpec(
-        name=settings.target, python=settings.python, variables=settings.variables
-    )
+    spec = LaunchSpec(name=settings.target, python=settings.python, variables=settings.variables)
     ready = prepare(spec, launch_mark=mark, entry=ENTRY)
     with log.open("ab") as talk:
         process = subprocess.Popen(

@@ -24,7 +24,9 @@ def start_sweep(
     settings: SweepSettings, *, folder: Path | None = None, say: Callable[[str], None]
 ) -> Swept:
     """Sweep everything that is asked for."""
-    place = new_run_folder(home_folder() / "sweeps") if folder is None else new_profile_folder(folder)
+    place = (
+        new_run_folder(home_folder() / "sweeps") if folder is None else new_profile_folder(folder)
+    )
     kept = SweepFolder(place)
     kept.begin(settings)
     return _go_on(kept, settings, say)
@@ -38,7 +40,10 @@ def resume_sweep(folder: Path, *, say: Callable[[str], None]) -> Swept:
 
 def _go_on(kept: SweepFolder, settings: SweepSettings, say: Callable[[str], None]) -> Swept:
     sweep_orphans()
-    say(f"sweep: {kept.folder}; when it is interrupted, it " + _LIMIT_SAID.format(folder=kept.folder))
+    say(
+        f"sweep: {kept.folder}; when it is interrupted, it "
+        + _LIMIT_SAID.format(folder=kept.folder)
+    )
 
     def progress(done: int, total: int, under_way: str) -> None:
         if under_way:

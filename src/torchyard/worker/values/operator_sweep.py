@@ -35,7 +35,9 @@ from torchyard.worker.values.operator_cases import Case, all_cases, cases_of_fil
 from torchyard.worker.values.operator_cases.inputs import Draw
 from torchyard.worker.values.operator_gain import gain_of
 from torchyard.worker.values.options import Options
+from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.session import Session
+from torchyard.worker.values.strategies import DEAD, GUARD, REDUNDANT
 from torchyard.worker.values.worth import price
 
 FORMAT = 1
@@ -43,11 +45,10 @@ SEEDS = (11, 12, 13)
 """Inputs of a case: two are put on trial, and a guard must be seen three times."""
 DRAWN = "drawn for the case,"
 FORWARD, BACKWARD = "forward", "backward"
-PATTERNS = frozenset(
-    {"dead initialisation", "redundant write", "needless copy", "guard that never fires"}
-)
+PATTERNS = frozenset({DEAD, REDUNDANT, GUARD, "needless copy"})
 """Waste of an operator, whatever it is given. Other patterns are about values, which here are ours."""
 _PRICE_S = 0.25
+_GAIN_S = 0.6
 _MOST_SAID = 300
 
 Chunk = Dict[str, Any]
@@ -160,7 +161,7 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> List[Tuple[str, F
             forward.step()
     finally:
         forward.stop()
-    found = [(FORWARD, finding) for finding in forward.findings.all()]
+    found = [(FORWARD, finding) for finding in _each_once(forward)]
     if called[0].results:
         backward = _session(cache)
         backward.start()
@@ -170,8 +171,26 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> List[Tuple[str, F
                 backward.step()
         finally:
             backward.stop()
-        found += [(BACKWARD, finding) for finding in backward.findings.all()]
-    return [(direction, finding) for direction, finding in found if finding.pattern in PATTERNS]
+        found += [(BACKWARD, finding) for finding in _each_once(backward)]
+    return found
+
+
+def _each_once(session: Session) -> List[Finding]:
+    """The waste that a session found. Of two fills of one buffer one is needed, so they are one."""
+    found = [finding for finding in session.findings.all() if _is_waste(finding)]
+    again = {(one.path[:1], one.shape) for one in found if one.pattern == REDUNDANT}
+    return [
+        one
+        for one in found
+        if one.pattern != DEAD or one.proof.get("tests") or (one.path[:1], one.shape) not in again
+    ]
+
+
+def _is_waste(finding: Finding) -> bool:
+    """Whether it is waste of torch's; a guard that a case calls by name was asked for."""
+    if finding.pattern == GUARD:
+        return bool(finding.path) and not any(name in GUARDS for name in finding.path)
+    return finding.pattern in PATTERNS
 
 
 def _session(cache: Optional[str]) -> Session:
@@ -248,9 +267,9 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
     if not tests:
         why = finding.proof.get("why") or why
     worth: Dict[str, Any] = {}
-    if certainty != INPUT_DEPENDENT and times:
+    if certainty != INPUT_DEPENDENT and finding.pattern != GUARD and times:
         worth = price(finding.recipe, _PRICE_S)
-        worth.update(gain_of(finding.recipe, _PRICE_S))
+        worth.update(gain_of(finding.recipe, _GAIN_S))
     return {
         "direction": direction,
         "pattern": finding.pattern,

@@ -93,6 +93,6 @@ CASES: List[Case] = [
     case(
         "bilinear",
         _F + "bilinear",
-        lambda d: [d.learned(512, 32), d.learned(512, 32), d.learned(64, 32, 32), d.learned(64)],
+        lambda d: [d.learned(256, 16), d.learned(256, 16), d.learned(64, 16, 16), d.learned(64)],
     ),
 ]

@@ -9,7 +9,7 @@ _F = "nn.functional."
 
 
 def _pair(draw: Draw) -> List[object]:
-    return [draw.learned(512, 256), draw.floats(512, 256)]
+    return [draw.learned(1024, 512), draw.floats(1024, 512)]
 
 
 def _classes(draw: Draw) -> List[object]:
@@ -17,7 +17,7 @@ def _classes(draw: Draw) -> List[object]:
 
 
 def _image_classes(draw: Draw) -> List[object]:
-    return [draw.learned(2, 16, 64, 64), draw.integers(16, 2, 64, 64)]
+    return [draw.learned(4, 16, 96, 96), draw.integers(16, 4, 96, 96)]
 
 
 def _probabilities(draw: Draw) -> List[object]:
@@ -71,7 +71,7 @@ CASES: List[Case] = [
     case(
         "gaussian_nll_loss",
         _F + "gaussian_nll_loss",
-        lambda d: [*_pair(d), d.learned_between(0.1, 1.0, 512, 256)],
+        lambda d: [*_pair(d), d.learned_between(0.1, 1.0, 1024, 512)],
     ),
     case("binary_cross_entropy", _F + "binary_cross_entropy", _probabilities),
     case(

@@ -49,7 +49,7 @@ CASES: List[Case] = [
     ),
     case("cartesian_prod", "cartesian_prod", lambda d: [d.learned(256), d.learned(256)]),
     case("combinations", "combinations", lambda d: [d.learned(256)]),
-    case("vander", "vander", lambda d: [d.learned_between(-1.0, 1.0, 256)], N=64),
+    case("vander", "vander", lambda d: [d.between(-1.0, 1.0, 256)], N=64),
     case(
         "pad_sequence",
         lambda *parts: torch.nn.utils.rnn.pad_sequence(parts, batch_first=True),
