@@ -13,6 +13,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     ),
     "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
     "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
+    "profile": (
+        "torchyard.cli.profile:profile",
+        "run a program under torch.profiler, perf, callgrind, ...",
+    ),
     "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
     "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),

@@ -26,10 +26,10 @@ def wait_passing_signals(
     """
     interrupted = False
     with _signals_to(process):
-        while True:
+        code: int | None = None
+        while code is None:
             try:
                 code = process.wait(limit_s)
-                break
             except subprocess.TimeoutExpired:
                 process.kill()
                 limit_s = None

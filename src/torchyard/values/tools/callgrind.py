@@ -19,9 +19,10 @@ from torchyard.values.tools.contract import (
     Job,
     Tool,
     ToolCommand,
+    plain_path,
     thread_variables,
 )
-from torchyard.values.tools.ranges import range_program, ranged
+from torchyard.values.tools.ranges import range_pid, range_program, ranged
 
 __all__ = ["LOG_FILE", "OUT_FILE", "TOOL", "annotated_rows"]
 
@@ -45,11 +46,11 @@ def command(program: str, job: Job) -> ToolCommand:
     return ToolCommand(
         words=(
             *(program, "--tool=callgrind", "--instr-atstart=no", "--dump-line=no"),
-            # The program's children are other programs; forks without exec are followed anyway.
+            # Other programs that it starts run as they are. Forks count into files of their own.
             "--trace-children=no",
             *(
-                f"--callgrind-out-file={_escaped(job.folder / OUT_FILE)}",
-                f"--log-file={_escaped(job.folder / LOG_FILE)}",
+                f"--callgrind-out-file={plain_path(job.folder / OUT_FILE)}.%p",
+                f"--log-file={plain_path(job.folder / LOG_FILE)}",
             ),
             *job.options.extra,
             *words,
@@ -59,11 +60,6 @@ def command(program: str, job: Job) -> ToolCommand:
         files=files,
         notes=("instructions are counted one thread at a time; times are not measured",),
     )
-
-
-def _escaped(path: Path) -> str:
-    """Valgrind reads %p and its like in names of files."""
-    return str(path).replace("%", "%%")
 
 
 def explain_failure(job: Job) -> None:
@@ -86,9 +82,9 @@ def explain_failure(job: Job) -> None:
 def collect(found: FoundTool, job: Job) -> Collected:
     """What callgrind_annotate makes of it."""
     explain_failure(job)
-    path = job.folder / OUT_FILE
     said = ranged(job)
-    if not path.is_file():
+    path = _counts(job)
+    if path is None:
         raise StepFailed(
             "callgrind left no counts",
             hint="look at its log",
@@ -117,11 +113,20 @@ def collect(found: FoundTool, job: Job) -> Collected:
         recorded_steps=said.recorded_steps,
         state=said.state,
         files=(
-            KeptFile(name=OUT_FILE, about="counts: open them in kcachegrind or qcachegrind"),
+            KeptFile(name=path.name, about="counts: open them in kcachegrind or qcachegrind"),
             KeptFile(name=LOG_FILE, about="what valgrind said"),
         ),
         notes=notes,
     )
+
+
+def _counts(job: Job) -> Path | None:
+    """The program's own file, not that of a process it forked."""
+    own = job.folder / f"{OUT_FILE}.{range_pid(job)}"
+    if own.is_file():
+        return own
+    found = sorted(job.folder.glob(f"{OUT_FILE}.*"))
+    return found[0] if len(found) == 1 else None
 
 
 def annotated_rows(text: str) -> tuple[CostRow, ...]:
@@ -151,7 +156,7 @@ def _split(place: str) -> tuple[str, str]:
 
 TOOL: Final = Tool(
     name="callgrind",
-    about="instructions of every function, exactly; the program runs tens of times slower",
+    about="instructions of every function, exactly; the program runs many times slower",
     package="Debian, Ubuntu: apt install valgrind; Fedora: dnf install valgrind",
     programs=("valgrind", "vgdb", "callgrind_annotate"),
     command=command,

@@ -28,6 +28,7 @@ __all__ = [
     "ToolOptions",
     "find_tool",
     "library_path",
+    "plain_path",
     "shell_text",
     "thread_variables",
 ]
@@ -126,6 +127,8 @@ class Collected:
     stacks: tuple[StackCost, ...] = ()
     files: tuple[KeptFile, ...] = ()
     notes: tuple[str, ...] = ()
+    tool_version: str = ""
+    """Where only the target knows it."""
     state: str = ""
     """How the program ended, where the tool's files say so better than the exit code does."""
 
@@ -203,6 +206,11 @@ def library_path(job: Job) -> tuple[tuple[str, str], ...]:
 def thread_variables(count: int | None) -> tuple[tuple[str, str], ...]:
     """Variables that set the number of threads of torch's libraries."""
     return () if count is None else tuple((name, str(count)) for name in THREAD_VARIABLES)
+
+
+def plain_path(path: Path) -> str:
+    """A path for tools that read %p, %q{VARIABLE} and the like in names of files."""
+    return str(path).replace("%", "%%")
 
 
 def shell_text(command: ToolCommand, folder: Path) -> str:

@@ -61,10 +61,8 @@ def command(program: str, job: Job) -> ToolCommand:
         names = (("PYTHONPERFSUPPORT", "1"),)
     else:
         version = ".".join(map(str, job.facts.python_version[:2]))
-        notes = (
-            f"Python {version} tells perf no names of Python functions (3.12 and newer do): "
-            "stacks show the interpreter's own functions",
-        )
+        said = f"Python {version} tells perf no names of Python functions (3.12 and newer do)"
+        notes = (f"{said}: stacks show the interpreter's own functions",)
     return ToolCommand(
         words=(*record, "--", *count, "--", *job.program),
         variables=(*names, *thread_variables(options.threads)),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from torchyard.errors import UsageError
 from torchyard.values.tools.contract import Collected, Job
 
-__all__ = ["RANGE_FILE", "range_program", "ranged"]
+__all__ = ["RANGE_FILE", "range_pid", "range_program", "ranged", "refuse_ranges"]
 
 PLAN_FILE: Final = "range.plan.json"
 RANGE_FILE: Final = "range.json"
@@ -43,6 +43,14 @@ def ranged(job: Job) -> Collected:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return Collected()
+
+
+def range_pid(job: Job) -> int | None:
+    """The process of the program; None when its worker wrote nothing."""
+    try:
+        return int(json.loads((job.folder / RANGE_FILE).read_bytes())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def refuse_ranges(job: Job, tool: str) -> None:

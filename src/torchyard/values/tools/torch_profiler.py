@@ -71,7 +71,7 @@ def collect(_found: FoundTool, job: Job) -> Collected:
     data = _json(path)
     try:
         rows = decode(
-            tuple[CostRow, ...],  # type: ignore[arg-type]  # decode takes any annotation
+            tuple[CostRow, ...],
             data.get("rows", ()),
             where=str(path),
             strict=False,
@@ -86,6 +86,7 @@ def collect(_found: FoundTool, job: Job) -> Collected:
             peak_device_bytes=int(data.get("peak_device_bytes", 0)),
             files=_trace(job.folder),
             notes=notes,
+            tool_version=str(data.get("torch", "")),
             state=str(data.get("state", "")),
         )
     except (UsageError, TypeError, ValueError) as error:

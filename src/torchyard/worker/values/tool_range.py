@@ -93,6 +93,7 @@ class ToolRange(Surrounding):
             self._output,
             {
                 "format": FORMAT,
+                "pid": self._pid,
                 "state": state,
                 "exit_code": exit_code,
                 "steps": self._steps,

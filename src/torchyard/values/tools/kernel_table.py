@@ -1,0 +1,70 @@
+"""Rows of kernels from the tables that tools of GPUs write as CSV. Starts nothing."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from torchyard.core.tool_profile import CostRow
+
+__all__ = ["Columns", "kernel_rows", "nanoseconds"]
+
+_SCALES: Final = {
+    unit: scale
+    for units, scale in (
+        (("ns", "nsecond", "nanosecond"), 1.0),
+        (("us", "usecond", "microsecond"), 1e3),
+        (("ms", "msecond", "millisecond"), 1e6),
+        (("s", "second"), 1e9),
+    )
+    for unit in units
+}
+
+
+class Columns(NamedTuple):
+    """Headings of a table."""
+
+    name: str
+    time: str
+    calls: str | None = None
+    """None when each line is one call."""
+
+
+def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:
+    """Kernels by their time on the device; lines before the headings are passed over."""
+    table = csv.reader(lines)
+    heads: list[str] = []
+    scale = 1.0
+    calls: dict[str, int] = {}
+    times: dict[str, float] = {}
+    for cells in table:
+        if not heads:
+            if columns.name in cells and columns.time in cells:
+                heads = cells
+            continue
+        row = dict(zip(heads, cells, strict=False))
+        name, time = row.get(columns.name, ""), row.get(columns.time, "").replace(",", "")
+        if not name:
+            # ncu puts a line of units below the headings.
+            scale = nanoseconds(row.get(columns.time, ""))
+            continue
+        try:
+            times[name] = times.get(name, 0.0) + float(time) * scale
+            calls[name] = calls.get(name, 0) + _calls(row, columns)
+        except ValueError:
+            continue
+    rows = (
+        CostRow(name=name, calls=calls.get(name), self_device_cost=time, total_device_cost=time)
+        for name, time in times.items()
+    )
+    return tuple(sorted(rows, key=lambda row: -row.self_device_cost))
+
+
+def nanoseconds(unit: str) -> float:
+    """How many of them are in one of these; 1 for a unit that is not known."""
+    return _SCALES.get(unit.strip().lower(), 1.0)
+
+
+def _calls(row: dict[str, str], columns: Columns) -> int:
+    return 1 if columns.calls is None else int(row.get(columns.calls, "0").replace(",", ""))
