@@ -35,7 +35,7 @@ def sweep_markdown(sweep: Sweep) -> str:
     if rows:
         rule = ["--:" if head in _RIGHT else "---" for head in HEADS]
         lines += [_markdown_row(cells) for cells in (HEADS, rule)]
-        lines += [_markdown_row([_escaped(cell) for cell in cells]) for cells in rows]
+        lines += [_markdown_row(_as_code(cells)) for cells in rows]
     else:
         lines.append("No wasted work was found.")
     return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in _summary(sweep))]) + "\n"
@@ -118,6 +118,15 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def _as_code(cells: Sequence[str]) -> list[str]:
+    """Names of cases and operators as code: many end in an underscore, which means something."""
+    codes = {"case", "operators"}
+    return [
+        "`" + cell.replace("`", "'").replace("|", "\\|") + "`" if head in codes else cell
+        for head, cell in zip(HEADS, cells, strict=True)
+    ]
 
 
 def _escaped(text: str) -> str:

@@ -33,12 +33,12 @@ Progress = Callable[[int, int, str], None]
 
 def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) -> None:
     """Run every case that has no result yet. An interrupt leaves what was found."""
-    while True:
+    while not folder.read().finished:
         before = len(folder.done())
         code, log = _run_chunk(folder, settings, progress)
-        names, done = folder.names(), folder.done()
+        names = folder.names()
         if not names:
-            if code == 0 or folder.rows.is_file():
+            if code == 0:
                 raise NothingToDo(
                     f"no case is called {settings.only}", hint="`--only '*'` takes all of them"
                 )
@@ -46,10 +46,8 @@ def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) 
         died_in = folder.under_way()
         if code != 0 and died_in:
             folder.add(died_in, *_death(code, settings))
-        elif code != 0 and len(done) == before:
+        elif len(folder.done()) == before:
             raise _not_started(settings, code, log)
-        if not set(names) - set(folder.done()):
-            return
 
 
 def _run_chunk(

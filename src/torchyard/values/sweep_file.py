@@ -61,7 +61,7 @@ class SweepFolder:
                 )
             plain = {key: value for key, value in data.items() if value is not None}
             return decode(SweepSettings, plain, where=str(path), strict=False)
-        except (OSError, ValueError, KeyError, AttributeError, UsageError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise ResultsDamaged(
                 f"{path} cannot be read: {error}", hint="start a new sweep"
             ) from error

@@ -99,8 +99,11 @@ def sweep_plan(plan: Dict[str, Any]) -> int:
         rows.write("began", case=case.name)
         # A kernel that never returns is ended here, as is one that crashes.
         faulthandler.dump_traceback_later(chunk["limit_s"], exit=True)
-        rows.write("row", **sweep_case(case, chunk["device"], plan.get("cache")))
+        row = sweep_case(case, chunk["device"], plan.get("cache"))
         faulthandler.cancel_dump_traceback_later()
+        rows.write("row", **row)
+        if "CUDA error" in row["why"]:
+            return 0  # after one of these every call fails: the rest needs a new process
     return 0
 
 
@@ -146,6 +149,8 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
         with NativeEvents() as backward:
             _backward(called)
         found[BACKWARD] = backward.chains
+    if draw.device.type == "cuda":
+        torch.cuda.synchronize(draw.device)  # its errors belong to this case
     return found
 
 
