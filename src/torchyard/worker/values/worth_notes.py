@@ -78,7 +78,8 @@ def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
         return [fill]
     if seen.arguments is not None:
         return [recipe_of(seen.func, seen.arguments, seen.keywords)]
-    if seen.operator.copies:
+    if seen.operator.copies or finding.pattern in PARTLY:
+        # Of what is too wide or too sparse, memory is the cost: a copy reads and writes it once.
         return [dict(fill, operator="aten::clone")]
     if seen.operator.fills:
         return [fill]

@@ -1,0 +1,163 @@
+"""Findings after a run that nobody watched: confirmed, or taken back with the reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchyard.core.records import decode, encode
+from torchyard.core.values import (
+    Certainty,
+    Place,
+    Proof,
+    ProofTest,
+    ValueFinding,
+    ValueProfile,
+)
+from torchyard.errors import ResultsDamaged
+from torchyard.values.confirmation import (
+    confirm,
+    step_ns,
+    unconfirmed,
+    wanted_chains,
+)
+from torchyard.values.native_file import CountedChain, NativeRun, read_native_run
+from torchyard.worker.values.certainty import (
+    NATIVE_OPERATOR,
+    NATIVE_PROGRAM,
+    POISON,
+    SAME_AGAIN,
+)
+
+PATH = ("aten::mse_loss_backward", "aten::zeros_like")
+PLACE = Place(file="train.py", line=7, backward=True)
+
+
+def proof_of(*failed: str) -> Proof:
+    tests = [
+        ProofTest(test=POISON, passed=True, inputs=inputs, poison=poison)
+        for inputs in ("own", "random")
+        for poison in ("NaN", "huge")
+    ]
+    tests += [
+        ProofTest(test=name, passed=name not in failed, detail=f"{name} failed")
+        for name in (SAME_AGAIN, NATIVE_OPERATOR)
+    ]
+    return Proof(tests=tuple(tests))
+
+
+def finding(proof: Proof, operator: str = "aten::zero_") -> ValueFinding:
+    return ValueFinding(
+        pattern="dead initialisation", operator=operator, place=PLACE, path=PATH, proof=proof
+    )
+
+
+def profile(*findings: ValueFinding) -> ValueProfile:
+    return ValueProfile(format=1, state="finished", torch="2.13", findings=findings)
+
+
+def native(*chains: tuple[str, ...], **more: object) -> NativeRun:
+    run = NativeRun(
+        format=1,
+        state="finished",
+        steps=5,
+        recorded_steps=1,
+        step_ns=1e6,
+        chains=tuple(CountedChain(chain=chain, count=2) for chain in chains),
+    )
+    return replace(run, **more)  # type: ignore[arg-type]
+
+
+def test_work_that_is_there_without_the_watch_is_proven() -> None:
+    chain = ("MseLossBackward0", *PATH, "aten::zero_")
+    found = confirm(profile(finding(proof_of())), native(chain)).findings[0]
+    assert found.proof.certainty is Certainty.PROVEN
+    assert found.proof.tests[-1].test == NATIVE_PROGRAM
+    assert "2 times" in found.proof.tests[-1].detail
+
+
+def test_work_that_only_the_watch_saw_is_not() -> None:
+    others = [("aten::zero_",), (*PATH, "aten::fill_"), (PATH[0], "aten::zero_")]
+    found = confirm(profile(finding(proof_of())), native(*others)).findings[0]
+    assert found.proof.certainty is Certainty.LIKELY
+    assert "without the profiler the program does not run aten::mse_loss" in found.proof.why
+
+
+def test_a_native_run_does_not_mend_a_failed_test() -> None:
+    chain = (*PATH, "aten::zero_")
+    found = confirm(profile(finding(proof_of(NATIVE_OPERATOR))), native(chain)).findings[0]
+    assert (found.proof.certainty, found.proof.why) == (
+        Certainty.LIKELY,
+        "native operator failed",
+    )
+
+
+def test_findings_that_were_not_tested_stay_likely() -> None:
+    plain = ValueFinding(pattern="duplicate", operator="aten::mm", place=PLACE)
+    found = confirm(profile(plain), native(("aten::mm",))).findings[0]
+    assert found.proof.certainty is Certainty.LIKELY
+    gone = confirm(profile(plain), native()).findings[0]
+    assert "does not run aten::mm" in gone.proof.why
+
+
+def test_confirming_twice_keeps_one_test_of_it() -> None:
+    chain = (*PATH, "aten::zero_")
+    once = confirm(profile(finding(proof_of())), native())
+    twice = confirm(once, native(chain)).findings[0]
+    assert [t.test for t in twice.proof.tests].count(NATIVE_PROGRAM) == 1
+    assert twice.proof.certainty is Certainty.PROVEN
+
+
+def test_no_native_run_no_proof() -> None:
+    found = unconfirmed(profile(finding(proof_of())), "the program did not finish")
+    assert found.findings[0].proof.certainty is Certainty.LIKELY
+    assert found.findings[0].proof.why == "the program did not finish"
+    assert "the program did not finish" in found.notes
+
+
+def test_what_to_look_for_is_each_chain_once() -> None:
+    twice = profile(finding(proof_of()), finding(proof_of()), finding(proof_of(), "aten::add_"))
+    assert wanted_chains(twice) == [[*PATH, "aten::add_"], [*PATH, "aten::zero_"]]
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (native(), 1e6),
+        (native(step_ns=None), None),
+        (native(step_ns=None, steps=0, program_ns=5e9), 5e9),
+        (native(step_ns=None, steps=0, program_ns=5e9, recorded_whole=True), None),
+    ],
+)
+def test_the_time_of_a_step_is_never_that_of_a_recorded_one(
+    run: NativeRun, expected: float | None
+) -> None:
+    assert step_ns(run) == expected
+
+
+def test_times_seen_needs_the_whole_chain_at_the_end() -> None:
+    run = native(("a", "b", "c"), ("b", "c"), ("c",), ("b", "c", "d"))
+    assert run.times_seen(("b", "c")) == 4
+    assert run.times_seen(("c",)) == 6
+    assert run.times_seen(("a", "c")) == 0
+
+
+def test_a_native_file_that_is_broken_or_newer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "native.json"
+    for text in ("", "[1]", "{}", '{"format": 99, "state": "finished"}'):
+        path.write_text(text)
+        with pytest.raises(ResultsDamaged):
+            read_native_run(path)
+    with pytest.raises(ResultsDamaged):
+        read_native_run(tmp_path / "missing.json")
+    path.write_text(json.dumps({"format": 1, "state": "finished", "step_ns": None, "new": 1}))
+    assert read_native_run(path).step_ns is None
+
+
+def test_recipes_survive_the_profile_file() -> None:
+    one = replace(finding(proof_of()), recipe={"wasted": [{"operator": "aten::zero_"}]})
+    back = decode(ValueProfile, encode(profile(one)), where="profile")
+    assert back.findings[0].recipe == one.recipe
