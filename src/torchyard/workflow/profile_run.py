@@ -24,6 +24,7 @@ from torchyard.values.tools.contract import (
     ToolCommand,
     ToolOptions,
     find_tool,
+    refuse_options,
     shell_text,
 )
 
@@ -55,6 +56,7 @@ def plan_run(
 ) -> PlannedRun:
     """Make the command without running the program. Raises for a program that is not there."""
     tool = TOOLS[tool_name]
+    refuse_options(tool, options)
     place = Path(_FOLDER_IN_TEXT).absolute()
     job = prepare_job(target, words, folder=place, options=options)
     found, missing = find_tool(tool, job.environment.get("PATH", os.defpath))

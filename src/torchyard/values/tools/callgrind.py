@@ -14,6 +14,7 @@ from typing import Final
 from torchyard.core.tool_profile import CostRow, KeptFile
 from torchyard.errors import StepFailed
 from torchyard.values.tools.contract import (
+    STEPS,
     Collected,
     FoundTool,
     Job,
@@ -159,6 +160,7 @@ TOOL: Final = Tool(
     about="instructions of every function, exactly; the program runs many times slower",
     package="Debian, Ubuntu: apt install valgrind; Fedora: dnf install valgrind",
     programs=("valgrind", "vgdb", "callgrind_annotate"),
+    takes=(*STEPS, "threads", "extra"),
     command=command,
     collect=collect,
     explain_failure=explain_failure,

@@ -11,14 +11,17 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
 from torchyard.core.tool_profile import CostRow, CounterValue, KeptFile, StackCost
+from torchyard.errors import UsageError
 from torchyard.values.target_facts import TargetFacts
 
 __all__ = [
+    "OPTION_NAMES",
+    "STEPS",
     "THREAD_VARIABLES",
     "Collected",
     "FoundTool",
@@ -29,6 +32,7 @@ __all__ = [
     "find_tool",
     "library_path",
     "plain_path",
+    "refuse_options",
     "shell_text",
     "thread_variables",
 ]
@@ -133,6 +137,19 @@ class Collected:
     """How the program ended, where the tool's files say so better than the exit code does."""
 
 
+OPTION_NAMES: Final = {
+    **{item.name: "--" + item.name.replace("_", "-") for item in fields(ToolOptions)},
+    "most_s": "--limit",
+    "frequency_hz": "--frequency",
+    "events": "--event",
+    "knobs": "--knob",
+    "extra": "--tool-arg",
+}
+"""Field of ToolOptions -> what the user writes."""
+STEPS: Final = ("skip_steps", "warm_steps", "active_steps")
+_DEFAULTS: Final = ToolOptions()
+
+
 def _nothing_to_check(_found: FoundTool, _job: Job) -> None:
     """Most tools find out for themselves."""
 
@@ -150,6 +167,8 @@ class Tool:
     places: tuple[str, ...] = ()
     """Folders to look into besides the PATH."""
     version_words: tuple[str, ...] = ("--version",)
+    takes: tuple[str, ...] = ()
+    """Fields of ToolOptions that mean something to it."""
     command: Callable[[str, Job], ToolCommand]
     """From the path of the program."""
     collect: Callable[[FoundTool, Job], Collected]
@@ -157,6 +176,18 @@ class Tool:
     """Raises when the system would refuse it, before the program is started."""
     explain_failure: Callable[[Job], None] = lambda _job: None
     """Raises when it was the tool that failed, not the program."""
+
+
+def refuse_options(tool: Tool, options: ToolOptions) -> None:
+    """Raise UsageError for an option that the tool would silently leave out."""
+    for item in fields(ToolOptions):
+        chosen = getattr(options, item.name) != getattr(_DEFAULTS, item.name)
+        if chosen and item.name not in tool.takes:
+            names = ", ".join(OPTION_NAMES[name] for name in tool.takes)
+            raise UsageError(
+                f"{tool.name} has no use for {OPTION_NAMES[item.name]}",
+                hint=f"it takes {names}",
+            )
 
 
 def find_tool(tool: Tool, path: str) -> tuple[FoundTool | None, str]:

@@ -18,7 +18,6 @@ from torchyard.values.tools.contract import (
     library_path,
     thread_variables,
 )
-from torchyard.values.tools.ranges import refuse_ranges
 
 __all__ = ["KNOBS", "TOOL"]
 
@@ -58,11 +57,6 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def check(_found: FoundTool, job: Job) -> None:
-    """It records the whole program."""
-    refuse_ranges(job, "gvprof")
-
-
 def collect(_found: FoundTool, job: Job) -> Collected:
     """Names what it left; its formats are for its own viewers."""
     folder = job.folder / MEASUREMENTS
@@ -92,7 +86,7 @@ TOOL: Final = Tool(
     package="no distribution has it: build GVProf (github.com/GVProf/GVProf, bin/install) and put "
     "gvprof/hpctoolkit/bin on the PATH",
     programs=("hpcrun",),
+    takes=("events", "knobs", "threads", "extra"),
     command=command,
     collect=collect,
-    check=check,
 )

@@ -8,6 +8,7 @@ from typing import Final
 from torchyard.core.tool_profile import CostRow, KeptFile
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.values.tools.contract import (
+    STEPS,
     Collected,
     FoundTool,
     Job,
@@ -119,6 +120,7 @@ TOOL: Final = Tool(
     package="NVIDIA's CUDA repository: apt install nsight-compute",
     programs=("ncu",),
     places=("/usr/local/cuda/bin",),
+    takes=(*STEPS, "launches", "events", "threads", "extra"),
     command=command,
     collect=collect,
     explain_failure=explain_failure,

@@ -8,6 +8,7 @@ from typing import Final
 from torchyard.core.tool_profile import CostRow, KeptFile
 from torchyard.errors import StepFailed
 from torchyard.values.tools.contract import (
+    STEPS,
     Collected,
     FoundTool,
     Job,
@@ -105,6 +106,7 @@ TOOL: Final = Tool(
     package="NVIDIA's CUDA repository: apt install nsight-systems",
     programs=("nsys",),
     places=("/usr/local/cuda/bin", "/opt/nvidia/nsight-systems/bin"),
+    takes=(*STEPS, "memory", "stacks", "events", "threads", "extra"),
     command=command,
     collect=collect,
 )

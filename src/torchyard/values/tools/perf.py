@@ -21,7 +21,6 @@ from torchyard.values.tools.contract import (
     thread_variables,
 )
 from torchyard.values.tools.perf_text import fold_script, read_counters, stack_rows
-from torchyard.values.tools.ranges import refuse_ranges
 
 __all__ = ["COUNTED", "DATA_FILE", "TOOL"]
 
@@ -70,9 +69,8 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def check(found: FoundTool, job: Job) -> None:
+def check(found: FoundTool, _job: Job) -> None:
     """Raise NotAllowed with the mend when the kernel refuses."""
-    refuse_ranges(job, "perf")
     try:
         done = subprocess.run(
             [found.path, "stat", "--event", SAMPLED, "--", "true"],
@@ -152,6 +150,7 @@ TOOL: Final = Tool(
     package="Debian: apt install linux-perf; Ubuntu: apt install linux-tools-$(uname -r); "
     "Fedora: dnf install perf",
     programs=("perf",),
+    takes=("frequency_hz", "call_graph", "events", "threads", "extra"),
     command=command,
     collect=collect,
     check=check,

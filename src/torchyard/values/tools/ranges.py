@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from torchyard.errors import UsageError
 from torchyard.values.tools.contract import Collected, Job
 
-__all__ = ["RANGE_FILE", "range_pid", "range_program", "ranged", "refuse_ranges"]
+__all__ = ["RANGE_FILE", "range_pid", "range_program", "ranged"]
 
 PLAN_FILE: Final = "range.plan.json"
 RANGE_FILE: Final = "range.json"
@@ -51,12 +50,3 @@ def range_pid(job: Job) -> int | None:
         return int(json.loads((job.folder / RANGE_FILE).read_bytes())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def refuse_ranges(job: Job, tool: str) -> None:
-    """For a tool that cannot be switched."""
-    if job.options.ranged:
-        raise UsageError(
-            f"{tool} records the whole program: it cannot be switched on for some steps",
-            hint="leave out --skip-steps, --warm-steps and --active-steps",
-        )

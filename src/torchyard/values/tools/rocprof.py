@@ -16,7 +16,6 @@ from torchyard.values.tools.contract import (
     thread_variables,
 )
 from torchyard.values.tools.kernel_table import Columns, kernel_rows
-from torchyard.values.tools.ranges import refuse_ranges
 
 __all__ = ["TOOL"]
 
@@ -39,11 +38,6 @@ def command(program: str, job: Job) -> ToolCommand:
         ),
         variables=(*library_path(job), *thread_variables(options.threads)),
     )
-
-
-def check(_found: FoundTool, job: Job) -> None:
-    """It records the whole program."""
-    refuse_ranges(job, "rocprofv3")
 
 
 def collect(_found: FoundTool, job: Job) -> Collected:
@@ -81,7 +75,7 @@ TOOL: Final = Tool(
     package="AMD's ROCm repository: apt install rocprofiler-sdk; then /opt/rocm/bin/rocprofv3",
     programs=("rocprofv3",),
     places=("/opt/rocm/bin",),
+    takes=("events", "threads", "extra"),
     command=command,
     collect=collect,
-    check=check,
 )

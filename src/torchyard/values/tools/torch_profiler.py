@@ -11,6 +11,7 @@ from torchyard.core.records import decode
 from torchyard.core.tool_profile import CostRow, KeptFile
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError, WorkerFailed
 from torchyard.values.tools.contract import (
+    STEPS,
     Collected,
     FoundTool,
     Job,
@@ -30,7 +31,7 @@ _QUIET: Final = ("KINETO_LOG_LEVEL", "9")
 
 def command(_program: str, job: Job) -> ToolCommand:
     """Our worker around the program, with a plan that asks for the profiler."""
-    options = {key: value for key, value in asdict(job.options).items() if key in _OPTIONS}
+    options = {key: value for key, value in asdict(job.options).items() if key in TOOL.takes}
     plan = {
         "tool": "torch",
         "output": str(job.folder / SUMMARY_FILE),
@@ -44,11 +45,6 @@ def command(_program: str, job: Job) -> ToolCommand:
         variables=(*quiet, *thread_variables(job.options.threads)),
         files=((path, json.dumps(plan)),),
     )
-
-
-_OPTIONS: Final = (
-    *("shapes", "memory", "stacks", "skip_steps", "warm_steps", "active_steps", "most_s"),
-)
 
 
 def check(_found: FoundTool, job: Job) -> None:
@@ -122,6 +118,7 @@ TOOL: Final = Tool(
     name="torch",
     about="operators, kernels, memory and a Chrome trace, by torch.profiler inside the target",
     package="torch in the target",
+    takes=("shapes", "memory", "stacks", *STEPS, "most_s", "threads"),
     command=command,
     collect=collect,
     check=check,
