@@ -8,7 +8,7 @@ that makes the same gradient twice is (`x * x`). Copies are the business of `nee
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 
@@ -35,7 +35,7 @@ class Duplicate(Pattern):
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
         super().__init__(findings, options, scanner)
-        self._known: "OrderedDict[_Content, Dict[str, Any]]" = OrderedDict()
+        self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
         """Who computed these bits first in this step."""
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._again = Marks()
@@ -54,7 +54,7 @@ class Duplicate(Pattern):
         content = (seen.scan.hash, seen.size_bytes, seen.dtype, number)
         first = self._known.get(content)
         if first is None:
-            self._known[content] = where(seen)
+            self._known[content] = seen
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         else:
@@ -77,10 +77,10 @@ class Duplicate(Pattern):
             return True
         return False
 
-    def _count(self, seen: Observation, first: Dict[str, Any]) -> None:
+    def _count(self, seen: Observation, first: Observation) -> None:
         cause = self._cause(seen)
         if cause is None:
-            detail = "the same bits as %s computed before" % first["operator"]
+            detail = "the same bits as %s computed before" % first.operator.name
             cause = self._report(seen, detail, first)
         else:
             cause.bytes_wasted += seen.size_bytes
@@ -97,13 +97,13 @@ class Duplicate(Pattern):
         return None
 
     def _report(
-        self, seen: Observation, detail: str, first: Optional[Dict[str, Any]]
+        self, seen: Observation, detail: str, first: Optional[Observation]
     ) -> Optional[Finding]:
         return self.findings.add(
             self.name,
             seen,
             seen.size_bytes,
             detail=detail,
-            evidence=lambda: evidence_of(seen, first=first) if first else evidence_of(seen),
+            evidence=lambda: evidence_of(seen, first=where(first)) if first else evidence_of(seen),
             every_time=True,
         )

@@ -17,7 +17,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
-from torchyard.worker.values.peek import bits_at
+from torchyard.worker.values.peek import WORDS
 from torchyard.worker.values.scan import Scanner
 
 LEAST_BYTES = 64 << 10
@@ -48,7 +48,8 @@ ORDINARY = frozenset(
 )
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
 """Where to look first, as shares: multiples of the golden ratio fall in step with no shape."""
-_FIRST_PROBES = 3
+_LEAST_ZEROS = 0.2
+"""When zeros have both signs, a good part has the positive one."""
 
 
 class FrequentValues(Pattern):
@@ -102,17 +103,20 @@ def _most_frequent(seen: Observation) -> Optional[Tuple[int, int]]:
         return scan.first_bits, scan.like_first
     # The first element is a rare one, or zeros have both signs, or no value is frequent: look at
     # a few, which mostly ends it.
-    if seen.tensor.device.type != "cpu":
+    if not seen.tensor.is_cpu:
         return None
-    address = seen.tensor.data_ptr()
-    # Without the sign of a zero: x * 0 has that of x.
+    word, width = WORDS[layout.bits], layout.bits // 8
+    address, count = seen.tensor.data_ptr(), scan.count
+    first = word.from_address(address + int(_PROBES[0] * count) * width).value
+    second = word.from_address(address + int(_PROBES[1] * count) * width).value
+    # Zeros may have both signs: x * 0 has that of x.
+    if first != second and scan.zeros < count * _LEAST_ZEROS:
+        return None
     negative_zero = 1 << (layout.bits - 1) if layout.is_float else 0
     probes: List[int] = []
     for share in _PROBES:
-        probe = bits_at(address, int(share * scan.count), layout.bits)
+        probe = word.from_address(address + int(share * count) * width).value
         probes.append(0 if probe == negative_zero else probe)
-        if len(probes) == _FIRST_PROBES and len(set(probes)) == _FIRST_PROBES:
-            return None
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) - 1:
         return None

@@ -20,7 +20,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner, scannable
+from torchyard.worker.values.scan import Scan, Scanner, scannable
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20
@@ -93,7 +93,7 @@ class HeavyType(Pattern):
             return
         if not seen.computed or seen.in_backward or seen.single or not self._chosen(seen):
             return
-        if not self._plausible(seen.tensor, seen.scan.any_bits, layout):
+        if not self._plausible(seen.tensor, seen.scan, layout):
             return
         narrow = self._narrowest(seen)
         if narrow is None:
@@ -132,13 +132,16 @@ class HeavyType(Pattern):
         """The last step has no end of its own."""
         self.end_step()
 
-    def _plausible(self, tensor: torch.Tensor, any_bits: int, layout: Layout) -> bool:
+    def _plausible(self, tensor: torch.Tensor, found: Scan, layout: Layout) -> bool:
         """The quick no: bits that are in use forbid every narrower dtype."""
+        any_bits, first_bits = found.any_bits, found.first_bits
         if not layout.is_float:
             return any_bits >> layout.bits // 2 == 0 or any_bits >> layout.bits - 1 == 1
         spare = _SPARE.get(layout.bits)
         if spare is not None and any_bits & ((1 << spare) - 1) == 0:
             return True
+        if _has_fraction(first_bits, layout):
+            return False
         return self.scanner.whole_numbers(tensor.data_ptr(), tensor.numel(), layout)
 
     def _chosen(self, seen: Observation) -> bool:
@@ -192,7 +195,7 @@ class HeavyType(Pattern):
             found = self.scanner.scan(tensor.data_ptr(), None, tensor.numel(), seen.layout)
             if found.like_first == found.count:
                 continue
-            if self._plausible(tensor, found.any_bits, seen.layout):
+            if self._plausible(tensor, found, seen.layout):
                 return True
         return False
 
@@ -200,6 +203,18 @@ class HeavyType(Pattern):
 _SPARE = {64: 29, 32: 13}
 """Low bits of the mantissa that the widest narrower float does without: float64 has 52 and float32
 23, float32 has 23 and float16 10."""
+
+
+def _has_fraction(bits: int, layout: Layout) -> bool:
+    """Whether a float has one, or is no number at all."""
+    mantissa = layout.mantissa
+    magnitude = bits & ((1 << (layout.bits - 1)) - 1)
+    exponent = (magnitude >> mantissa) - layout.bias
+    if exponent < 0:
+        return magnitude != 0
+    if exponent > layout.bias:
+        return True
+    return exponent < mantissa and bits & ((1 << (mantissa - exponent)) - 1) != 0
 
 
 def _integer_for(low: float, high: float) -> Optional[Tuple[str, int]]:

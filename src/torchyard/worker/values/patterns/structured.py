@@ -13,7 +13,7 @@ import torch
 from torchyard.worker.values.evidence import evidence_of
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.peek import first_three
+from torchyard.worker.values.peek import WORDS, first_three
 from torchyard.worker.values.scan import scannable
 
 ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
@@ -33,12 +33,10 @@ class Structured(Pattern):
         if seen.dtype is torch.bool or seen.operator.name in ASKED_FOR or seen.single:
             return
         tensor = seen.tensor
-        if not tensor.is_contiguous():
+        if not tensor.is_contiguous() or not tensor.is_cpu:
             return
         shape = tuple(tensor.shape)
-        constant = [
-            dim for dim, size in enumerate(shape) if size > 1 and self._constant(tensor, dim)
-        ]
+        constant = self._constant_dimensions(seen, shape)
         if constant:
             self._expand(seen, shape, constant)
         elif _like_a_line(seen) and not any(_line(given) for given, _ in seen.inputs):
@@ -67,6 +65,23 @@ class Structured(Pattern):
             evidence=lambda: evidence_of(seen),
             every_time=True,
         )
+
+    def _constant_dimensions(self, seen: Observation, shape: Tuple[int, ...]) -> List[int]:
+        found: List[int] = []
+        word, first = WORDS[seen.layout.bits], seen.scan.first_bits
+        width, address = seen.tensor.element_size(), seen.tensor.data_ptr()
+        inner = 1
+        for dim in range(len(shape) - 1, -1, -1):
+            size = shape[dim]
+            # The element that lies next to the first along this dimension mostly ends it.
+            if (
+                size > 1
+                and word.from_address(address + inner * width).value == first
+                and self._constant(seen.tensor, dim)
+            ):
+                found.insert(0, dim)
+            inner *= size
+        return found
 
     def _constant(self, tensor: torch.Tensor, dim: int) -> bool:
         """Whether nothing changes along a dimension of a contiguous tensor."""
@@ -124,7 +139,7 @@ def _like_a_line(seen: Observation) -> bool:
 
 def _line(tensor: torch.Tensor) -> bool:
     """Whether it is first + place * step: quick to say no, exact for yes."""
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if not tensor.is_contiguous():
         return False
     three = first_three(tensor)
     if three is None:
