@@ -12,6 +12,7 @@ from torchyard.process.markers import sweep_orphans
 from torchyard.values.profile_file import new_profile_folder, read_worker_file, write_profile
 from torchyard.values.program_run import ProgramEnd, run_in_target
 from torchyard.values.request import ProfileRequest
+from torchyard.workflow.value_worth import confirmed_and_priced
 
 __all__ = ["Profiled", "profile_values"]
 
@@ -19,12 +20,16 @@ Profiled = tuple[ValueProfile, Path]
 
 
 def profile_values(
-    request: ProfileRequest, *, folder: Path | None = None, say: Callable[[str], None]
+    request: ProfileRequest,
+    *,
+    folder: Path | None = None,
+    say: Callable[[str], None],
+    gains: bool = False,
 ) -> Profiled:
     """Run the program under the watch, and make of what it left a profile in a folder.
 
     A program that crashes, exits or is interrupted is a result like any other: what was found up
-    to there is kept.
+    to there is kept. One that ended by itself runs again without the watch, unless proofs are off.
     """
     sweep_orphans()
     place = new_profile_folder(folder)
@@ -32,6 +37,15 @@ def profile_values(
     end = run_in_target(request, place)
     profile = _read(request, end)
     path = write_profile(place, profile)
+    if request.options.prove and not end.interrupted:
+        profile = confirmed_and_priced(
+            request,
+            place,
+            profile,
+            say=say,
+            keep=lambda known: write_profile(place, known),
+            gains=gains,
+        )
     return profile, path
 
 
