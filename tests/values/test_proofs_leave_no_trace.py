@@ -21,7 +21,7 @@ from torchyard.worker.values.session import Session  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]
     """Everything that keeps state: random numbers, running statistics, an embedding."""
 
     def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -147,11 +149,9 @@ def test_tensors_of_no_plain_memory_are_refused() -> None:
 
 
 def test_subclasses_are_refused_and_parameters_are_not() -> None:
-    class Mine(torch.Tensor):
-        pass
-
+    kind: Any = type("Mine", (torch.Tensor,), {})
     with pytest.raises(CannotCopy, match="Mine"):
-        own_call(aten.neg.default, (torch.ones(2).as_subclass(Mine),), {})
+        own_call(aten.neg.default, (torch.ones(2).as_subclass(kind),), {})
     parameter = torch.nn.Parameter(torch.ones(2))
     made = own_call(aten.neg.default, (parameter,), {}).args[0]
     assert not made.requires_grad
