@@ -90,6 +90,14 @@ def test_fills_that_are_needed_are_no_findings(name: str) -> None:
     assert [found for found in waste(row) if found[1] in (DEAD, REDUNDANT)] == []
 
 
+def test_two_fills_of_one_buffer_are_one_finding() -> None:
+    """`histc` fills its result, and the sum that it writes there fills it again."""
+    assert [found[:3] for found in waste(swept("histc"))] in (
+        [],
+        [("forward", REDUNDANT, "aten::histc")],
+    )
+
+
 def test_a_guard_inside_an_operator_is_never_more_than_likely() -> None:
     row = swept("safe_softmax")
 

@@ -183,12 +183,19 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> List[Tuple[str, F
 def _each_once(session: Session) -> List[Finding]:
     """The waste that a session found. Of two fills of one buffer one is needed, so they are one."""
     found = [finding for finding in session.findings.all() if _is_waste(finding)]
-    again = {(one.path[:1], one.shape) for one in found if one.pattern == REDUNDANT}
+    again = {(one.path[:1], _size_bytes(one)) for one in found if one.pattern == REDUNDANT}
     return [
         one
         for one in found
-        if one.pattern != DEAD or one.proof.get("tests") or (one.path[:1], one.shape) not in again
+        if one.pattern != DEAD
+        or one.proof.get("tests")
+        or (one.path[:1], _size_bytes(one)) not in again
     ]
+
+
+def _size_bytes(finding: Finding) -> int:
+    """Of one sighting."""
+    return finding.bytes_wasted // max(1, finding.count)
 
 
 def _is_waste(finding: Finding) -> bool:
@@ -282,7 +289,7 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
         "path": list(finding.path),
         "shape": list(finding.shape),
         "dtype": finding.dtype,
-        "bytes_wasted": finding.bytes_wasted // max(1, finding.count),
+        "bytes_wasted": _size_bytes(finding),
         "count": finding.count,
         "detail": finding.detail,
         "native": times,
