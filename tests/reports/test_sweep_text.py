@@ -68,6 +68,9 @@ def sample() -> Sweep:
         OperatorCase(
             case="isclose",
             state=CaseState.DONE,
+            written_bytes=3 << 20,
+            not_seen_bytes=1 << 20,
+            not_tried=2,
             directions=("forward",),
             findings=(
                 finding(
@@ -119,6 +122,14 @@ def test_nothing_found_is_said() -> None:
 
     assert sweep_text(empty).startswith("no wasted work was found\n")
     assert "No wasted work was found." in sweep_markdown(empty)
+
+
+def test_a_device_that_cannot_be_looked_into_is_not_called_clean() -> None:
+    case = OperatorCase(case="a", state=CaseState.DONE, written_bytes=64, not_seen_bytes=64)
+    blind = Sweep(settings=SETTINGS, torch="2.13.0", device="odd", names=("a",), cases=(case,))
+
+    assert sweep_text(blind).startswith("nothing was looked into\n")
+    assert "64 B of 64 B that were written could not be looked into" in sweep_text(blind)
 
 
 def test_names_from_outside_steer_nothing() -> None:

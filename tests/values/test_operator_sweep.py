@@ -56,6 +56,8 @@ def test_fills_that_torch_2_13_wastes_are_found_and_proven(
     assert row["state"] == "done", row["why"]
     assert waste(row) == [("backward", pattern, operator, "proven")]
     (found,) = row["findings"]
+    assert row["written_bytes"] > found["bytes_wasted"]
+    assert row["not_seen_bytes"] == 0
     assert found["native"] >= 1
     assert 0 < found["worth"]["wasted_ns"] < found["worth"]["operator_ns"]
     assert found["worth"]["gain"] > 0

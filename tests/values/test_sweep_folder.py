@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ FINDING = {
 }
 
 
-def folder_with(folder: Path, *rows: dict[str, object], tail: str = "") -> SweepFolder:
+def folder_with(folder: Path, *rows: Mapping[str, object], tail: str = "") -> SweepFolder:
     kept = SweepFolder(folder)
     kept.begin(SETTINGS)
     text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -85,6 +85,12 @@ class OperatorCase:
     seconds: float = 0.0
     directions: tuple[str, ...] = ()
     findings: tuple[OperatorFinding, ...] = ()
+    written_bytes: int = 0
+    """By all operators of the case, at all depths."""
+    not_seen_bytes: int = 0
+    """Of these, in memory that cannot be looked into."""
+    not_tried: int = 0
+    """How often something was not put on trial."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ Found = tuple[OperatorCase, OperatorFinding]
 def sweep_text(sweep: Sweep) -> str:
     """For a terminal."""
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
-    lines = _aligned([HEADS, *rows]) if rows else ["no wasted work was found"]
+    lines = _aligned([HEADS, *rows]) if rows else [_nothing(sweep)]
     return "\n".join([*lines, "", *_summary(sweep)]) + "\n"
 
 
@@ -37,7 +37,7 @@ def sweep_markdown(sweep: Sweep) -> str:
         lines += [_markdown_row(cells) for cells in (HEADS, rule)]
         lines += [_markdown_row(_as_code(cells)) for cells in rows]
     else:
-        lines.append("No wasted work was found.")
+        lines.append(_nothing(sweep).capitalize() + ".")
     return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in _summary(sweep))]) + "\n"
 
 
@@ -83,10 +83,25 @@ def _summary(sweep: Sweep) -> Iterator[str]:
     unseen = sum(not one.native for case in sweep.cases for one in case.findings)
     if unseen:
         yield f"{unseen} left out: torch does that work only while it is watched"
+    unlooked = sum(case.not_seen_bytes for case in sweep.cases)
+    if unlooked:
+        written = sum(case.written_bytes for case in sweep.cases)
+        yield (
+            f"{format_bytes(unlooked)} of {format_bytes(written)} that were written could not be "
+            "looked into: what is wasted there was not found"
+        )
+    not_tried = sum(case.not_tried for case in sweep.cases)
+    if not_tried:
+        yield f"{not_tried} trials could not be held: what they were about is likely at most"
     for state in CaseState:
         ended = [case for case in sweep.cases if case.state is state]
         if ended and state is not CaseState.DONE:
             yield f"{len(ended)} {state.value}: {_named(ended)}"
+
+
+def _nothing(sweep: Sweep) -> str:
+    looked = any(case.written_bytes > case.not_seen_bytes for case in sweep.cases)
+    return "no wasted work was found" if looked or not sweep.cases else "nothing was looked into"
 
 
 def _named(cases: Sequence[OperatorCase]) -> str:

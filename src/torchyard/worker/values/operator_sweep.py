@@ -10,7 +10,7 @@ import json
 import os
 import time
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -123,10 +123,13 @@ def sweep_case(case: Case, device: str, cache: Optional[str] = None) -> Dict[str
         row.update(state="unsupported", why=_said(error))
     else:
         try:
+            sessions = _watched(case, device, cache)
             row["findings"] = [
                 _described(finding, direction, native[direction])
-                for direction, finding in _watched(case, device, cache)
+                for direction, session in sessions.items()
+                for finding in _each_once(session)
             ]
+            row.update(_coverage(list(sessions.values())))
             row["directions"] = list(native)
             row.update(state="done", why="")
         except Exception as error:
@@ -154,30 +157,42 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
     return found
 
 
-def _watched(case: Case, device: str, cache: Optional[str]) -> List[Tuple[str, Finding]]:
-    """What the watch finds, in a session of its own for each direction."""
+def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
+    """The case under the watch, in a session of its own for each direction."""
     sources = [_Prepared(case, Draw(device, seed)) for seed in SEEDS]
-    forward = _session(cache)
     called: List[_Called] = []
-    forward.start()
-    try:
+
+    def forward(session: Session) -> None:
         for prepared in sources:
-            called.append(prepared.call(forward))
-            forward.step()
-    finally:
-        forward.stop()
-    found = [(FORWARD, finding) for finding in _each_once(forward)]
+            called.append(prepared.call(session))
+            session.step()
+
+    def backward(session: Session) -> None:
+        for one in called:
+            _backward(one)
+            session.step()
+
+    found = {FORWARD: _in_session(forward, cache)}
     if called[0].results:
-        backward = _session(cache)
-        backward.start()
-        try:
-            for one in called:
-                _backward(one)
-                backward.step()
-        finally:
-            backward.stop()
-        found += [(BACKWARD, finding) for finding in _each_once(backward)]
+        found[BACKWARD] = _in_session(backward, cache)
     return found
+
+
+def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Session:
+    session = Session(Options(deep=True, graph=False), cache=cache)
+    session.start()
+    try:
+        body(session)
+    finally:
+        session.stop()
+    return session
+
+
+def _coverage(sessions: List[Session]) -> Dict[str, int]:
+    """How much was written, and what of it was not looked at or not put on trial."""
+    counts = [session.result("finished")["counts"] for session in sessions]
+    names = ("written_bytes", "not_seen_bytes", "not_tried")
+    return {name: sum(count.get(name, 0) for count in counts) for name in names}
 
 
 def _each_once(session: Session) -> List[Finding]:
@@ -203,10 +218,6 @@ def _is_waste(finding: Finding) -> bool:
     if finding.pattern == GUARD:
         return bool(finding.path) and not any(name in GUARDS for name in finding.path)
     return finding.pattern in PATTERNS
-
-
-def _session(cache: Optional[str]) -> Session:
-    return Session(Options(deep=True, graph=False), cache=cache)
 
 
 class _Prepared:
