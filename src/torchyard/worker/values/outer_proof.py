@@ -68,7 +68,7 @@ def try_given_back(trial: Trial, positions: Sequence[int]) -> bool:
     return True
 
 
-def try_sum(shape: Sequence[int], dtype: torch.dtype) -> List[Test]:
+def try_sum(shape: Sequence[int], dtype: torch.dtype, device: str) -> List[Test]:
     """Whether zero plus something is that something, so that neither zeroing nor sum is needed.
 
     The program's own values were compared by the pattern, when they were added.
@@ -76,8 +76,8 @@ def try_sum(shape: Sequence[int], dtype: torch.dtype) -> List[Test]:
     tests = [make_test(REPLACE, True, inputs=OWN)]
     again = True
     for number, inputs in enumerate(OTHERS):
-        addend = torch.empty(tuple(shape), dtype=dtype)
-        source = torch.Generator()
+        addend = torch.empty(tuple(shape), dtype=dtype, device=device)
+        source = torch.Generator(device=device)
         source.manual_seed(_SEED + number)
         if dtype.is_floating_point or dtype.is_complex:
             (normal if inputs == RANDOM else extreme)(addend.reshape(-1), source)

@@ -52,7 +52,7 @@ def is_sum(finding: Finding) -> bool:
 
 def sum_with_zeros(seen: Observation) -> List[Test]:
     """Whether zeros that were added to are needed."""
-    return try_sum(seen.shape, seen.dtype)
+    return try_sum(seen.shape, seen.dtype, seen.device)
 
 
 def strategy_for(finding: Finding, seen: Observation) -> Optional[Strategy]:
