@@ -146,6 +146,26 @@ def test_a_killed_sweep_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+def test_a_case_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchyard.core.value_sweep import CaseState, SweepSettings
+    from torchyard.workflow.values_sweep import start_sweep
+
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    own = tmp_path / "own.py"
+    own.write_text(OWN_CASES)
+    settings = SweepSettings(
+        python=sys.executable, target="here", only="slow.hang", cases_file=str(own), limit_s=2.0
+    )
+
+    found, folder = start_sweep(settings, say=lambda _: None)
+
+    (case,) = found.cases
+    assert (case.state, case.why) == (CaseState.TOO_LONG, "it took longer than 2 s")
+    assert found.finished
+    assert folder.parent.name == "sweeps"
+
+
+@pytest.mark.torch
 def test_a_pattern_that_fits_nothing_is_nothing_to_do(tmp_path: Path) -> None:
     ended = sweep(tmp_path, "--only", "nothing-of-this-name")
 
