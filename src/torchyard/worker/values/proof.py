@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torchyard.worker.values.arguments import CannotCopy
-from torchyard.worker.values.certainty import LIKELY, Test, judge
+from torchyard.worker.values.certainty import LIKELY, UNREAD, Test, judge, make_test
 from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import FILLS, operator_of
@@ -129,6 +129,14 @@ class Proofs:
                 except Exception as error:
                     self._not_tried(book, refusal(error))
             _settle(finding, book)
+
+    def doubt(self, why: str) -> None:
+        """Findings about memory between operators hold only if all that touches it was seen."""
+        for finding in self._findings.all() if why else ():
+            tests = finding.proof.get("tests")
+            if tests and not finding.path:
+                tests.append(make_test(UNREAD, False, detail=why))
+                finding.proof["certainty"], finding.proof["why"] = judge(tests, inside=False)
 
     def notes(self) -> List[str]:
         """What was not tried, for the report."""

@@ -17,6 +17,7 @@ from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
+from torchyard.worker.values.outside import OutsideAccess, libraries_outside
 from torchyard.worker.values.patterns import open_patterns
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.proof import Proofs
@@ -77,6 +78,7 @@ class Session:
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
         self._hooks.append(CompileNotes(self.notes))
+        self._hooks.append(OutsideAccess(self.watch.storages))
         self.watch.__enter__()
         self._on = True
 
@@ -93,6 +95,7 @@ class Session:
             pattern.finish()
         if self.proofs is not None:
             self.proofs.finish()
+            self.proofs.doubt(self._unseen())
         self.write(state)
 
     def leave(self) -> None:
@@ -168,6 +171,15 @@ class Session:
             counts["not_tried"] = sum(self.proofs.untried.values())
             counts["trials_ms"] = int(self.proofs.spent_s * 1000)
         return counts
+
+    def _unseen(self) -> str:
+        """What of the program could touch memory without being seen."""
+        libraries = libraries_outside()
+        if libraries:
+            return "compiled extensions may read it unseen: " + ", ".join(libraries)
+        if any(note.startswith("torch.compile") for note in self.notes):
+            return "compiled functions may read it unseen"
+        return ""
 
     def _room_bytes(self) -> int:
         return self.watch.room_bytes()

@@ -23,6 +23,7 @@ class StorageState:
         "hash",
         "key",
         "node",
+        "outside",
         "pieces",
         "reads",
         "ref",
@@ -41,6 +42,8 @@ class StorageState:
         """Number of the operator during which it was first seen."""
         self.node = -1
         """Of the flow graph: the last writer; -1 for memory that was there before."""
+        self.outside = False
+        """Whether the program can reach it past the dispatcher: then nothing below can be trusted."""
         self.version = 0
         """Counts writes."""
         self.reads = 0
@@ -53,6 +56,11 @@ class StorageState:
         """The observation of the fill that wrote all of it, until something else writes."""
         self.hash: Optional[int] = None
         """Of the bits after the last write, when all of it was seen."""
+
+    def forget(self) -> None:
+        """Trust nothing that was known of its content."""
+        self.hash = self.fill = self.pieces = None
+        self.reads += 1
 
     @property
     def alive(self) -> bool:

@@ -185,7 +185,10 @@ class ValueWatch(TorchDispatchMode):
             return None
         # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
         # time came from there, and nothing was written to it; outside, it is the user's.
-        return self.storages.of(tensor, self.counts.operators, defined=not self._path)
+        state = self.storages.of(tensor, self.counts.operators, defined=not self._path)
+        if state.outside:
+            state.forget()
+        return state
 
     def _before(self, tensor: torch.Tensor) -> Optional[Before]:
         """What a tensor that is about to be written is now.

@@ -1,0 +1,116 @@
+"""Memory that the program reaches past torch's dispatcher: numpy, addresses, shared memory, extensions.
+
+What is read or written there is not seen, so nothing is concluded from what the watch saw last: such
+memory is looked at anew each time, and a fill of it is never called dead. Libraries that use torch's
+C++ interface can reach any memory; where there are some, all that can be said is that it is likely.
+"""
+
+import mmap
+import os
+import sys
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.storages import Storages
+
+KEPT_OUTSIDE = ("numpy", "__array__", "data_ptr", "__dlpack__", "share_memory_")
+"""Methods of a tensor after which its memory is in others' hands."""
+READ_OUTSIDE = ("tolist",)
+"""Methods that read it once."""
+FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack")
+"""Functions whose result may be memory of others."""
+THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
+"""Packages whose compiled parts are operators like torch's own."""
+_LINKED = (b"libc10.so", b"libtorch_cpu.so", b"libtorch_python.so")
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class OutsideAccess:
+    """Notes access from outside until it is removed."""
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self._replaced: List[Tuple[Any, str, Any]] = []
+        for name in KEPT_OUTSIDE:
+            self._replace(torch.Tensor, name, self._kept)
+        for name in READ_OUTSIDE:
+            self._replace(torch.Tensor, name, self._read)
+        for name in FROM_OUTSIDE:
+            self._replace(torch, name, None)
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        for owner, name, own in reversed(self._replaced):
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+        self._replaced.clear()
+
+    def _replace(self, owner: Any, name: str, note: Optional[Callable[[Any], None]]) -> None:
+        function = getattr(owner, name, None)
+        if function is None:
+            return
+        noted_result = self._kept
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if note is not None:
+                if args and not _called_by_torch_or_us():
+                    note(args[0])
+                return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            noted_result(result)
+            return result
+
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, noted)
+
+    def _kept(self, tensor: Any) -> None:
+        if _plain(tensor):
+            self._storages.of(tensor, 0).outside = True
+
+    def _read(self, tensor: Any) -> None:
+        if _plain(tensor):
+            state = self._storages.of(tensor, 0)
+            state.reads += 1
+            state.uses += 1
+
+
+def libraries_outside() -> List[str]:
+    """Loaded libraries that use torch's C++ interface and are not known to be operators only."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = {line.split(None, 5)[5].strip() for line in file if ".so" in line}
+    except (OSError, IndexError):
+        return []
+    found = []
+    for path in sorted(paths):
+        folder = os.path.basename(os.path.dirname(path))
+        if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER:
+            continue
+        if _is_linked_with_torch(path):
+            found.append(os.path.basename(path))
+    return found
+
+
+def _is_linked_with_torch(path: str) -> bool:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            return any(text.find(name) >= 0 for name in _LINKED)
+    except (OSError, ValueError):
+        return False
+
+
+def _called_by_torch_or_us() -> bool:
+    """Torch looks at addresses, too, to tell tensors apart."""
+    return sys._getframe(2).f_code.co_filename.startswith((_TORCH, _OURS))
+
+
+def _plain(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.strided
+        and tensor.device.type not in ("meta", "mkldnn")
+    )
