@@ -20,6 +20,7 @@ __all__ = [
     "Place",
     "Proof",
     "ProofTest",
+    "SourceExcerpt",
     "ValueFinding",
     "ValueProfile",
     "Worth",
@@ -151,6 +152,15 @@ class FlowGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceExcerpt:
+    """Lines of a source file as they were when the program ran."""
+
+    file: str
+    first_line: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueProfile:
     """Everything about one profiled program."""
 
@@ -169,4 +179,6 @@ class ValueProfile:
     counts: dict[str, int] = field(default_factory=dict)
     findings: tuple[ValueFinding, ...] = ()
     flow: FlowGraph = field(default_factory=FlowGraph)
+    excerpts: tuple[SourceExcerpt, ...] = ()
+    """Source around the places of findings and of the flow graph."""
     notes: tuple[str, ...] = ()
