@@ -103,6 +103,13 @@ def test_findings_that_were_not_tested_stay_likely() -> None:
     assert "does not run aten::mm" in gone.proof.why
 
 
+def test_the_reason_why_nothing_was_tested_is_kept() -> None:
+    plain = finding(Proof(why="not tested: it draws random numbers"))
+    found = confirm(profile(plain), native((*PATH, "aten::zero_"))).findings[0]
+    assert found.proof.certainty is Certainty.LIKELY
+    assert found.proof.why == "not tested: it draws random numbers"
+
+
 def test_confirming_twice_keeps_one_test_of_it() -> None:
     chain = (*PATH, "aten::zero_")
     once = confirm(profile(finding(proof_of())), native())

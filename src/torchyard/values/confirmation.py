@@ -115,6 +115,8 @@ def _confirmed(finding: ValueFinding, native: NativeRun) -> ValueFinding:
 def _judged(finding: ValueFinding, test: ProofTest) -> ValueFinding:
     tests = (*(t for t in finding.proof.tests if t.test != NATIVE_PROGRAM), test)
     certainty, why = judge([asdict(item) for item in tests], inside=bool(finding.path))
+    if len(tests) == 1 and test.passed:
+        why = finding.proof.why or why  # the worker knows why it tested nothing
     return replace(finding, proof=Proof(certainty=Certainty(certainty), why=why, tests=tests))
 
 
