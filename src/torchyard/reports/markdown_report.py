@@ -20,7 +20,7 @@ from torchyard.reports.wording import (
 )
 from torchyard.results.run_reader import Run
 
-__all__ = ["to_markdown"]
+__all__ = ["escaped", "to_markdown"]
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!$&])")
 _HEADINGS: Final = (
@@ -39,7 +39,7 @@ _RIGHT: Final = (2, 4, 5, 6, 8)
 
 def to_markdown(run: Run) -> str:
     """A table that reads well as text too."""
-    lines = [f"## {_escape(run.study.name)}", "", f"Run {_escape(run.id)}, {run.state}.", ""]
+    lines = [f"## {escaped(run.study.name)}", "", f"Run {escaped(run.id)}, {run.state}.", ""]
     lines.append("| " + " | ".join(_HEADINGS) + " |")
     rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))
     lines.append("| " + " | ".join(rule) + " |")
@@ -55,10 +55,10 @@ def to_markdown(run: Run) -> str:
             verdict_text(comparison.verdict),
             pairs_text(comparison.estimate),
         )
-        lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
-    lines += ["", _escape(counts_text(run.comparisons))]
+        lines.append("| " + " | ".join(escaped(cell) for cell in cells) + " |")
+    lines += ["", escaped(counts_text(run.comparisons))]
     means = suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
-    lines += [""] * bool(means) + [f"- {_escape(mean_text(mean))}" for mean in means]
+    lines += [""] * bool(means) + [f"- {escaped(mean_text(mean))}" for mean in means]
     sections = {
         "Not in the mean": [(item, reason) for item, reason in left_out(run.comparisons)],
         "Notes": [
@@ -73,15 +73,15 @@ def to_markdown(run: Run) -> str:
     for heading, items in sections.items():
         if items:
             lines += ["", f"**{heading}**", ""]
-            lines += [f"- {_escape(title_of(item))}: {_escape(text)}" for item, text in items]
+            lines += [f"- {escaped(title_of(item))}: {escaped(text)}" for item, text in items]
     unread = unread_guards(run)
     if unread:
         lines += ["", "**Guards that did not read**", ""]
-        lines += [f"- {_escape(name)}: {_escape(text)}" for name, text in unread]
+        lines += [f"- {escaped(name)}: {escaped(text)}" for name, text in unread]
     return "\n".join(lines) + "\n"
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that stays text: no markup, no HTML, no mention of a person."""
-    escaped = _SPECIAL.sub(r"\\\1", one_line(text))
-    return escaped.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("@", "&#64;")
+    marked = _SPECIAL.sub(r"\\\1", one_line(text))
+    return marked.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("@", "&#64;")

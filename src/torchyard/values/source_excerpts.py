@@ -81,4 +81,6 @@ def _read(file: str) -> list[str]:
         known = os.fstat(descriptor)
         if not stat.S_ISREG(known.st_mode) or known.st_size > _MOST_FILE_BYTES:
             return []
-        return opened.read(_MOST_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        text = opened.read(_MOST_FILE_BYTES).decode("utf-8", "replace")
+    # Not splitlines, which also ends lines at form feeds, where Python counts none.
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

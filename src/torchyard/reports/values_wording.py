@@ -1,0 +1,234 @@
+"""How findings about values are said: one order and one wording for every format.
+
+No escaping, no layout. Everything from a profile may come from outside and may be missing: texts
+are made one line and cut, numbers that are none are said to be absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from torchyard.core.units import format_bytes, format_duration, format_percent
+from torchyard.core.values import Certainty, Place, ProofTest, ValueFinding, ValueProfile, Worth
+from torchyard.reports.plain_text import one_line
+from torchyard.reports.wording import ABSENT
+from torchyard.values.pattern_texts import suggestion_for
+from torchyard.values.prices import steps_looked_at, upper_bound
+
+__all__ = [
+    "MARKS",
+    "bytes_per_step",
+    "bytes_text",
+    "calls_text",
+    "certainty_text",
+    "clipped",
+    "code_spans",
+    "detail_text",
+    "gain_text",
+    "operator_text",
+    "ordered",
+    "place_text",
+    "short_file",
+    "state_sentence",
+    "steps_text",
+    "suggestion_text",
+    "summary_sentence",
+    "test_text",
+    "time_text",
+    "title_of_program",
+]
+
+MARKS: Final[dict[Certainty, str]] = {
+    Certainty.PROVEN: "●",
+    Certainty.LIKELY: "◐",
+    Certainty.INPUT_DEPENDENT: "○",
+}
+_SURE: Final = tuple(Certainty)
+_MOST_NAME: Final = 160
+_MOST_SENTENCE: Final = 700
+_FOLDERS_KEPT: Final = 3
+_STATES: Final = {
+    "running": "The program is still running. What follows is what was found so far.",
+    "interrupted": "The program was interrupted. What follows is what was found by then.",
+    "crashed": "The program crashed. What follows is what was found by then.",
+}
+_PASSED: Final = {
+    "poison": ("no result changed", "a result changed"),
+    "skip": ("no result changed", "a result changed"),
+    "replace": ("no result changed", "a result changed"),
+    "same again": ("the same each time", "another result each time"),
+    "native operator": ("the work is there", "not confirmed"),
+    "native program": ("the work is there", "not confirmed"),
+}
+
+
+def clipped(text: str, most: int = _MOST_NAME) -> str:
+    """One line, with its end cut off where it is longer than anybody reads."""
+    line = one_line(text[: 4 * most])
+    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
+
+
+def ordered(profile: ValueProfile) -> list[ValueFinding]:
+    """By what they cost in a step, then by bytes, then the surest first."""
+    return sorted(
+        profile.findings,
+        key=lambda found: (
+            -(_number(found.worth.per_step_ns) or 0.0),
+            -found.bytes_wasted,
+            _SURE.index(found.proof.certainty),
+            found.place.file,
+            found.place.line,
+            found.pattern,
+        ),
+    )
+
+
+def title_of_program(profile: ValueProfile) -> str:
+    """What was profiled, in a few words."""
+    return clipped(" ".join(profile.program)) or "a program"
+
+
+def summary_sentence(profile: ValueProfile) -> str:
+    """How much was found, how sure it is, and what it is worth at most."""
+    count = len(profile.findings)
+    if not count:
+        operators = profile.counts.get("operators", 0)
+        if not operators:
+            return "Nothing was found, because no operator was seen."
+        return f"No wasted work was found in {operators:,} operators."
+    sure = Counter(found.proof.certainty for found in profile.findings)
+    said = ", ".join(f"{sure[word]} {word.value}" for word in Certainty if sure[word])
+    return f"{count} finding{'s' if count != 1 else ''} ({said}). {_bound_sentence(profile)}"
+
+
+def _bound_sentence(profile: ValueProfile) -> str:
+    bound = upper_bound(profile)
+    if bound is None or profile.step_ns is None:
+        wasted = sum(bytes_per_step(found, profile) for found in profile.findings)
+        return f"They waste {format_bytes(wasted)} of writes per step; their time was not measured."
+    priced = sum(_number(found.worth.per_step_ns) is not None for found in profile.findings)
+    if not priced:
+        return "Their time was not measured."
+    time = format_duration(bound * profile.step_ns)
+    what = "Mending all of them" if priced == len(profile.findings) else f"Mending {priced} of them"
+    return f"{what} saves at most {format_percent(bound)} of a step ({time})."
+
+
+def state_sentence(profile: ValueProfile) -> str:
+    """What a reader must know first when the program did not end well; else empty."""
+    said = _STATES.get(profile.state, "")
+    if profile.exit_code:
+        said = f"{said} Its exit code is {profile.exit_code}."
+    return said.strip()
+
+
+def certainty_text(finding: ValueFinding) -> str:
+    """With its mark, so that colour is never needed to read it."""
+    return f"{MARKS[finding.proof.certainty]} {finding.proof.certainty.value}"
+
+
+def operator_text(operator: str, path: Iterable[str] = ()) -> str:
+    """`mse_loss_backward > zeros_like > zero_`."""
+    return clipped(" > ".join(name.removeprefix("aten::") for name in (*path, operator)))
+
+
+def short_file(file: str) -> str:
+    """A file without the folders that everybody has; whole paths are in the data formats."""
+    text = clipped(file, 400)
+    _, found, package = text.rpartition("/site-packages/")
+    if found:
+        return package
+    parts = text.split("/")
+    return text if len(parts) <= _FOLDERS_KEPT + 1 else "…/" + "/".join(parts[-_FOLDERS_KEPT:])
+
+
+def place_text(place: Place) -> str:
+    """`train.py:12 (layers.3, backward)`."""
+    inside = [clipped(place.module, 80)] if place.module else []
+    if place.backward:
+        inside.append("backward")
+    where = f"{short_file(place.file)}:{place.line}" if place.file else "an unknown place"
+    return f"{where} ({', '.join(inside)})" if inside else where
+
+
+def bytes_per_step(finding: ValueFinding, profile: ValueProfile) -> float:
+    """Wasted bytes, spread over the steps that were looked at."""
+    return finding.bytes_wasted / steps_looked_at(profile)
+
+
+def bytes_text(finding: ValueFinding, profile: ValueProfile) -> str:
+    """Per step."""
+    return format_bytes(bytes_per_step(finding, profile))
+
+
+def calls_text(finding: ValueFinding) -> str:
+    """`36/3`: how often, in how many steps."""
+    return f"{finding.count:,}/{len(finding.steps):,}"
+
+
+def steps_text(steps: tuple[int, ...]) -> str:
+    """`1-3, 7`."""
+    runs: list[list[int]] = []
+    for step in steps:
+        if runs and step == runs[-1][1] + 1:
+            runs[-1][1] = step
+        else:
+            runs.append([step, step])
+    said = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:20]]
+    return ", ".join(said) + (" and more" if len(runs) > len(said) else "")
+
+
+def time_text(worth: Worth) -> str:
+    """`1.23 ms (3.1%)`: of one step, at most."""
+    time_ns, share = _number(worth.per_step_ns), _number(worth.share_of_step)
+    if time_ns is None:
+        return ABSENT
+    return format_duration(time_ns) + (f" ({format_percent(share)})" if share is not None else "")
+
+
+def gain_text(worth: Worth) -> str:
+    """`1.21x [1.18, 1.24]`: the operator with the fix, measured in pairs."""
+    gain = _number(worth.gain)
+    if gain is None:
+        return ""
+    interval = worth.gain_interval
+    return f"{gain:.3g}x" + (f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else "")
+
+
+def detail_text(finding: ValueFinding) -> str:
+    """What exactly: dtype, shape and what the pattern has to say."""
+    size = "×".join(str(number) for number in finding.shape[:8])
+    what = " ".join(word for word in (clipped(finding.dtype, 40), size) if word)
+    detail = clipped(finding.detail, _MOST_SENTENCE)
+    return ": ".join(part for part in (what, detail) if part)
+
+
+def suggestion_text(finding: ValueFinding) -> str:
+    """What to do about it: what the profile says, else what its pattern says."""
+    if finding.suggestion:
+        return clipped(finding.suggestion, _MOST_SENTENCE)
+    fits = finding.evidence.get("fits")
+    evidence = {**finding.evidence, "fits": fits if isinstance(fits, str) else ""}
+    return clipped(suggestion_for(replace(finding, evidence=evidence)), _MOST_SENTENCE)
+
+
+def code_spans(text: str) -> list[tuple[bool, str]]:
+    """The text in parts; those between backticks are code. Without a last backtick nothing is."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return [(False, text)]
+    return [(bool(number % 2), part) for number, part in enumerate(parts) if part]
+
+
+def test_text(test: ProofTest) -> str:
+    """What a test showed."""
+    passed, failed = _PASSED.get(test.test, ("passed", "did not pass"))
+    return passed if test.passed else failed
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
