@@ -11,6 +11,7 @@ import pytest
 
 from torchyard.core.variant import Target
 from torchyard.values.tools.contract import ToolOptions
+from torchyard.values.tools.perf_maps import take_maps
 from torchyard.values.tools.perf_text import Frame, fold_script, read_counters, stack_rows
 from torchyard.workflow.profile_run import plan_run, run_planned
 
@@ -61,6 +62,21 @@ def test_rows_count_a_recursive_function_once() -> None:
     assert by_name["main"].total_cost == 5025125 + 1000 + 3000
     assert rows[0].name == "siphash13"
     assert [stack.cost for stack in stacks] == [5025125, 3000]
+
+
+def test_maps_are_taken_from_the_programs_own_processes(tmp_path: Path) -> None:
+    temporary, folder = tmp_path / "tmp", tmp_path / "kept"
+    temporary.mkdir()
+    folder.mkdir()
+    for pid in (16525, 7):
+        (temporary / f"perf-{pid}.map").write_text("100 8 py::f:x.py\n")
+    (tmp_path / "precious").write_text("mine")
+    (temporary / "perf-9.map").symlink_to(tmp_path / "precious")
+    folded = fold_script(SCRIPT.splitlines(keepends=True))
+    assert folded.pids == {16525}
+    assert take_maps({16525, 9, 10}, folder, temporary=temporary) == ["perf-16525.map"]
+    assert (folder / "perf-16525.map").is_file()
+    assert sorted(path.name for path in temporary.iterdir()) == ["perf-7.map", "perf-9.map"]
 
 
 def test_a_semicolon_in_a_name_does_not_part_a_folded_stack() -> None:

@@ -46,6 +46,8 @@ def cost_text(cost: float | None, unit: str) -> str:
     """A cost in the profile's unit."""
     if cost is None:
         return ""
+    if cost == 0:
+        return "0"
     return format_duration(cost) if unit == "ns" else f"{cost:,.0f}"
 
 
@@ -113,4 +115,4 @@ def facts_of(profile: ToolProfile) -> list[tuple[str, str]]:
         rows.append(("peak memory", f"{format_bytes(profile.peak_memory_bytes)} resident"))
     if profile.peak_device_bytes:
         rows.append(("peak on device", format_bytes(profile.peak_device_bytes)))
-    return rows
+    return [(name, text) for name, text in rows if text]

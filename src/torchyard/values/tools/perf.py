@@ -20,6 +20,7 @@ from torchyard.values.tools.contract import (
     ToolCommand,
     thread_variables,
 )
+from torchyard.values.tools.perf_maps import take_maps
 from torchyard.values.tools.perf_text import fold_script, read_counters, stack_rows
 
 __all__ = ["COUNTED", "DATA_FILE", "TOOL"]
@@ -122,6 +123,7 @@ def collect(found: FoundTool, job: Job) -> Collected:
     with (job.folder / FOLDED_FILE).open("w", encoding="utf-8", errors="replace") as file:
         for frames, cost in folded.costs.items():
             file.write(";".join(frame.folded for frame in frames) + f" {cost:.0f}\n")
+    maps = take_maps(folded.pids, job.folder) if job.facts.perf_trampoline else []
     rows, stacks = stack_rows(folded, most_stacks=_MOST_STACKS)
     return Collected(
         rows=rows,
@@ -132,6 +134,10 @@ def collect(found: FoundTool, job: Job) -> Collected:
         files=(
             KeptFile(name=DATA_FILE, about="samples: `perf report --input` it"),
             KeptFile(name=FOLDED_FILE, about="folded stacks, for flamegraph.pl or speedscope"),
+            *(
+                KeptFile(name=name, about="names of Python functions: perf report wants it in /tmp")
+                for name in maps
+            ),
         ),
         notes=(*notes, *folded.notes),
     )

@@ -42,6 +42,7 @@ class Folded:
     event: str = ""
     costs: dict[tuple[Frame, ...], float] = field(default_factory=dict)
     samples: int = 0
+    pids: set[int] = field(default_factory=set)
     notes: tuple[str, ...] = ()
 
 
@@ -56,6 +57,7 @@ def fold_script(lines: Iterable[str]) -> Folded:
         if head is None or _OURS.match(head["comm"]):
             return
         event = head["event"].split(":")[0]
+        folded.pids.add(int(head["pid"]))
         folded.event = folded.event or event
         if event != folded.event:
             others.add(event)

@@ -63,7 +63,10 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.torch_profile import TorchProfiled
 
         surrounding = TorchProfiled(plan)
-    elif plan.get("tool") == "range":
+        code = run_program(words, surrounding)
+        surrounding.leave_process(code)
+        return code
+    if plan.get("tool") == "range":
         from torchyard.worker.values.tool_range import ToolRange
 
         surrounding = ToolRange(plan)

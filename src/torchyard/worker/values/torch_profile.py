@@ -4,6 +4,7 @@ Steps are those of optimisers. Whatever ends the program, what was recorded up t
 Knows nothing of values and findings.
 """
 
+import atexit
 import os
 import resource
 import signal
@@ -81,6 +82,17 @@ class TorchProfiled(Surrounding):
         """A forked child records and writes nothing."""
         self._phase = "left"
         self._output = self._trace = os.devnull
+
+    def leave_process(self, exit_code: int) -> None:
+        """End a forked child here: the profiler's threads are not in it, and C++ would wait for them.
+
+        Seen with torch 2.13: such a child hung, or ended with `terminate called` and SIGABRT.
+        """
+        if os.getpid() != self._pid:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(exit_code)
 
     def note(self, text: str) -> None:
         """For the report."""
