@@ -192,7 +192,7 @@ def _say_missing(planned: PlannedRun, *, as_json: bool) -> int:
     from torchyard.errors import MissingTool
 
     error = MissingTool(
-        f"{planned.tool.name}: {planned.missing}",
+        f"--tool {planned.tool.name}: {planned.missing}",
         why="the command on stdout is what would be run",
         hint=f"install it: {planned.tool.package}",
     )
