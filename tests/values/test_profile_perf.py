@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,36 @@ def test_a_real_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (counted["page-faults"] or 0) > 100
     folded = (path.parent / "stacks.folded").read_text().splitlines()
     assert all(line.rpartition(" ")[2].isdigit() for line in folded)
+
+
+@needs_perf
+def test_ctrl_c_keeps_what_was_sampled(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import time\nsum(number * number for number in range(2_000_000))\n"
+        "print('begun', flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torchyard", "profile", "--tool", "perf"),
+            *("--run-dir", str(tmp_path / "kept"), str(script)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to all of them
+        out, err = process.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, err
+    assert "The program was interrupted" in out
+    assert "Py" in out
 
 
 @needs_perf

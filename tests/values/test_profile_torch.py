@@ -96,10 +96,10 @@ def test_steps_are_chosen_and_a_trace_is_written(tmp_path: Path) -> None:
     ("end", "code", "state"),
     [
         ("raise ValueError('broken')", 1, "crashed"),
-        ("sys.exit(3)", 3, "crashed"),
-        ("os._exit(4)", 4, "crashed"),
-        ("sys.exit()", 0, "finished"),
-        ("raise KeyboardInterrupt", 130, "interrupted"),
+        pytest.param("sys.exit(3)", 3, "crashed", marks=pytest.mark.slow),
+        pytest.param("os._exit(4)", 4, "crashed", marks=pytest.mark.slow),
+        pytest.param("sys.exit()", 0, "finished", marks=pytest.mark.slow),
+        pytest.param("raise KeyboardInterrupt", 130, "interrupted", marks=pytest.mark.slow),
     ],
 )
 def test_however_it_ends_what_was_recorded_is_written(
@@ -115,6 +115,7 @@ def test_however_it_ends_what_was_recorded_is_written(
         assert "torch_profile" not in done.stderr, "its traceback is its own"
 
 
+@pytest.mark.slow
 def test_a_stop_from_outside(tmp_path: Path) -> None:
     done, summary = profiled(
         tmp_path,
@@ -126,6 +127,7 @@ def test_a_stop_from_outside(tmp_path: Path) -> None:
     assert "aten::addmm" in names_in(summary)
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_before_the_first_step_to_record_says_so(tmp_path: Path) -> None:
     done, summary = profiled(tmp_path, "step()\n", skip_steps=5)
     assert done.returncode == 0
@@ -148,6 +150,7 @@ def test_forks_and_threads(tmp_path: Path) -> None:
     assert summary["notes"] == []
 
 
+@pytest.mark.slow
 def test_a_program_that_profiles_itself_has_the_right_of_way(tmp_path: Path) -> None:
     done, summary = profiled(
         tmp_path,
@@ -161,6 +164,7 @@ def test_a_program_that_profiles_itself_has_the_right_of_way(tmp_path: Path) -> 
     assert any("profiles itself" in note for note in summary["notes"])
 
 
+@pytest.mark.slow
 def test_recording_stops_when_its_time_is_up(tmp_path: Path) -> None:
     done, summary = profiled(
         tmp_path,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from torchyard.core.variant import Target
 from torchyard.errors import StepFailed, UsageError
@@ -22,6 +23,9 @@ from torchyard.values.target_facts import ask_target
 from torchyard.values.tools.contract import Job, ToolCommand, ToolOptions
 
 __all__ = ["ToolEnd", "prepare_job", "run_tool"]
+
+_INTERRUPTED: Final = 130
+_TERMINATED: Final = 143
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,9 @@ def run_tool(job: Job, command: ToolCommand, *, quiet_program: bool = False) -> 
             hint="look whether the tool is installed as a whole",
         ) from error
     code, interrupted = wait_passing_signals(process)
+    if interrupted and code == _TERMINATED:
+        # On Ctrl-C perf ends its program with SIGTERM, and then itself the same way.
+        code = _INTERRUPTED
     return ToolEnd(exit_code=code, interrupted=interrupted)
 
 
