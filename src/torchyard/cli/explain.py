@@ -1,4 +1,7 @@
-"""`torchyard explain`: what a word, verdict, note or exit code means. Texts: explanations.toml."""
+"""`torchyard explain`: what a word, verdict, note or exit code means.
+
+Texts: explanations.toml, and for patterns of wasted work those of `values`.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,18 @@ from torchyard.errors import UsageError
 
 __all__ = ["explain", "load_explanations"]
 
+PATTERN = "pattern of wasted work"
+
 _HELP = """
 \b
 Examples:
   torchyard explain                 everything there is, in one line each
   torchyard explain undecided
   torchyard explain 6               an exit code
+  torchyard explain "heavy type"    a pattern of wasted work
 
-Say what a word of a table, a verdict, a note, a kind of failure or an exit code means,
-and what to do about it.
+Say what a word of a table, a verdict, a note, a kind of failure, an exit code or a pattern
+of wasted work means, and what to do about it.
 """
 
 
@@ -31,7 +37,8 @@ def load_explanations() -> dict[str, dict[str, str]]:
     raw: dict[str, Any] = tomllib.loads(
         files("torchyard.cli").joinpath("explanations.toml").read_text(encoding="utf-8")
     )
-    return {word: entry for table in raw.values() for word, entry in _entries(table)}
+    known = {word: entry for table in raw.values() for word, entry in _entries(table)}
+    return {**known, **_patterns()}
 
 
 @click.command(help=_HELP)
@@ -69,6 +76,15 @@ def _entries(table: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
+def _patterns() -> dict[str, dict[str, str]]:
+    from torchyard.values.pattern_texts import load_pattern_texts
+
+    return {
+        name.replace(" ", "-"): {"kind": PATTERN, "short": text.short, "text": text.whole}
+        for name, text in load_pattern_texts().patterns.items()
+    }
+
+
 def _listing(known: dict[str, dict[str, str]]) -> str:
     lines: list[str] = []
     kind = ""
@@ -76,5 +92,5 @@ def _listing(known: dict[str, dict[str, str]]) -> str:
         if entry["kind"] != kind:
             kind = entry["kind"]
             lines += ["", f"{kind}:"] if lines else [f"{kind}:"]
-        lines.append(f"  {word:<18} {entry['short']}")
+        lines.append(f"  {word:<22} {entry['short']}")
     return "\n".join(lines)

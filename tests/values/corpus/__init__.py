@@ -1,8 +1,9 @@
 """Small programs with planted waste, and clean ones out of ordinary model code.
 
-Each is a plain function. What is planted stands in a comment on its line:
+Each is a plain function. What is planted stands in a comment above its line:
 
-    mask = mask.float()  # waste: heavy type, aten::_to_copy
+    # waste: heavy type, aten::_to_copy
+    mask = mask.float()
 
 `PLANTED` and `CLEAN` list them all; `corpus.watching` runs one under the watch.
 """

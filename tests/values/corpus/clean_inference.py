@@ -10,7 +10,11 @@ from torch.nn import functional as F  # noqa: N812
 @torch.no_grad()
 def decoding_with_a_cache() -> None:
     width, heads = 64, 4
-    tokens, packed, out = nn.Embedding(100, width), nn.Linear(width, 3 * width), nn.Linear(width, 100)
+    tokens, packed, out = (
+        nn.Embedding(100, width),
+        nn.Linear(width, 3 * width),
+        nn.Linear(width, 100),
+    )
     keys = torch.empty(8, heads, 0, width // heads)
     values = torch.empty(8, heads, 0, width // heads)
     word = torch.randint(0, 100, (8, 1))

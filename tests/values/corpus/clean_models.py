@@ -22,11 +22,14 @@ def _train(model: nn.Module, loss_of: Callable[[], Tensor], steps: int = STEPS) 
 
 def multilayer_perceptron() -> None:
     model = nn.Sequential(
-        nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 10)
+        nn.Linear(64, 128),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(128, 128),
+        nn.GELU(),
+        nn.Linear(128, 10),
     )
-    _train(
-        model, lambda: F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 10, (64,)))
-    )
+    _train(model, lambda: F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 10, (64,))))
 
 
 class _ResidualBlock(nn.Module):
@@ -70,9 +73,7 @@ class _Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         q, k, v = self.packed(x).chunk(3, dim=-1)
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v)
-        )
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
@@ -225,9 +226,7 @@ def unet_segmentation() -> None:
     model = _UNet()
     _train(
         model,
-        lambda: F.cross_entropy(
-            model(torch.randn(4, 1, 32, 32)), torch.randint(0, 2, (4, 32, 32))
-        ),
+        lambda: F.cross_entropy(model(torch.randn(4, 1, 32, 32)), torch.randint(0, 2, (4, 32, 32))),
     )
 
 

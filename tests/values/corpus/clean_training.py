@@ -92,7 +92,10 @@ def activation_checkpointing() -> None:
 
 
 def adversarial_networks() -> None:
-    maker, judge = _network(16, 128), nn.Sequential(nn.Linear(128, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+    maker, judge = (
+        _network(16, 128),
+        nn.Sequential(nn.Linear(128, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1)),
+    )
     maker_optimizer = torch.optim.Adam(maker.parameters(), betas=(0.5, 0.999))
     judge_optimizer = torch.optim.Adam(judge.parameters(), betas=(0.5, 0.999))
     for _ in range(STEPS):
@@ -195,7 +198,9 @@ class _LowRank(nn.Module):
 
 
 def low_rank_adaptation() -> None:
-    model = nn.Sequential(_LowRank(nn.Linear(64, 128), 4), nn.ReLU(), _LowRank(nn.Linear(128, 64), 4))
+    model = nn.Sequential(
+        _LowRank(nn.Linear(64, 128), 4), nn.ReLU(), _LowRank(nn.Linear(128, 64), 4)
+    )
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -19,7 +19,8 @@ def convolution_with_an_unused_buffer_of_ones() -> None:
 
     def convolution(images: Tensor, bias: Tensor | None = None) -> Tensor:
         positions = images.shape[2] * images.shape[3]
-        ones.resize_(positions).fill_(1)  # waste: redundant write, aten::fill_
+        # waste: redundant write, aten::fill_
+        ones.resize_(positions).fill_(1)
         columns = F.unfold(images, 3, padding=1)
         result = weight @ columns
         if bias is not None:
@@ -45,7 +46,8 @@ def replication_pad_backward_zeroing_twice() -> None:
             size = ctx.shape[-1]
             source = torch.arange(-ctx.width, size + ctx.width).clamp(0, size - 1)
             grad_input = torch.zeros(ctx.shape)
-            grad_input.zero_()  # waste: redundant write, aten::zero_
+            # waste: redundant write, aten::zero_
+            grad_input.zero_()
             return grad_input.index_add_(2, source, grads[0]), None
 
     for _ in range(3):
@@ -61,7 +63,8 @@ def embedding_zeroing_rows_that_are_zero() -> None:
             words = torch.randint(1, 100, (128,))
             words[::3] = 0
             found = embedding.weight.index_select(0, words)
-            found.masked_fill_((words == 0)[:, None], 0)  # waste: redundant write, aten::masked_fill_
+            # waste: redundant write, aten::masked_fill_
+            found.masked_fill_((words == 0)[:, None], 0)
             found.sum(1)
 
 
@@ -71,5 +74,6 @@ def segmentation_gradient_filled_twice() -> None:
     for _ in range(3):
         logits = head(torch.randn(2, 8, 24, 24))
         labels = torch.randint(0, 5, (2, 24, 24))
-        loss = F.cross_entropy(logits, labels)  # deep waste: redundant write, aten::zero_
+        # deep waste: redundant write, aten::zero_
+        loss = F.cross_entropy(logits, labels)
         loss.backward()

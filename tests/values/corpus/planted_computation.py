@@ -14,7 +14,8 @@ def model_called_again_for_the_accuracy() -> None:
         batch, labels = torch.randn(64, 64), torch.randint(0, 10, (64,))
         loss = F.cross_entropy(model(batch), labels)
         with torch.no_grad():
-            guess = model(batch).argmax(1)  # waste: duplicate, aten::addmm
+            # waste: duplicate, aten::addmm
+            guess = model(batch).argmax(1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -28,7 +29,8 @@ def mask_built_by_every_layer() -> None:
     with torch.no_grad():
         for layer in layers:
             rows = torch.arange(length)
-            distance = (rows[:, None] - rows[None, :]).float().neg()  # waste: duplicate, aten::sub
+            # waste: duplicate, aten::sub
+            distance = (rows[:, None] - rows[None, :]).float().neg()
             scores = hidden @ hidden.transpose(1, 2) + distance
             hidden = layer(scores.softmax(-1) @ hidden)
 
@@ -37,7 +39,8 @@ def multiplied_by_a_scale_of_one() -> None:
     scale = torch.ones(())
     for _ in range(3):
         hidden = torch.randn(64, 128).tanh()
-        scaled = hidden * scale  # waste: duplicate, aten::mul
+        # waste: duplicate, aten::mul
+        scaled = hidden * scale
         scaled.sum()
 
 
@@ -45,7 +48,8 @@ def padded_by_nothing() -> None:
     for size in (32, 32, 32):
         image = torch.rand(4, 3, size, size).sqrt()
         missing = 32 - size
-        padded = F.pad(image, (0, missing, 0, missing))  # waste: duplicate, aten::constant_pad_nd
+        # waste: duplicate, aten::constant_pad_nd
+        padded = F.pad(image, (0, missing, 0, missing))
         F.avg_pool2d(padded, 2)
 
 
@@ -53,7 +57,8 @@ def squared_by_multiplying_with_itself() -> None:
     projection = nn.Linear(64, 128)
     for _ in range(3):
         hidden = projection(torch.randn(64, 64))
-        energy = hidden * hidden  # waste: duplicate, aten::mul
+        # waste: duplicate, aten::mul
+        energy = hidden * hidden
         energy.sum(1).sqrt().mean().backward()
 
 
@@ -61,14 +66,16 @@ def softmax_computed_twice() -> None:
     for _ in range(3):
         logits = torch.randn(64, 128) * 3
         chosen = logits.softmax(-1).argmax(-1)
-        confidence = logits.softmax(-1).amax(-1)  # waste: duplicate, aten::_softmax
+        # waste: duplicate, aten::_softmax
+        confidence = logits.softmax(-1).amax(-1)
         assert chosen.shape == confidence.shape
 
 
 def resized_to_its_own_size() -> None:
     for _ in range(3):
         image = torch.rand(2, 3, 64, 64).sqrt()
-        resized = F.interpolate(image, size=(64, 64), mode="nearest")  # waste: duplicate, aten::upsample_nearest2d
+        # waste: duplicate, aten::upsample_nearest2d
+        resized = F.interpolate(image, size=(64, 64), mode="nearest")
         resized.mean()
 
 
@@ -77,7 +84,8 @@ def cloned_for_no_one() -> None:
     with torch.no_grad():
         for _ in range(3):
             hidden = model(torch.randn(128, 64))
-            kept = hidden.clone()  # waste: duplicate, aten::clone
+            # waste: duplicate, aten::clone
+            kept = hidden.clone()
             assert torch.isfinite(kept.exp() + hidden).all()
 
 
@@ -85,7 +93,8 @@ def copied_to_be_safe() -> None:
     table = torch.randn(256, 64)
 
     def lookup(rows: Tensor) -> Tensor:
-        private = table.to(torch.float32, copy=True)  # waste: duplicate, aten::_to_copy
+        # waste: duplicate, aten::_to_copy
+        private = table.to(torch.float32, copy=True)
         return private[rows]
 
     for _ in range(3):
@@ -96,7 +105,8 @@ def concatenated_with_nothing() -> None:
     for _ in range(3):
         extra = torch.empty(0, 64)
         tokens = torch.randn(128, 64).tanh()
-        sequence = torch.cat([extra, tokens])  # waste: duplicate, aten::cat
+        # waste: duplicate, aten::cat
+        sequence = torch.cat([extra, tokens])
         sequence.sum(0)
 
 
@@ -104,28 +114,32 @@ def numbers_cleaned_that_were_clean() -> None:
     layers = [nn.Linear(64, 64) for _ in range(4)]
     hidden = torch.randn(128, 64)
     for layer in layers:
-        hidden = torch.nan_to_num(layer(hidden).tanh())  # waste: guard that never fires, aten::nan_to_num
+        # waste: guard that never fires, aten::nan_to_num
+        hidden = torch.nan_to_num(layer(hidden).tanh())
 
 
 def padding_masked_where_there_is_none() -> None:
     for _ in range(4):
         scores = torch.randn(4, 64, 64)
         padding = torch.zeros(4, 1, 64, dtype=torch.bool)
-        scores = scores.masked_fill(padding, -1e9)  # waste: guard that never fires, aten::masked_fill
+        # waste: guard that never fires, aten::masked_fill
+        scores = scores.masked_fill(padding, -1e9)
         scores.softmax(-1)
 
 
 def probabilities_clamped_that_fit() -> None:
     for _ in range(4):
         probability = torch.randn(64, 128).mul(0.5).sigmoid()
-        safe = probability.clamp(1e-6, 1 - 1e-6)  # waste: guard that never fires, aten::clamp
+        # waste: guard that never fires, aten::clamp
+        safe = probability.clamp(1e-6, 1 - 1e-6)
         safe.log().mean()
 
 
 def division_guarded_against_zero() -> None:
     for _ in range(3):
         count = torch.rand(64, 128) + 1
-        count = torch.where(count > 0, count, torch.ones_like(count))  # waste: guard that never fires, aten::where
+        # waste: guard that never fires, aten::where
+        count = torch.where(count > 0, count, torch.ones_like(count))
         (torch.randn(64, 128) / count).sum()
 
 
@@ -134,4 +148,5 @@ def negative_squares_cut_off() -> None:
     hidden = torch.randn(128, 64)
     for layer in layers:
         energy = layer(hidden).square()
-        hidden = F.relu(energy)  # waste: guard that never fires, aten::relu
+        # waste: guard that never fires, aten::relu
+        hidden = F.relu(energy)

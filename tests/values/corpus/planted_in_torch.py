@@ -15,7 +15,8 @@ def encoder_layers_of_torch() -> None:
     for _ in range(3):
         lengths = torch.randint(16, 33, (8,))
         padding = torch.arange(32)[None, :] >= lengths[:, None]
-        hidden = model(torch.randn(8, 32, 64), src_key_padding_mask=padding)  # waste: sparse gradient, aten::select_backward
+        # waste: sparse gradient, aten::select_backward
+        hidden = model(torch.randn(8, 32, 64), src_key_padding_mask=padding)
         optimizer.zero_grad()
         hidden.masked_fill(padding[:, :, None], 0).pow(2).mean().backward()
         optimizer.step()
@@ -28,7 +29,9 @@ def transformer_of_torch() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(4):
         source, target = torch.randn(4, 64, 32), torch.randn(4, 64, 32)
-        result = model(source, target, tgt_mask=causal, tgt_is_causal=True)  # waste: sparse gradient, aten::select_backward  # waste: unchanged across steps, aten::where
+        # waste: sparse gradient, aten::select_backward
+        # waste: unchanged across steps, aten::where
+        result = model(source, target, tgt_mask=causal, tgt_is_causal=True)
         optimizer.zero_grad()
         F.mse_loss(result, target).backward()
         optimizer.step()

@@ -23,7 +23,8 @@ def causal_bias_made_in_each_step() -> None:
 
     def forward() -> Tensor:
         hidden = projection(torch.randn(2, 96, 32))
-        bias = torch.full((96, 96), -1e4).triu(1)  # waste: unchanged across steps, aten::triu
+        # waste: unchanged across steps, aten::triu
+        bias = torch.full((96, 96), -1e4).triu(1)
         scores = hidden @ hidden.transpose(1, 2) + bias
         return (scores.softmax(-1) @ hidden).pow(2).mean()
 
@@ -37,7 +38,8 @@ def positions_encoded_in_each_step() -> None:
         place = torch.arange(128.0)[:, None]
         frequency = torch.exp(torch.arange(0, 64, 2) * (-math.log(1e4) / 64))
         angle = place * frequency
-        table = torch.cat([angle.sin(), angle.cos()], dim=1)  # waste: unchanged across steps, aten::cat
+        # waste: unchanged across steps, aten::cat
+        table = torch.cat([angle.sin(), angle.cos()], dim=1)
         return projection(torch.randn(4, 128, 64) + table).pow(2).mean()
 
     _train(projection, forward)
@@ -48,7 +50,8 @@ def frozen_table_normalised_in_each_step() -> None:
     encoder = nn.Linear(32, 64)
 
     def forward() -> Tensor:
-        centred = prototypes - prototypes.mean(0)  # waste: unchanged across steps, aten::sub
+        # waste: unchanged across steps, aten::sub
+        centred = prototypes - prototypes.mean(0)
         return (encoder(torch.randn(16, 32)) @ centred.t()).logsumexp(1).mean()
 
     _train(encoder, forward)
@@ -60,7 +63,8 @@ def frozen_backbone_on_the_same_images() -> None:
     images = torch.rand(8, 3, 16, 16)
 
     def forward() -> Tensor:
-        features = backbone(images)  # waste: unchanged across steps, aten::convolution
+        # waste: unchanged across steps, aten::convolution
+        features = backbone(images)
         pooled = F.dropout(features, 0.5).amax((2, 3))
         return head(pooled).logsumexp(1).mean()
 
@@ -73,7 +77,8 @@ def distances_to_a_fixed_grid() -> None:
     points = torch.rand(96, 3)
 
     def forward() -> Tensor:
-        distance = torch.cdist(points, grid)  # waste: unchanged across steps, aten::_euclidean_dist
+        # waste: unchanged across steps, aten::_euclidean_dist
+        distance = torch.cdist(points, grid)
         return (distance * torch.rand(96, 64)).mean() * offset.sum() + offset.pow(2).sum()
 
     module = nn.Module()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 
@@ -13,7 +13,8 @@ def counters_reset_though_still_zero() -> None:
     counters = torch.zeros(64, 256)
     for _ in range(3):
         batch = torch.randn(32, 256)
-        counters.zero_()  # waste: redundant write, aten::zero_
+        # waste: redundant write, aten::zero_
+        counters.zero_()
         assert torch.isfinite(batch @ counters.t()).all()
 
 
@@ -23,7 +24,8 @@ def weights_loaded_for_each_request() -> None:
     with torch.no_grad():
         for _ in range(4):
             for name, parameter in model.named_parameters():
-                parameter.copy_(saved[name])  # waste: redundant write, aten::copy_
+                # waste: redundant write, aten::copy_
+                parameter.copy_(saved[name])
             model(torch.randn(8, 128))
 
 
@@ -31,7 +33,8 @@ def scaled_in_place_by_one() -> None:
     scale = 1.0
     for _ in range(3):
         image = torch.rand(3, 64, 64)
-        image.mul_(scale)  # waste: redundant write, aten::mul_
+        # waste: redundant write, aten::mul_
+        image.mul_(scale)
         image.sub_(0.5)
 
 
@@ -40,7 +43,8 @@ def padding_rows_zeroed_again() -> None:
     lengths = [40, 50, 60]
     for length in lengths:
         batch[:length] = torch.randn(length, 64)
-        batch[64:] = 0  # waste: redundant write, aten::fill_
+        # waste: redundant write, aten::fill_
+        batch[64:] = 0
         batch.sum()
 
 
@@ -51,7 +55,8 @@ def weight_decay_of_nothing() -> None:
         loss = model(torch.randn(16, 64)).pow(2).mean()
         (gradient,) = torch.autograd.grad(loss, [model.weight])
         with torch.no_grad():
-            model.weight.mul_(1 - rate * decay)  # waste: redundant write, aten::mul_
+            # waste: redundant write, aten::mul_
+            model.weight.mul_(1 - rate * decay)
             model.weight.sub_(gradient, alpha=rate)
 
 
@@ -61,14 +66,16 @@ def gradients_clipped_far_above_their_norm() -> None:
     for _ in range(4):
         optimizer.zero_grad()
         F.mse_loss(model(torch.randn(32, 64)), torch.randn(32, 8)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # waste: redundant write, aten::_foreach_mul_
+        # waste: redundant write, aten::_foreach_mul_
+        nn.utils.clip_grad_norm_(model.parameters(), 1e6)
         optimizer.step()
 
 
 def zeros_before_an_out_argument() -> None:
     left, right = torch.randn(64, 64), torch.randn(64, 64)
     for _ in range(3):
-        product = torch.zeros(64, 64)  # waste: dead initialisation, aten::zeros
+        # waste: dead initialisation, aten::zeros
+        product = torch.zeros(64, 64)
         torch.mm(left, right, out=product)
         left = product / product.norm()
 
@@ -77,29 +84,32 @@ def buffer_cleared_before_each_copy() -> None:
     staging = torch.empty(32, 128)
     for _ in range(4):
         batch = torch.randn(32, 128)
-        staging.zero_()  # waste: dead initialisation, aten::zero_
+        # waste: dead initialisation, aten::zero_
+        staging.zero_()
         staging.copy_(batch)
         staging.sum()
 
 
-def outputs_collected_in_zeros() -> Tensor:
+def outputs_collected_in_zeros() -> None:
     cell = nn.GRUCell(32, 64)
     sequence = torch.randn(20, 8, 32)
     with torch.no_grad():
         for _ in range(2):
             hidden = torch.randn(8, 64)
-            outputs = torch.zeros(20, 8, 64)  # waste: dead initialisation, aten::zeros
+            # waste: dead initialisation, aten::zeros
+            outputs = torch.zeros(20, 8, 64)
             for step in range(20):
                 hidden = cell(sequence[step], hidden)
                 outputs[step] = hidden
-    return outputs.mean(0)
+            outputs.mean(0)
 
 
 def columns_interleaved_into_zeros() -> None:
     for length in (64, 80, 96):
         position = torch.randn(length, 1)
         frequency = torch.exp(torch.arange(0, 128, 2) * (-math.log(10000.0) / 128))
-        table = torch.zeros(length, 128)  # waste: dead initialisation, aten::zeros
+        # waste: dead initialisation, aten::zeros
+        table = torch.zeros(length, 128)
         table[:, 0::2] = torch.sin(position * frequency)
         table[:, 1::2] = torch.cos(position * frequency)
         table.sum()
@@ -110,7 +120,8 @@ def gradients_zeroed_not_dropped() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(4):
         loss = F.mse_loss(model(torch.randn(16, 64)), torch.randn(16, 32))
-        optimizer.zero_grad(set_to_none=False)  # waste: dead initialisation, aten::zero_
+        # waste: dead initialisation, aten::zero_
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
 
@@ -122,12 +133,14 @@ def gradients_zeroed_by_hand() -> None:
         assert weight.grad is not None
         with torch.no_grad():
             weight -= 0.01 * weight.grad
-        weight.grad.zero_()  # waste: dead initialisation, aten::zero_
+        # waste: dead initialisation, aten::zero_
+        weight.grad.zero_()
 
 
 def sum_of_one_thing() -> None:
     for _ in range(3):
-        total = torch.zeros(64, 64)  # waste: dead initialisation, aten::zeros
+        # waste: dead initialisation, aten::zeros
+        total = torch.zeros(64, 64)
         total += torch.randn(64, 64).tanh()
         total.exp()
 
@@ -139,4 +152,5 @@ def many_gradients_zeroed_at_once() -> None:
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         with torch.no_grad():
             torch._foreach_add_(list(model.parameters()), gradients, alpha=-0.01)
-        torch._foreach_zero_(gradients)  # waste: dead initialisation, aten::_foreach_zero_
+        # waste: dead initialisation, aten::_foreach_zero_
+        torch._foreach_zero_(gradients)

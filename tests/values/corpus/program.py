@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_WASTE = re.compile(r"#\s*(deep )?waste: ([a-z -]+), ((?:aten|torch)::\w+)")
+_WASTE = re.compile(r"\s*# (deep )?waste: ([a-z -]+), (aten::\w+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,18 @@ class Program:
 def program_of(function: Callable[[], object]) -> Program:
     """Read what is planted from the comments in a function."""
     lines, first = inspect.getsourcelines(function)
-    wastes = []
+    wastes: list[Waste] = []
+    above: list[tuple[str, str, str]] = []
     for number, line in enumerate(lines, start=first):
-        for deep, pattern, operator in _WASTE.findall(line):
-            wastes.append(
-                Waste(pattern=pattern.strip(), operator=operator, line=number, deep=bool(deep))
-            )
+        comment = _WASTE.match(line)
+        if comment is not None:
+            above.append((comment[1] or "", comment[2], comment[3]))
+            continue
+        wastes += [
+            Waste(pattern=pattern, operator=operator, line=number, deep=bool(deep))
+            for deep, pattern, operator in above
+        ]
+        above.clear()
     return Program(
         name=function.__name__,
         file=inspect.getsourcefile(function) or "",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from corpus.program import Program, Waste
 
+from corpus.program import Program, Waste
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.session import Session

@@ -39,7 +39,7 @@ class Approximate(Pattern):
             return
         if seen.layout.per_number != 1:
             return
-        if any(self._found.get(state) for _, state in seen.inputs):
+        if self._found.any_of(seen):
             self._found.put(seen.state)
             return
         tensor = seen.tensor

@@ -78,7 +78,7 @@ class Duplicate(Pattern):
         return False
 
     def _count(self, seen: Observation, first: Observation) -> None:
-        cause = self._cause(seen)
+        cause: Optional[Finding] = self._again.any_of(seen)
         if cause is None:
             detail = "the same bits as %s computed before" % first.operator.name
             cause = self._report(seen, detail, first)
@@ -87,14 +87,6 @@ class Duplicate(Pattern):
             cause.bytes_written += seen.size_bytes
         if cause is not None:
             self._again.put(seen.state, cause)
-
-    def _cause(self, seen: Observation) -> Optional[Finding]:
-        """The finding that this one follows from."""
-        for _, state in seen.inputs:
-            found: Optional[Finding] = self._again.get(state)
-            if found is not None:
-                return found
-        return None
 
     def _report(
         self, seen: Observation, detail: str, first: Optional[Observation]

@@ -17,6 +17,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
+from torchyard.worker.values.patterns.single_value import only_zeros
 from torchyard.worker.values.peek import WORDS
 from torchyard.worker.values.scan import Scanner
 
@@ -67,7 +68,7 @@ class FrequentValues(Pattern):
         scan = seen.scan
         if seen.size_bytes < LEAST_BYTES or scan.like_first == scan.count or seen.path:
             return
-        if seen.dtype is torch.bool or seen.layout.per_number != 1:
+        if seen.dtype is torch.bool or seen.layout.per_number != 1 or only_zeros(seen):
             return
         found = _most_frequent(seen)
         if found is None:
@@ -76,7 +77,7 @@ class FrequentValues(Pattern):
         share = count / scan.count
         if share < (ORDINARY_SHARE if seen.operator.name in ORDINARY else SHARE):
             return
-        if seen.in_backward or any(self._known.get(state) for _, state in seen.inputs):
+        if seen.in_backward or self._known.any_of(seen):
             self._known.put(seen.state)
             return
         if not seen.computed or (seen.operator.copies and not seen.converted):

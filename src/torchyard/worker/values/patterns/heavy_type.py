@@ -186,7 +186,7 @@ class HeavyType(Pattern):
         that are known follow.
         """
         if not seen.layout.is_float:
-            return any(self._known.get(state) for _, state in seen.inputs)
+            return self._known.any_of(seen) is not None
         for tensor, state in seen.inputs:
             if tensor.dtype != seen.dtype or 2 * tensor.numel() < seen.tensor.numel():
                 continue

@@ -21,6 +21,10 @@ CHOOSES = (
 )
 """Operators that write chosen elements: that the others stay is no waste, so all must stay."""
 
+MAY_WRITE = ("aten::_fused_", "aten::_native_batch_norm", "aten::_batch_norm_with_update")
+"""Operators whose schema names more than they always write: gradients of fused optimisers are written
+only when they are scaled."""
+
 
 class RedundantWrite(Pattern):
     """Unchanged elements of writes over defined memory."""
@@ -34,7 +38,7 @@ class RedundantWrite(Pattern):
         if not seen.was_defined or seen.written_inside:
             return
         name, share = seen.operator.name, seen.unchanged_share
-        if share < 1.0 and name.startswith(CHOOSES):
+        if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(CHOOSES)):
             return
         if name in GUARDS and (seen.path or not chose_elements(seen)):
             return

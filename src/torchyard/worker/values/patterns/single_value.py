@@ -18,6 +18,13 @@ from torchyard.worker.values.patterns import Pattern
 from torchyard.worker.values.scan import Scanner
 
 
+def only_zeros(seen: Observation) -> bool:
+    """Whether all elements are zero; floats have two, and `x * 0` has the sign of x."""
+    layout = seen.layout
+    sign = 1 << (layout.bits - 1) if layout.is_float else 0
+    return bool(seen.scan.any_bits & ~sign == 0)
+
+
 class SingleValue(Pattern):
     """One value everywhere in what was computed."""
 
@@ -30,7 +37,8 @@ class SingleValue(Pattern):
     def observe(self, seen: Observation) -> None:
         """Count a computed tensor that is constant."""
         scan, kind = seen.scan, seen.operator
-        if scan.like_first != scan.count or scan.count < 2:
+        zero = only_zeros(seen)
+        if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
         if seen.path or not seen.inputs or seen.dtype is torch.bool:
             return
@@ -40,14 +48,16 @@ class SingleValue(Pattern):
         if not seen.fresh and (seen.was_fill is not None or scan.unchanged == scan.count):
             return
         one_number = seen.layout.bits // 8
-        follows = all(state.size_bytes <= one_number for _, state in seen.inputs) or any(
-            self._found.get(state) for _, state in seen.inputs
+        follows = self._found.any_of(seen) is not None or all(
+            state.size_bytes <= one_number for _, state in seen.inputs
         )
         self._found.put(seen.state)
         if follows:
             return
-        if seen.single_zero:
-            name, detail = "single zero", "every bit is zero"
+        if zero:
+            name, detail = "single zero", "every element is zero"
+            if scan.any_bits:
+                detail += ", of either sign" if scan.zeros else ", of negative sign"
         else:
             number = bits_to_number(scan.first_bits, seen.layout)
             name, detail = self.name, "every element is %g" % number

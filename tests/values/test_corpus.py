@@ -1,0 +1,102 @@
+"""Every planted waste is found where it is; clean programs are left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from corpus import CLEAN, PLANTED, Program  # noqa: E402
+from corpus.watching import Outcome, watch  # noqa: E402
+
+from torchyard.values.pattern_texts import pattern_names  # noqa: E402
+from torchyard.worker.values.findings import Finding  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    # Torch says so on CPUs without bfloat16, and goes on.
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),
+]
+
+TRUE_INSIDE = {
+    ("redundant write", "aten::nll_loss2d_backward"),  # zeroed twice
+    ("dead initialisation", "aten::slice_backward"),  # of a slice that takes everything
+    ("guard that never fires", "aten::_safe_softmax"),
+    ("guard that never fires", "aten::_euclidean_dist"),
+}
+"""Waste inside operators of torch that the corpus is known to meet, with --deep."""
+
+
+def _said(found: tuple[Finding, ...]) -> list[str]:
+    return [f"{one.pattern}: {one.operator} in line {one.place.line}" for one in found]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> object:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(PLANTED) >= 40
+    assert len(CLEAN) >= 25
+    assert len({program.name for program in (*PLANTED, *CLEAN)}) == len(PLANTED) + len(CLEAN)
+    assert all(program.wastes for program in PLANTED)
+    assert not any(program.wastes for program in CLEAN)
+    counts = Counter(waste.pattern for program in PLANTED for waste in program.wastes)
+    assert set(counts) == set(pattern_names())
+    assert min(counts.values()) >= 2, counts
+
+
+@pytest.mark.parametrize("program", PLANTED, ids=lambda one: one.name)
+def test_planted_waste_is_found(program: Program) -> None:
+    outcome = watch(program)
+    missed = [waste for waste in outcome.missed if not waste.deep]
+    assert not missed, _said(outcome.findings)
+
+
+@pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
+def test_clean_programs_are_left_alone(program: Program) -> None:
+    assert _said(watch(program).findings) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PLANTED, ids=lambda one: one.name)
+def test_planted_waste_is_found_when_looking_inside(program: Program) -> None:
+    outcome = watch(program, deep=True)
+    assert not outcome.missed, _said(outcome.findings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
+def test_looking_inside_adds_only_what_is_true(program: Program) -> None:
+    found = watch(program, deep=True).findings
+    false = tuple(
+        one for one in found if (one.pattern, one.path[0] if one.path else "") not in TRUE_INSIDE
+    )
+    assert _said(false) == []
+
+
+def test_what_is_missing_is_told_and_so_is_what_is_false() -> None:
+    def zeroed() -> None:
+        memory = torch.zeros(4096)
+        memory.sum()
+        memory.zero_()
+
+    wanted = next(one for one in PLANTED if one.name == "scaled_in_place_by_one")
+    outcome = watch(Program(name="other", file=__file__, run=zeroed, wastes=wanted.wastes))
+    assert isinstance(outcome, Outcome)
+    assert outcome.missed == wanted.wastes
+    assert [one.operator for one in outcome.others] == ["aten::zero_"]
+
+
+def test_expectations_stand_above_their_line() -> None:
+    program = next(one for one in PLANTED if one.name == "transformer_of_torch")
+    assert [waste.operator for waste in program.wastes] == ["aten::select_backward", "aten::where"]
+    assert len({waste.line for waste in program.wastes}) == 1
+    deep = next(one for one in PLANTED if one.name == "segmentation_gradient_filled_twice")
+    assert [waste.deep for waste in deep.wastes] == [True]

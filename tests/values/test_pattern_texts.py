@@ -1,0 +1,194 @@
+"""What is said of patterns: complete, in step with the rules, and specific for known causes."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+
+from torchyard.cli.explain import load_explanations
+from torchyard.core.values import Place, ValueFinding
+from torchyard.values.pattern_texts import (
+    FIELDS,
+    load_pattern_texts,
+    pattern_names,
+    pattern_text,
+    placeholders,
+    suggestion_for,
+)
+
+TEXTS = load_pattern_texts()
+
+
+def finding(pattern: str, operator: str, **more: Any) -> ValueFinding:
+    backward = more.pop("backward", False)
+    place = Place(file="train.py", line=7, backward=backward)
+    return ValueFinding(pattern=pattern, operator=f"aten::{operator}", place=place, **more)
+
+
+@pytest.mark.parametrize("name", pattern_names())
+def test_every_pattern_is_explained(name: str) -> None:
+    text = pattern_text(name)
+    assert text is not None
+    assert len(text.short) <= 60
+    for said in (text.definition, text.why, text.suggestion, text.doubts):
+        assert said.strip().endswith("."), said
+    entry = load_explanations()[name.replace(" ", "-")]
+    assert entry["kind"] == "pattern of wasted work"
+    assert "  " not in entry["text"]
+
+
+def test_every_pattern_of_the_worker_has_a_text() -> None:
+    pytest.importorskip("torch")
+    package = importlib.import_module("torchyard.worker.values.patterns")
+    names = {kind.name for kind in package._patterns()}
+    assert names <= set(pattern_names())
+    assert set(pattern_names()) - names == {"single zero"}  # told by the pattern of single values
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert len(modules) == len(package._patterns())
+
+
+def test_templates_take_only_what_findings_have() -> None:
+    templates = [advice.text for advice in TEXTS.advice]
+    templates += [text.suggestion for text in TEXTS.patterns.values()]
+    assert {name for template in templates for name in placeholders(template)} <= set(FIELDS)
+    assert {advice.pattern for advice in TEXTS.advice} <= set(TEXTS.patterns)
+    assert all(template.rstrip().endswith(".") for template in templates)
+
+
+def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
+    pytest.importorskip("torch")
+    from torchyard.worker.values import options
+    from torchyard.worker.values.patterns import (
+        WORTH_A_LOOK_BYTES,
+        approximate,
+        frequent_values,
+        guard,
+        heavy_type,
+        redundant_write,
+        sparse_gradient,
+        unchanged,
+    )
+
+    def said(name: str, *words: str) -> None:
+        definition = " ".join(TEXTS.patterns[name].definition.split())
+        assert all(word in definition for word in words), (name, words)
+
+    worth = f"{WORTH_A_LOOK_BYTES >> 10} KiB"
+    for name in ("duplicate", "heavy type", "structured", "approximate", "sparse gradient"):
+        said(name, worth)
+    said("guard that never fires", worth, "three times")
+    said("unchanged across steps", worth, "three steps")
+    assert (guard.LEAST_SIGHTINGS, unchanged.LEAST_STEPS) == (3, 3)
+    said("redundant write", f"{redundant_write.SHARE:.0%}".replace("%", " %"))
+    said("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
+    assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)
+    said(
+        "heavy type", "read at least twice", f"{heavy_type.LEAST_INTEGER_BYTES >> 10} KiB", "1 MiB"
+    )
+    assert (heavy_type.LEAST_USES, heavy_type.LEAST_INDEX_BYTES) == (2, 1 << 20)
+    said("sparse gradient", f"{sparse_gradient.SHARE:.0%}".replace("%", " %"))
+    said("approximate", f"1/{round(1 / approximate.PRECISION)}")
+    for name in ("single zero", "single value"):
+        said(name, f"{options.Options().least_bytes >> 10} KiB")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            finding("dead initialisation", "zero_", detail="gradient zeroed only to be added to"),
+            "set_to_none",
+        ),
+        (
+            finding(
+                "dead initialisation", "zeros", detail="zeroed only to be added to: the result"
+            ),
+            "first addend",
+        ),
+        (
+            finding("dead initialisation", "zeros_like", path=("aten::mse_loss_backward",)),
+            "Inside torch: `mse_loss_backward` fills its result",
+        ),
+        (
+            finding("dead initialisation", "zeros", detail="overwritten piece by piece by copy_"),
+            "torch.stack",
+        ),
+        (finding("dead initialisation", "zeros", detail="overwritten whole"), "torch.empty"),
+        (finding("redundant write", "_foreach_mul_"), "clip_grad_norm_"),
+        (
+            finding("redundant write", "zero_", path=("aten::nll_loss2d_backward",)),
+            "Inside torch: `nll_loss2d_backward`",
+        ),
+        (finding("redundant write", "zero_"), "holds this value already"),
+        (finding("redundant write", "masked_fill_"), "padding rows"),
+        (finding("duplicate", "clone", detail="a copy, and neither"), "use its source"),
+        (finding("duplicate", "mul", backward=True, detail="the same bits as"), "square()"),
+        (finding("duplicate", "mul", detail="the same bits as its own input"), "by one"),
+        (
+            finding(
+                "duplicate",
+                "addmm",
+                detail="the same bits as aten::addmm computed before",
+                evidence={"first": {"operator": "aten::addmm", "file": "train.py", "line": 3}},
+            ),
+            "addmm in line 3 has the same bits",
+        ),
+        (
+            finding(
+                "duplicate",
+                "mm",
+                evidence={"first": {"operator": "mm", "file": "net.py", "line": 3}},
+            ),
+            "line 3 of net.py",
+        ),
+        (finding("heavy type", "_to_copy", evidence={"fits": "bool"}), "mask as bool"),
+        (finding("heavy type", "add", dtype="int64", evidence={"fits": "int32"}), "as int32"),
+        (finding("heavy type", "mul", dtype="float64", evidence={"fits": "float32"}), "float32"),
+        (finding("heavy type", "round", dtype="float32", evidence={"fits": "int8"}), "int8"),
+        (finding("structured", "repeat", detail="constant along dimension 0"), "`expand`"),
+        (finding("structured", "nonzero", detail="a line: each"), "everything was chosen"),
+        (finding("single value", "_softmax"), "over one element"),
+        (finding("frequent values", "_to_copy"), "one-hot"),
+        (finding("guard that never fires", "masked_fill"), "no padding"),
+        (finding("unchanged across steps", "triu"), "register_buffer"),
+        (finding("unchanged across steps", "exp"), "before the loop"),
+        (
+            finding("sparse gradient", "embedding_dense_backward", detail="3 of 9 rows"),
+            "sparse=True",
+        ),
+        (finding("sparse gradient", "select_backward"), "unbind"),
+        (finding("sparse gradient", "slice_backward"), "split"),
+        (finding("approximate", "add"), "1/256"),
+        (finding("from the future", "add"), ""),
+    ],
+)
+def test_known_causes_get_their_own_advice(found: ValueFinding, words: str) -> None:
+    said = suggestion_for(found)
+    assert words in said
+    assert "{" not in said
+    assert "  " not in said
+
+
+def test_text_from_programs_is_not_taken_for_a_template() -> None:
+    odd = finding("structured", "repeat", detail="{operator!r} {0} {x.__class__}")
+    assert "{operator!r} {0} {x.__class__}" in suggestion_for(odd)
+
+
+def test_every_advice_can_be_reached() -> None:
+    reached = set()
+    for advice in TEXTS.advice:
+        example = finding(
+            advice.pattern,
+            advice.operators[0] if advice.operators else "some_operator",
+            detail=advice.detail,
+            path=(f"aten::{advice.inside.replace('*', 'other')}",) if advice.inside else (),
+            dtype=advice.dtype,
+            evidence={"fits": advice.fits} if advice.fits else {},
+            backward=advice.backward,
+        )
+        first = next(one for one in TEXTS.advice if one.fits_to(example))
+        reached.add(TEXTS.advice.index(first))
+    assert reached == set(range(len(TEXTS.advice)))
