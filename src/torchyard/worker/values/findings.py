@@ -12,7 +12,7 @@ from torchyard.worker.values.places import Place
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
 Sight = Tuple[int, int]
 """A node of the flow graph and which of its results: one result of an operator at a place."""
-_PRIVATE = frozenset({"every_time", "hits"})
+_PRIVATE = frozenset({"every_time", "hits", "made_to_stay"})
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
@@ -33,6 +33,7 @@ class Finding:
         "every_time",
         "evidence",
         "hits",
+        "made_to_stay",
         "modules",
         "node",
         "operator",
@@ -72,6 +73,7 @@ class Finding:
         self.recipe: Dict[str, Any] = {}
         """The operator and the wasted part of it, without their values, for `worth`."""
         self.every_time = False
+        self.made_to_stay = False
         self.hits: Dict[Sight, int] = {}
         """Where it was seen, and how often there."""
 
@@ -120,10 +122,12 @@ class Findings:
         detail: str = "",
         evidence: Optional[Callable[[], Dict[str, Any]]] = None,
         every_time: bool = False,
+        made_to_stay: bool = False,
     ) -> Optional[Finding]:
         """Count a sighting; `evidence` is asked only for the first of a cause.
 
-        With `every_time` it is a finding only while it holds as a rule: see `is_rule`.
+        With `every_time` it is a finding only while it holds as a rule: see `is_rule`. What is
+        `made_to_stay` is made at the start and used in every step.
         """
         place = seen.place
         cause = (
@@ -141,7 +145,7 @@ class Findings:
                 return None
             finding = self._found[cause] = Finding(pattern, seen)
             finding.detail = detail
-            finding.every_time = every_time
+            finding.every_time, finding.made_to_stay = every_time, made_to_stay
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
@@ -178,7 +182,8 @@ class Findings:
         """
         if not finding.every_time:
             return True
-        if self._steps >= _STEPS_TO_TELL and finding.steps == [1]:
+        at_start = self._steps >= _STEPS_TO_TELL and finding.steps == [1]
+        if at_start and not finding.made_to_stay:
             return False
         looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
         return _LEAST_SHARE * looked <= sum(finding.hits.values())

@@ -114,23 +114,31 @@ class HeavyType(Pattern):
             self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
-        """Judge by how often they were read."""
-        for kept in self._waiting.values():
+        """Judge by how often they were read; what lives on may be read in the next step."""
+        for key, kept in list(self._waiting.items()):
             state = kept.seen.state
-            if state.version == kept.version and state.uses >= LEAST_USES:
-                self.findings.add(
-                    self.name,
-                    kept.seen,
-                    int(kept.seen.size_bytes * kept.share),
-                    detail=kept.detail,
-                    evidence=partial(dict, kept.evidence),
-                    every_time=True,
-                )
-        self._waiting.clear()
+            written = state.version != kept.version
+            if not written and state.uses >= LEAST_USES:
+                self._report(kept)
+            elif not written and state.alive:
+                continue
+            del self._waiting[key]
 
     def finish(self) -> None:
         """The last step has no end of its own."""
         self.end_step()
+        self._waiting.clear()
+
+    def _report(self, kept: _Kept) -> None:
+        self.findings.add(
+            self.name,
+            kept.seen,
+            int(kept.seen.size_bytes * kept.share),
+            detail=kept.detail,
+            evidence=partial(dict, kept.evidence),
+            every_time=True,
+            made_to_stay=True,
+        )
 
     def _plausible(self, tensor: torch.Tensor, found: Scan, layout: Layout) -> bool:
         """The quick no: bits that are in use forbid every narrower dtype."""
