@@ -23,7 +23,9 @@ _LEFT_OUT_COUNTS: Final = {
     "not_deep": "operators that could not be followed inside",
 }
 _SAID: Final = frozenset({*_LEFT_OUT_BYTES, *_LEFT_OUT_COUNTS})
-_SAID_TOTALS: Final = frozenset({"operators", "written_bytes", "steps_left_out"})
+_SAID_TOTALS: Final = frozenset(
+    {"operators", "written_bytes", "steps_left_out", "trials", "trials_ms"}
+)
 _MOST_NOTES: Final = 50
 _MOST_NOTE: Final = 500
 
@@ -37,6 +39,9 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
     sampling = ", ".join(_sampling(options))
     rows.append(("sampling", sampling or "none: every step, all of every tensor"))
     rows += [("left out", text) for text in _left_out(counts, options, written)]
+    if counts.get("trials"):
+        took = f"{counts.get('trials_ms', 0) / 1000:,.1f} s"
+        rows.append(("trials", f"{counts['trials']:,} operators tried again, in {took}"))
     if options.get("prove") is False:
         rows.append(("proofs", "not asked for: nothing here can be more than likely"))
     if options.get("approximate"):
