@@ -13,7 +13,7 @@ not by its address; and memory that nothing was written to holds no values.
 """
 _RULE = """\
 But for guards and unchanged results, which have rules of their own, what was seen in less than a third of the calls
-at a place, or in the first of three or more steps alone, is how programs start, and is not reported.
+at a place (nine tenths for operators that give back their input), or in the first of three or more steps alone, is how programs start, and is not reported.
 """
 
 

@@ -95,6 +95,15 @@ def test_operators_that_give_back_their_input(same: Any) -> None:
     assert "the same bits as its own input" in {one.detail for one in found}
 
 
+def test_a_factor_that_is_one_now_and_then_is_needed() -> None:
+    def program() -> None:
+        for time in range(9):
+            hidden = torch.randn(64, 128).exp()
+            hidden * (0.5 if time % 4 == 3 else 1.0)
+
+    assert look(program) == []
+
+
 def test_a_factor_of_one_in_the_first_step_is_the_start() -> None:
     state = {"scale": 1.0}
 

@@ -12,12 +12,13 @@ from torchyard.worker.values.places import Place
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
 Sight = Tuple[int, int]
 """A node of the flow graph and which of its results: one result of an operator at a place."""
-_PRIVATE = frozenset({"every_time", "hits", "made_to_stay"})
+_PRIVATE = frozenset({"every_time", "hits", "least_share", "made_to_stay"})
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
 """With fewer, the first step cannot be told from the rest."""
-_LEAST_SHARE = 1 / 3
+LEAST_SHARE = 1 / 3
+"""Of the calls at a place."""
 _MOST_STEPS = 1000
 
 
@@ -33,6 +34,7 @@ class Finding:
         "every_time",
         "evidence",
         "hits",
+        "least_share",
         "made_to_stay",
         "modules",
         "node",
@@ -73,6 +75,7 @@ class Finding:
         self.recipe: Dict[str, Any] = {}
         """The operator and the wasted part of it, without their values, for `worth`."""
         self.every_time = False
+        self.least_share = LEAST_SHARE
         self.made_to_stay = False
         self.hits: Dict[Sight, int] = {}
         """Where it was seen, and how often there."""
@@ -122,12 +125,13 @@ class Findings:
         detail: str = "",
         evidence: Optional[Callable[[], Dict[str, Any]]] = None,
         every_time: bool = False,
+        least_share: float = LEAST_SHARE,
         made_to_stay: bool = False,
     ) -> Optional[Finding]:
         """Count a sighting; `evidence` is asked only for the first of a cause.
 
-        With `every_time` it is a finding only while it holds as a rule: see `is_rule`. What is
-        `made_to_stay` is made at the start and used in every step.
+        With `every_time` it is a finding only while it holds as a rule, in `least_share` of the
+        calls: see `is_rule`. What is `made_to_stay` is made at the start and used in every step.
         """
         place = seen.place
         cause = (
@@ -146,6 +150,7 @@ class Findings:
             finding = self._found[cause] = Finding(pattern, seen)
             finding.detail = detail
             finding.every_time, finding.made_to_stay = every_time, made_to_stay
+            finding.least_share = least_share
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
@@ -177,8 +182,9 @@ class Findings:
         """Whether it is how the program works, and not how it starts.
 
         Weights that start as zero, a first hidden state, an empty cache: many programs compute with
-        constants once. So what was seen must hold for a third of the times at least (two of three
-        calls on one line may well be right), and not in the first of three or more steps alone.
+        constants once. So what was seen must hold for some share of the times (a third by default:
+        two of three calls on one line may well be right), and not in the first of three or more
+        steps alone.
         """
         if not finding.every_time:
             return True
@@ -186,4 +192,4 @@ class Findings:
         if at_start and not finding.made_to_stay:
             return False
         looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
-        return _LEAST_SHARE * looked <= sum(finding.hits.values())
+        return finding.least_share * looked <= sum(finding.hits.values())

@@ -13,7 +13,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from torchyard.worker.values.evidence import evidence_of, where
-from torchyard.worker.values.findings import Finding, Findings
+from torchyard.worker.values.findings import LEAST_SHARE, Finding, Findings
 from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
@@ -22,6 +22,9 @@ from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.scan import Scanner
 from torchyard.worker.values.storages import covers
 
+OWN_INPUT = "the same bits as its own input"
+OWN_INPUT_SHARE = 0.9
+"""Of the calls: a factor that is one now and then (a mask that drops nothing) is needed."""
 _MOST_KNOWN = 8192
 _FORWARD = -1
 
@@ -73,7 +76,7 @@ class Duplicate(Pattern):
                 continue
             # In a backward it follows from the operator in the forward.
             if not seen.in_backward and seen.operator.name not in GUARDS:
-                self._report(seen, "the same bits as its own input", None)
+                self._report(seen, OWN_INPUT, None, OWN_INPUT_SHARE)
             return True
         return False
 
@@ -89,7 +92,11 @@ class Duplicate(Pattern):
             self._again.put(seen.state, cause)
 
     def _report(
-        self, seen: Observation, detail: str, first: Optional[Observation]
+        self,
+        seen: Observation,
+        detail: str,
+        first: Optional[Observation],
+        least_share: float = LEAST_SHARE,
     ) -> Optional[Finding]:
         return self.findings.add(
             self.name,
@@ -98,4 +105,5 @@ class Duplicate(Pattern):
             detail=detail,
             evidence=lambda: evidence_of(seen, first=where(first)) if first else evidence_of(seen),
             every_time=True,
+            least_share=least_share,
         )
