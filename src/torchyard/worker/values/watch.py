@@ -260,13 +260,22 @@ class ValueWatch(TorchDispatchMode):
                 seen.compared = True
                 if before.hash == seen.scan.hash:
                     seen.scan.unchanged = seen.scan.count
-        state.fill = seen if operator.fills and before.whole else None
         seen.state, seen.inputs = state, inputs
         seen.fresh = False
         seen.whole = before.whole
+        state.fill = self._fill(operator, seen)
         seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
         self._on_observation(seen)
         seen.release()
+
+    def _fill(self, operator: Operator, seen: Observation) -> Optional[Observation]:
+        """The fill that a storage holds now, if any; inside an operator, the innermost."""
+        if not operator.fills or not seen.whole:
+            return None
+        if self._path and seen.written_inside and seen.state.fill is not None:
+            inner: Observation = seen.state.fill
+            return inner
+        return seen
 
     def _covers_fill(self, operator: Operator, before: Before) -> None:
         """Follow a fill that is overwritten piece by piece, and say when nothing is left of it."""
@@ -317,7 +326,7 @@ class ValueWatch(TorchDispatchMode):
         if seen.whole:
             state.hash = seen.scan.hash
             seen.written_inside = inside == seen.scan.hash
-        state.fill = seen if operator.fills and seen.whole else None
+        state.fill = self._fill(operator, seen)
         self._on_observation(seen)
         seen.release()
 
