@@ -52,6 +52,12 @@ def test_from_runs_a_step_and_what_depends_on_it(tmp_path: Path) -> None:
     assert run(chain(tmp_path), everything, start_from=("build",)) == names("build", "verify")
 
 
+def test_force_does_not_reach_back_behind_from(tmp_path: Path) -> None:
+    everything = ("fetch", "tree", "build", "other", "verify")
+    found = run(chain(tmp_path), everything, start_from=("build",), force=True)
+    assert found == names("build", "verify")
+
+
 def test_only_runs_one_step(tmp_path: Path) -> None:
     everything = ("fetch", "tree", "build", "other", "verify")
     assert run(chain(tmp_path), everything, only=("build",)) == names("build")

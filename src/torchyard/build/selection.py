@@ -21,7 +21,7 @@ class Selection:
     """What the user said about steps."""
 
     force: bool = False
-    """Run every step again."""
+    """Run every step again; with `start_from`, only those that it names and what follows."""
     start_from: tuple[str, ...] = ()
     """Run these steps and everything that depends on them."""
     only: tuple[str, ...] = ()
@@ -54,11 +54,13 @@ def steps_to_run(
         _check_needs(plan, chosen, fresh)
         return tuple(step.name for step in plan.steps if step.name in chosen)
     forced = {find_step(plan, name, where="--from").name for name in selection.start_from}
+    # Beside --from, --force must not reach back: making the source tree anew would cost all objects.
+    everything = selection.force and not forced
     running: set[str] = set()
     counting = {step.name for step in plan.steps if step.counts}
     for step in plan.steps:
         follows = any(need in running and need in counting for need in step.needs)
-        if selection.force or step.name in forced or follows or not fresh(step):
+        if everything or step.name in forced or follows or not fresh(step):
             running.add(step.name)
     return _with_what_they_need(plan, running)
 

@@ -194,6 +194,8 @@ RUN set -eu; \
         /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.part; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.part; \
     sh -c 'rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/'; \
+    sed -i 's|^set(CMAKE_INSTALL_RPATH "")|set(CMAKE_INSTALL_RPATH "${_rpath_portable_origin}")|' \
+        cmake/Dependencies.cmake; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.part/torch/csrc/jit/serialization; \
     flatc --cpp --gen-mutable --scoped-enums mobile_bytecode.fbs; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
@@ -205,6 +207,7 @@ ARG JOBS=4
 
 # pytorch/configure: configure
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export BUILD_TEST=0; \
     export USE_CCACHE=0; \
     export USE_NCCL=0; \
@@ -223,7 +226,7 @@ RUN set -eu; \
     export USE_VULKAN=0; \
     export USE_ITT=0; \
     export USE_LLVM=0; \
-    export BUILD_LAZY_TS_BACKEND=0; \
+    export BUILD_LAZY_TS_BACKEND=1; \
     export BUILD_FUNCTORCH=0; \
     export USE_PRECOMPILED_HEADERS=1; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
@@ -239,6 +242,8 @@ RUN set -eu; \
     export PATCH=0; \
     export GENERIC_BLAS_LIBRARIES=blas; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build; \
+    export TORCHYARD_METER_OPTIONS='ReduceAllOpsKernel.cpp*	-O2'"$nl"\
+''; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
     rm -f /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build/CMakeCache.txt; \
@@ -247,6 +252,7 @@ RUN set -eu; \
 
 # pytorch/build: compile and pack the wheel
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export BUILD_TEST=0; \
     export USE_CCACHE=0; \
     export USE_NCCL=0; \
@@ -265,7 +271,7 @@ RUN set -eu; \
     export USE_VULKAN=0; \
     export USE_ITT=0; \
     export USE_LLVM=0; \
-    export BUILD_LAZY_TS_BACKEND=0; \
+    export BUILD_LAZY_TS_BACKEND=1; \
     export BUILD_FUNCTORCH=0; \
     export USE_PRECOMPILED_HEADERS=1; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
@@ -281,6 +287,8 @@ RUN set -eu; \
     export PATCH=0; \
     export GENERIC_BLAS_LIBRARIES=blas; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch/build; \
+    export TORCHYARD_METER_OPTIONS='ReduceAllOpsKernel.cpp*	-O2'"$nl"\
+''; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed; \
     rm -rf /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.dist; \
