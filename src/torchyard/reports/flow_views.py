@@ -7,7 +7,7 @@ page or of how a view is drawn.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +31,8 @@ MOST_NODES: Final = 10_000
 _MOST_EDGES: Final = 30_000
 _MOST_PASSED: Final = 64
 """Operators left out that are passed on the way back from one that is shown."""
+_MOST_AROUND: Final = 3
+"""Writers of one reader that are found that way, the nearest first."""
 _MOST_GROUPS: Final = 80
 
 
@@ -154,13 +156,16 @@ def _writers(
     """Shown nodes that the reader's data comes from, with bytes and whether through hidden ones."""
     found: dict[int, tuple[int, bool]] = {}
     passed: set[int] = set()
-    waiting: list[tuple[int, int, bool]] = [(*edge, False) for edge in incoming[reader]]
+    around = 0
+    waiting = deque((writer, size, False) for writer, size in incoming[reader])
     while waiting:
-        writer, size, through = waiting.pop()
+        writer, size, through = waiting.popleft()
         if writer in shown:
-            if writer != reader:
-                before, was_through = found.get(writer, (0, True))
-                found[writer] = (max(before, size), through and was_through)
+            if writer == reader or (through and around >= _MOST_AROUND):
+                continue
+            around += through and writer not in found
+            before, was_through = found.get(writer, (0, True))
+            found[writer] = (max(before, size), through and was_through)
         elif writer not in passed and len(passed) < _MOST_PASSED:
             passed.add(writer)
             # Only back in time: the step before would connect everything with everything.

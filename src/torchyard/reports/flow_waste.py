@@ -81,13 +81,12 @@ def waste_links(profile: ValueProfile, findings: Sequence[ValueFinding]) -> list
             other = _place_in(finding.evidence.get(key))
             if other is None or finding.node not in known:
                 continue
-            found = nodes.get(other, ())
+            found = [node for node in nodes.get(other, ()) if node.id != finding.node]
             # Of several modules at that line the one of the same module is meant, else the first.
             same = [node for node in found if node.place.module == finding.place.module]
-            for node in (same or list(found))[:1]:
-                if node.id != finding.node:
-                    link = WasteLink(node=finding.node, other=node.id, relation=relation)
-                    links.setdefault((finding.node, node.id), link)
+            for node in (same or found)[:1]:
+                link = WasteLink(node=finding.node, other=node.id, relation=relation)
+                links.setdefault((finding.node, node.id), link)
     return list(links.values())
 
 

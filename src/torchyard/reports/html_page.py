@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from torchyard.reports.plain_text import without_controls
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["asset", "fingerprint", "template_engine"]
+__all__ = ["asset", "fingerprint", "json_for_script", "template_engine"]
 
 
 def template_engine() -> Environment:
@@ -50,3 +51,9 @@ def asset(name: str) -> str:
 def fingerprint(text: str) -> str:
     """The form in which a page's security policy names the one style or script it allows."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def json_for_script(value: object) -> str:
+    """JSON for a script element of a data type: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -79,9 +79,9 @@ def _sampling(options: Mapping[str, Any]) -> Iterator[str]:
     every, first = _whole(options, "every"), _whole(options, "first_steps")
     last, most = _whole(options, "last_step"), _whole(options, "most_bytes")
     if every > 1:
-        yield f"each {every}th step"
+        yield f"one step in {every}"
     if first:
-        yield f"the first {first} step{_s(first)} left out"
+        yield "the first step left out" if first == 1 else f"the first {first} steps left out"
     if last:
         yield f"nothing after step {last}"
     if most:

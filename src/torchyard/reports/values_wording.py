@@ -32,12 +32,12 @@ __all__ = [
     "operator_text",
     "ordered",
     "place_text",
+    "result_text",
     "short_file",
     "state_sentence",
     "steps_text",
     "suggestion_text",
     "summary_sentence",
-    "test_text",
     "time_text",
     "title_of_program",
 ]
@@ -224,7 +224,7 @@ def code_spans(text: str) -> list[tuple[bool, str]]:
     return [(bool(number % 2), part) for number, part in enumerate(parts) if part]
 
 
-def test_text(test: ProofTest) -> str:
+def result_text(test: ProofTest) -> str:
     """What a test showed."""
     passed, failed = _PASSED.get(test.test, ("passed", "did not pass"))
     return passed if test.passed else failed

@@ -77,10 +77,14 @@ def _read(file: str) -> list[str]:
         descriptor = os.open(Path(file), os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return []
-    with os.fdopen(descriptor, "rb") as opened:
+    try:
         known = os.fstat(descriptor)
         if not stat.S_ISREG(known.st_mode) or known.st_size > _MOST_FILE_BYTES:
             return []
-        text = opened.read(_MOST_FILE_BYTES).decode("utf-8", "replace")
+        text = os.read(descriptor, _MOST_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
     # Not splitlines, which also ends lines at form feeds, where Python counts none.
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
