@@ -1,8 +1,7 @@
 """Lays out one graph in a process of its own: edges as JSON on stdin, places as JSON on stdout.
 
 A process of its own, because fast-sugiyama ends the process on a graph that it does not like (0.5.3
-aborts on an edge from a node to itself) and takes minutes for some graphs; neither may cost the
-report. Run by location, so it imports nothing of ours.
+aborts on an edge from a node to itself) and may take long; neither may cost the report. Run by location, so it imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ def main() -> None:
     from fast_sugiyama import from_edges
 
     edges = [(int(writer), int(reader)) for writer, reader in json.load(sys.stdin)]
-    # "up" sets each node right below its latest writer, in linear time. Network simplex, the
-    # default, gives somewhat shorter edges and took more than a minute for 10,000 nodes.
+    # "up" is the quickest way to find layers: 0.1 to 3.5 s for six forms of 10,000 nodes, of which
+    # the default did not end for two in 40 s.
     found = from_edges(edges, vertex_spacing=1, ranking_type="up", dummy_vertices=True)
     nodes = {node for edge in edges for node in edge}
     json.dump([_component(placed, nodes) for placed, *_ in found], sys.stdout)
