@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +16,9 @@ from torchyard.cli.output import (
     printable,
     write_file,
 )
+
+if TYPE_CHECKING:
+    from torchyard.core.values import ValueProfile
 
 __all__ = ["show"]
 
@@ -60,20 +65,19 @@ def show(profile: str, form: str, output: Path | None, as_json: bool) -> None:
         print_data(text if form == "html" else printable(text))
 
 
-def _text(profile: object, form: str) -> str:
-    from torchyard.core.values import ValueProfile
-    from torchyard.reports import flow_dot, values_html, values_json, values_markdown, values_text
+def _text(profile: ValueProfile, form: str) -> str:
+    from torchyard.reports.flow_dot import flow_dot, flow_json
+    from torchyard.reports.values_html import values_html
+    from torchyard.reports.values_json import values_json
+    from torchyard.reports.values_markdown import values_markdown
+    from torchyard.reports.values_text import values_text
 
-    if not isinstance(profile, ValueProfile):
-        raise TypeError(profile)
-    if form == "markdown":
-        return values_markdown.values_markdown(profile)
-    if form == "html":
-        return values_html.values_html(profile)
-    if form == "json":
-        return values_json.values_json(profile)
-    if form == "dot":
-        return flow_dot.flow_dot(profile)
-    if form == "graph-json":
-        return flow_dot.flow_json(profile)
-    return values_text.values_text(profile)
+    forms: dict[str, Callable[[ValueProfile], str]] = {
+        "text": values_text,
+        "markdown": values_markdown,
+        "html": values_html,
+        "json": values_json,
+        "dot": flow_dot,
+        "graph-json": flow_json,
+    }
+    return forms[form](profile)

@@ -31,7 +31,9 @@ _FACT_WIDTH: Final = 18
 def profile_text(profile: ToolProfile, *, folder: Path | None = None, rows: int = 20) -> str:
     """The whole report, with the costliest `rows`."""
     lines = [one_line(f"{profile.tool}: {state_sentence(profile)}"), ""]
-    lines += [f"{one_line(name):<{_FACT_WIDTH}} {one_line(text)}" for name, text in facts_of(profile)]
+    lines += [
+        f"{one_line(name):<{_FACT_WIDTH}} {one_line(text)}" for name, text in facts_of(profile)
+    ]
     if profile.rows:
         lines += ["", *_table(profile, profile.rows[:rows])]
         left = len(profile.rows) + profile.rows_left_out - min(rows, len(profile.rows))
