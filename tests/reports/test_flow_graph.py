@@ -251,6 +251,17 @@ def test_the_same_graph_has_the_same_places() -> None:
 
 
 @needs_layout
+def test_numbers_that_nothing_is_connected_to_make_no_difference() -> None:
+    chain = [(n, n + 1) for n in range(30)] + [(n, n + 3) for n in range(0, 27, 3)]
+    apart = [(2 * writer, 2 * reader) for writer, reader in chain]
+    near, far = place_nodes(31, chain), place_nodes(61, apart)
+    assert [far[2 * n] for n in range(31)] == near
+    # Each once: places that only edges pass through have numbers, too.
+    (part,) = _laid_out(apart, 30.0)
+    assert [number for number, *_ in part] == list(range(0, 61, 2))
+
+
+@needs_layout
 @pytest.mark.parametrize("form", ["star", "fan", "chain", "loose"])
 def test_ten_thousand_nodes_of_any_form_are_placed(form: str) -> None:
     count = 10_000
