@@ -77,6 +77,7 @@ the program ended well and a --fail-on limit is crossed.
 @_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
 @_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
 @_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
+@_how("--gains", is_flag=True, help="Measure what mends gain, in pairs of launches; takes minutes.")
 @_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
 @_out(
     "--fail-on",
@@ -103,7 +104,9 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     if options["html"] is not None:
         check_writable(options["html"], option="--html")
     say = (lambda _: None) if options["quiet"] else talk
-    profile, path = profile_values(request, folder=options["run_dir"], say=say)
+    profile, path = profile_values(
+        request, folder=options["run_dir"], say=say, gains=options["gains"]
+    )
     if options["html"] is not None:
         from torchyard.reports.values_html import values_html
 

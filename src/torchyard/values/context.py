@@ -23,6 +23,7 @@ from torchyard.core.values import ValueProfile
 from torchyard.errors import UsageError
 from torchyard.values.profile_file import new_profile_folder, read_worker_file, write_profile
 from torchyard.values.request import WatchOptions
+from torchyard.values.source_excerpts import with_excerpts
 
 __all__ = ["Values"]
 
@@ -63,7 +64,7 @@ class Values:
         if self._session is None or self._folder is None:
             return
         self._session.stop("finished" if kind is None else "crashed")
-        self._profile = read_worker_file(Path(self._folder.name) / "watched.json")
+        self._profile = with_excerpts(read_worker_file(Path(self._folder.name) / "watched.json"))
         self._folder.cleanup()
 
     def step(self) -> None:

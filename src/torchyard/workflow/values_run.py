@@ -12,6 +12,7 @@ from torchyard.process.markers import sweep_orphans
 from torchyard.values.profile_file import new_profile_folder, read_worker_file, write_profile
 from torchyard.values.program_run import ProgramEnd, run_in_target
 from torchyard.values.request import ProfileRequest
+from torchyard.values.source_excerpts import with_excerpts
 from torchyard.workflow.value_worth import confirmed_and_priced
 
 __all__ = ["Profiled", "profile_values"]
@@ -60,11 +61,14 @@ def _read(request: ProfileRequest, end: ProgramEnd) -> ValueProfile:
     if state == "running":
         # The last write says so when the process was killed, or left by a way past Python.
         state = "interrupted" if end.interrupted else "crashed"
-    return replace(
-        profile,
-        state=state,
-        exit_code=end.exit_code,
-        program=request.program or (_label(request),),
+    # Source lines are read now: files change, and relative names mean this folder.
+    return with_excerpts(
+        replace(
+            profile,
+            state=state,
+            exit_code=end.exit_code,
+            program=request.program or (_label(request),),
+        )
     )
 
 
