@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -261,10 +262,13 @@ def snapshot(root: Path) -> dict[str, bytes]:
 def _held(device: Path) -> bool:
     """Whether any process has the file open."""
     wanted = device.resolve()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if link.readlink() == wanted:
-                return True
-        except OSError:
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
             continue
+        # Processes and descriptors come and go while we look.
+        with suppress(OSError):
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if link.readlink() == wanted:
+                        return True
     return False

@@ -96,7 +96,8 @@ def test_a_crash_costs_one_case(tmp_path: Path) -> None:
     why = {case["case"]: case["why"] for case in document["sweep"]["cases"]}
     assert "signal 11" in why["own.crash"]
     assert "ended with 3" in why["own.leave"]
-    assert "2/6 own.crash" in ended.stderr
+    # A look now and then: cases that take no time at all may pass between two of them.
+    assert "/6 own." in ended.stderr
     assert "2 crashed: own.crash" in page.read_text().replace("\\", "")
 
 
