@@ -27,12 +27,10 @@ import machine_reference
 import values_reference
 
 from torchyard import errors
-from torchyard.cli.build import BUILD_COMMANDS, RecipeGroup
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
-from torchyard.cli.machine import MACHINE_COMMANDS
-from torchyard.cli.values import VALUES_COMMANDS, ScriptGroup
+from torchyard.cli.lazy_group import LazyGroup, RunningGroup
 from torchyard.config import study_file
 from torchyard.core.study import Budget, MeasureSettings
 
@@ -51,12 +49,10 @@ def commands_page() -> str:
         command = program.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        if isinstance(command, RecipeGroup):
-            lines += _running_group("build", command, about, BUILD_COMMANDS)
-        elif isinstance(command, ScriptGroup):
-            lines += _running_group("values", command, about, VALUES_COMMANDS)
-        elif name == "machine" and isinstance(command, click.Group):
-            lines += _group_commands("machine", command, about, MACHINE_COMMANDS)
+        if isinstance(command, RunningGroup):
+            lines += _running_group(name, command, about)
+        elif isinstance(command, LazyGroup):
+            lines += _group_commands(name, command, about)
         else:
             lines += _command_section(f"torchyard {name}", command, about)
     return "\n".join(lines) + "\n"
@@ -72,31 +68,27 @@ def _command_section(words: str, command: click.Command, about: str) -> list[str
     ]
 
 
-def _running_group(
-    word: str, group: click.Group, about: str, table: dict[str, tuple[str, str]]
-) -> list[str]:
+def _running_group(word: str, group: RunningGroup, about: str) -> list[str]:
     """A group that takes a recipe or a script itself, and has commands beside that."""
     run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
         raise LookupError("run")
-    return _command_section(f"torchyard {word}", run, about) + _sections(group, word, table)
+    return _command_section(f"torchyard {word}", run, about) + _sections(word, group)
 
 
-def _group_commands(
-    word: str, group: click.Group, about: str, table: dict[str, tuple[str, str]]
-) -> list[str]:
+def _group_commands(word: str, group: LazyGroup, about: str) -> list[str]:
     """A group that does nothing by itself."""
     return [
         *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
         _help_text(group.help or ""),
-        *_sections(group, word, table),
+        *_sections(word, group),
     ]
 
 
-def _sections(group: click.Group, word: str, table: dict[str, tuple[str, str]]) -> list[str]:
+def _sections(word: str, group: LazyGroup) -> list[str]:
     context = click.Context(group, info_name=word)
     lines: list[str] = []
-    for name, (_, said) in table.items():
+    for name, (_, said) in group.table.items():
         command = group.get_command(context, name)
         if command is None:
             raise LookupError(name)

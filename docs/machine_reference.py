@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torchyard.machine.knob import Knob
 from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER
 from torchyard.machine.knobs import KNOBS
@@ -12,7 +14,7 @@ _REACH = {
     "held": "the machine, as long as a process of ours lives",
     "process": "one process and its children",
 }
-_SECTIONS = (
+_SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
     ("Processor and kernel", lambda knob: knob.profile == "cpu" and knob.reach != "process"),
     ("GPUs", lambda knob: knob.profile == "gpu"),
     ("One process: `tune --user`", lambda knob: knob.reach == "process"),

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from record_samples import make_record
 
 from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
@@ -27,7 +25,6 @@ from torchyard.build.lock import (
 )
 from torchyard.build.recipe_facts import first_difference, recipe_digest, recipe_facts
 from torchyard.build.sources import source_identity
-from torchyard.build.toml_text import to_toml
 from torchyard.core.build_record import (
     BuildRecord,
     ComponentRecord,
@@ -377,27 +374,3 @@ def test_a_shipped_stack_can_be_locked(tmp_path: Path) -> None:
     write_lock(path, make_lock(record, build))
     pinned = apply_lock(build, read_lock(path))
     assert {one.source.git.ref for one in pinned.components if one.source.git} == {"a" * 40}
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
-VALUES = TEXTS | st.booleans() | st.integers(-(2**40), 2**40) | st.lists(TEXTS, max_size=3)
-TABLES = st.recursive(
-    st.dictionaries(TEXTS, VALUES, max_size=4),
-    lambda inner: st.dictionaries(TEXTS, VALUES | inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@given(table=TABLES)
-def test_any_table_comes_back_from_toml(table: dict[str, Any]) -> None:
-    assert tomllib.loads(to_toml(table)) == table
-
-
-def test_toml_of_floats_and_of_nothing() -> None:
-    assert tomllib.loads(to_toml({"a": 1.5, "b": {}, "c": {"d": {}}})) == {
-        "a": 1.5,
-        "b": {},
-        "c": {"d": {}},
-    }
-    with pytest.raises(TypeError, match="NoneType"):
-        to_toml({"a": None})

@@ -92,16 +92,20 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
 @pytest.mark.slow
 def test_when_both_are_killed_restore_restores(root: Path) -> None:
     with owner(root) as process:
-        os.kill(int(line_of(process)), signal.SIGKILL)
+        keeper = int(line_of(process))
+        os.kill(keeper, signal.SIGKILL)
         kill(process)
+    until(lambda: gone(keeper))
     assert restore(Machine(files=FileTree(root))).complete
     assert values(root) == FOUND
 
 
 def test_when_both_are_killed_the_next_tune_restores_first(root: Path) -> None:
     with owner(root) as process:
-        os.kill(int(line_of(process)), signal.SIGKILL)
+        keeper = int(line_of(process))
+        os.kill(keeper, signal.SIGKILL)
         kill(process)
+    until(lambda: gone(keeper))
     with Tuning(Machine(files=FileTree(root)), WISH) as tuning:
         assert tuning.before is not None
         assert values(root) == TUNED

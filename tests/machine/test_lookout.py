@@ -1,14 +1,11 @@
-"""The lookout on written /proc trees, on fake machines, and beside a process that is really busy."""
+"""The lookout on written /proc trees and on fake machines."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.lookout import SOURCES
 from torchyard.machine.lookout.interrupts import InterruptCounts, SoftInterruptCounts
 from torchyard.machine.lookout.kinds import KINDS, advice_for
-from torchyard.machine.lookout.lookout import COST_SHARE, Lookout
+from torchyard.machine.lookout.lookout import Lookout
 from torchyard.machine.lookout.page_moves import PageMoves
 from torchyard.machine.lookout.pressure import PressureTime
 from torchyard.machine.lookout.processes import CAME_AND_WENT, OURSELVES, ProcessTime
@@ -324,78 +321,3 @@ def test_advice_knows_kernel_threads() -> None:
     assert "DAMON" in advice_for(Disturber("kernel thread", "kdamond"))
     assert advice_for(Disturber("kernel thread", "strange")) == KINDS["kernel thread"].advice
     assert all(kind.advice and kind.limit > 0 for kind in KINDS.values())
-
-
-@contextmanager
-def busy_process(folder: Path) -> Iterator[None]:
-    """A child of a child that has ended, under a name of its own: not one of ours."""
-    program = folder / "yardspinner"
-    program.write_text(
-        f"#!{sys.executable}\nimport os\nprint(os.getpid(), flush=True)\nwhile 1: 0\n"
-    )
-    program.chmod(0o755)
-    # The shell ends at once, so the busy process gets another parent.
-    subprocess.run(["sh", "-c", '"$0" >"$1" &', program, folder / "pid"], check=True)
-    deadline = time.monotonic() + 20
-    while not (folder / "pid").exists() or not (folder / "pid").read_text().strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    pid = int((folder / "pid").read_text())
-    try:
-        yield
-    finally:
-        os.kill(pid, 9)
-
-
-def test_a_real_busy_process_is_named(tmp_path: Path) -> None:
-    with busy_process(tmp_path), Lookout(period_s=0.2) as lookout:
-        time.sleep(1.5)
-    wanted = Disturber("process", "yardspinner")
-    amounts = [stretch.amounts.get(wanted, 0.0) for stretch in lookout.stretches]
-    assert len(amounts) >= 2
-    # It gets its share even of a machine that is busy otherwise.
-    assert max(amounts) > 5 * KINDS["process"].limit
-    assert lookout.unavailable == {}
-
-
-def test_our_own_children_are_nobody(tmp_path: Path) -> None:
-    program = tmp_path / "ownchild"
-    program.write_text(f"#!{sys.executable}\nwhile 1: 0\n")
-    program.chmod(0o755)
-    with subprocess.Popen([program]) as child:
-        try:
-            with Lookout(period_s=0.2) as lookout:
-                time.sleep(1.0)
-        finally:
-            child.kill()
-    names = {who.what for stretch in lookout.stretches for who in stretch.amounts}
-    assert names
-    assert "ownchild" not in names
-
-
-def test_it_costs_little_and_ends(tmp_path: Path) -> None:
-    with Lookout(period_s=0.01) as lookout:
-        time.sleep(2.0)
-    seen = len(lookout.stretches)
-    assert seen >= 1
-    # The looks themselves are further apart than asked for, so that they cost what they may; the
-    # last one comes early, because it was told to stop.
-    assert lookout.cost_share < 4 * COST_SHARE
-    time.sleep(0.1)
-    assert len(lookout.stretches) == seen
-
-
-def test_pinned_it_looks_from_the_other_cores() -> None:
-    online = sorted(os.sched_getaffinity(0))
-    if len(online) < 2:
-        pytest.skip("needs two cores")
-    mine = os.sched_getaffinity(0)
-    with Lookout(cores=(online[0],), period_s=0.05):
-        time.sleep(0.2)
-        allowed = [
-            os.sched_getaffinity(int(task.name))
-            for task in Path("/proc/self/task").iterdir()
-            if "lookout" in (task / "comm").read_text()
-        ]
-    assert os.sched_getaffinity(0) == mine
-    assert all(online[0] not in cores for cores in allowed)

@@ -20,7 +20,7 @@ from torchyard.core.values import (
     Worth,
 )
 
-TRAIN = "/home/someone/work/project/train.py"
+TRAIN = "/home/someone/project/train.py"
 MODEL = "/opt/venv/lib/python3.12/site-packages/modelkit/layers.py"
 MIB = 1 << 20
 

@@ -146,7 +146,7 @@ def test_nothing_found_and_nothing_seen_are_told_apart() -> None:
         (
             "crashed",
             1,
-            "The program crashed. What follows is what was found by then. Its exit code is 1.",
+            "The program failed. What follows is what was found by then. Its exit code is 1.",
         ),
         ("running", None, "still running"),
     ],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
 import click
 
+from torchyard.cli.lazy_group import CommandTable, RunningGroup
+
 __all__ = ["BUILD_COMMANDS", "build"]
 
-BUILD_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+BUILD_COMMANDS: Final[CommandTable] = {
     "recipes": ("torchyard.cli.build_recipes:recipes", "list the recipes, or show one"),
     "list": ("torchyard.cli.build_list:list_builds", "list the builds of this machine"),
     "show": ("torchyard.cli.build_list:show", "show the record of a build"),
@@ -22,8 +23,6 @@ BUILD_COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("torchyard.cli.build_explain:explain", "say why a build failed, from its log"),
 }
 """Name -> (where the click command is, one line about it)."""
-_RUN: Final = "run"
-"""What happens when none of them is named."""
 
 _HELP = """
 \b
@@ -40,48 +39,11 @@ was killed goes on where it stopped.
 """
 
 
-class RecipeGroup(click.Group):
-    """Takes an unknown first word for a recipe's name and hands everything to `run`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The commands about builds; `run` is what happens without one."""
-        return list(BUILD_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return one command."""
-        place = "torchyard.cli.build_run:run"
-        if cmd_name in BUILD_COMMANDS:
-            place = BUILD_COMMANDS[cmd_name][0]
-        module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{place} is not a command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command of the table, or `run` with all words."""
-        if args and (args[0] in BUILD_COMMANDS or args[0] == _RUN):
-            return args[0], self.get_command(ctx, args[0]), args[1:]
-        return _RUN, self.get_command(ctx, _RUN), args
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options before a recipe belong to `run`: only --help is the group's own."""
-        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            args = [_RUN, *args]
-        return super().parse_args(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """One line for each, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in BUILD_COMMANDS.items()])
-        formatter.write_paragraph()
-        formatter.write_text("`torchyard build RECIPE --help` shows the options of a build.")
-
-
 @click.group(
-    cls=RecipeGroup,
+    cls=RunningGroup,
+    table=BUILD_COMMANDS,
+    run="torchyard.cli.build_run:run",
+    run_help="`torchyard build RECIPE --help` shows the options of a build.",
     name="build",
     help=_HELP,
     no_args_is_help=True,

@@ -54,7 +54,7 @@ _FOLDERS_KEPT: Final = 3
 _STATES: Final = {
     "running": "The program is still running. What follows is what was found so far.",
     "interrupted": "The program was interrupted. What follows is what was found by then.",
-    "crashed": "The program crashed. What follows is what was found by then.",
+    "crashed": "The program failed. What follows is what was found by then.",
 }
 _PASSED: Final = {
     "poison": ("no result changed", "a result changed"),

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +42,8 @@ def runs_home() -> Path:
 def new_run_folder(home: Path) -> Path:
     """A new empty folder whose name sorts by time: `20250102T030405.678Z-4f2a`."""
     while True:
-        time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
-        folder = home / f"{time}Z-{secrets.token_hex(2)}"
+        moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+        folder = home / f"{moment}Z-{secrets.token_hex(2)}"
         try:
             home.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
@@ -54,6 +55,8 @@ def new_run_folder(home: Path) -> Path:
             continue
         except OSError as error:
             raise write_failed(folder, error, kept="what is there") from error
+        # A millisecond must pass, or the next folder could sort before this one.
+        time.sleep(0.001)
         return folder
 
 

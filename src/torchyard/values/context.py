@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from torchyard.core.values import ValueProfile
 from torchyard.errors import UsageError
-from torchyard.values.profile_file import new_profile_folder, read_worker_file, write_profile
+from torchyard.values.profile_file import new_profile_folder, read_profile, write_profile
 from torchyard.values.request import WatchOptions
 from torchyard.values.source_excerpts import with_excerpts
 
@@ -64,7 +64,7 @@ class Values:
         if self._session is None or self._folder is None:
             return
         self._session.stop("finished" if kind is None else "crashed")
-        self._profile = with_excerpts(read_worker_file(Path(self._folder.name) / "watched.json"))
+        self._profile = with_excerpts(read_profile(Path(self._folder.name) / "watched.json"))
         self._folder.cleanup()
 
     def step(self) -> None:

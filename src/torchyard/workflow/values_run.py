@@ -9,7 +9,7 @@ from pathlib import Path
 from torchyard.core.values import ValueProfile
 from torchyard.errors import WorkerFailed
 from torchyard.process.markers import sweep_orphans
-from torchyard.values.profile_file import new_profile_folder, read_worker_file, write_profile
+from torchyard.values.profile_file import new_profile_folder, read_profile, write_profile
 from torchyard.values.program_run import ProgramEnd, run_in_target
 from torchyard.values.request import ProfileRequest
 from torchyard.values.source_excerpts import with_excerpts
@@ -56,7 +56,7 @@ def _read(request: ProfileRequest, end: ProgramEnd) -> ValueProfile:
             f"the program ended with {end.exit_code} before it could be watched",
             hint="look at what it printed; `torchyard target` tells whether the target has a torch",
         )
-    profile = read_worker_file(end.output)
+    profile = read_profile(end.output)
     state = profile.state
     if state == "running":
         # The last write says so when the process was killed, or left by a way past Python.

@@ -1,14 +1,15 @@
-"""Rows of kernels from the tables that tools of GPUs write as CSV. Starts nothing."""
+"""Rows of kernels from the tables that tools of GPUs write as CSV, asked for or found in a file."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from torchyard.core.tool_profile import CostRow
 
-__all__ = ["Columns", "kernel_rows", "nanoseconds"]
+__all__ = ["Columns", "ask_for_kernels", "kernel_rows", "nanoseconds"]
 
 _SCALES: Final = {
     unit: scale
@@ -29,6 +30,29 @@ class Columns(NamedTuple):
     time: str
     calls: str | None = None
     """None when each line is one call."""
+
+
+def ask_for_kernels(
+    command: Sequence[str], columns: Columns, *, tool: str, limit_s: float
+) -> tuple[tuple[CostRow, ...], tuple[str, ...]]:
+    """Kernels of a report, from the tool that wrote it; and notes, when it has none to show."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return (), (f"{tool} cannot read its report: {error}",)
+    rows = kernel_rows(done.stdout.splitlines(), columns)
+    said = done.stderr.strip()[:300]
+    if done.returncode != 0:
+        return rows, (f"{tool} ended with {done.returncode}: {said}".rstrip(": "),)
+    return rows, () if rows else (f"{tool} shows no kernel: {said}".rstrip(": "),)
 
 
 def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Final
 
-from torchyard.core.tool_profile import CostRow, KeptFile
+from torchyard.core.tool_profile import KeptFile
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.values.tools.contract import (
     STEPS,
@@ -18,7 +17,7 @@ from torchyard.values.tools.contract import (
     plain_path,
     thread_variables,
 )
-from torchyard.values.tools.kernel_table import Columns, kernel_rows
+from torchyard.values.tools.kernel_table import Columns, ask_for_kernels
 from torchyard.values.tools.ranges import range_program, ranged
 
 __all__ = ["TOOL"]
@@ -80,26 +79,15 @@ def collect(found: FoundTool, job: Job) -> Collected:
         raise StepFailed(
             "ncu left no report", hint="look at its log", log=str(job.folder / LOG_FILE)
         )
-    rows: tuple[CostRow, ...] = ()
-    notes = said.notes
-    try:
-        done = subprocess.run(
-            [
-                *(found.path, "--import", str(report), "--csv"),
-                *("--page", "raw", "--metrics", _TIME),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_IMPORT_LIMIT_S,
-            check=False,
-        )
-        rows = kernel_rows(done.stdout.splitlines(), _COLUMNS)
-        if not rows:
-            notes = (*notes, f"ncu shows no kernel: {done.stderr.strip()[:300]}".rstrip(": "))
-    except (OSError, subprocess.SubprocessError) as error:
-        notes = (*notes, f"ncu cannot read its report: {error}")
+    rows, notes = ask_for_kernels(
+        (
+            *(found.path, "--import", str(report), "--csv"),
+            *("--page", "raw", "--metrics", _TIME),
+        ),
+        _COLUMNS,
+        tool="ncu",
+        limit_s=_IMPORT_LIMIT_S,
+    )
     return Collected(
         rows=rows,
         row_kind="kernel",
@@ -110,7 +98,7 @@ def collect(found: FoundTool, job: Job) -> Collected:
             KeptFile(name=REPORT_FILE, about="counters of each kernel: open them in ncu-ui"),
             KeptFile(name=LOG_FILE, about="what ncu said"),
         ),
-        notes=notes,
+        notes=(*said.notes, *notes),
     )
 
 

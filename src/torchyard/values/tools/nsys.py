@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Final
 
-from torchyard.core.tool_profile import CostRow, KeptFile
+from torchyard.core.tool_profile import KeptFile
 from torchyard.errors import StepFailed
 from torchyard.values.tools.contract import (
     STEPS,
@@ -18,7 +17,7 @@ from torchyard.values.tools.contract import (
     plain_path,
     thread_variables,
 )
-from torchyard.values.tools.kernel_table import Columns, kernel_rows
+from torchyard.values.tools.kernel_table import Columns, ask_for_kernels
 from torchyard.values.tools.ranges import range_program, ranged
 
 __all__ = ["TOOL"]
@@ -64,31 +63,15 @@ def collect(found: FoundTool, job: Job) -> Collected:
     said = ranged(job)
     if not report.is_file():
         raise StepFailed("nsys left no report", hint="look at what it printed")
-    rows: tuple[CostRow, ...] = ()
-    notes = said.notes
-    try:
-        done = subprocess.run(
-            [
-                *(found.path, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv"),
-                *("--force-export=true", str(report)),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_STATS_LIMIT_S,
-            check=False,
-        )
-        rows = kernel_rows(done.stdout.splitlines(), _COLUMNS)
-        if done.returncode != 0:
-            notes = (
-                *notes,
-                f"nsys stats ended with {done.returncode}: {done.stderr.strip()[:300]}",
-            )
-        elif not rows:
-            notes = (*notes, "nsys saw no kernel")
-    except (OSError, subprocess.SubprocessError) as error:
-        notes = (*notes, f"nsys stats cannot be run: {error}")
+    rows, notes = ask_for_kernels(
+        (
+            *(found.path, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv"),
+            *("--force-export=true", str(report)),
+        ),
+        _COLUMNS,
+        tool="nsys",
+        limit_s=_STATS_LIMIT_S,
+    )
     return Collected(
         rows=rows,
         row_kind="kernel",
@@ -96,7 +79,7 @@ def collect(found: FoundTool, job: Job) -> Collected:
         recorded_steps=said.recorded_steps,
         state=said.state,
         files=(KeptFile(name=REPORT_FILE, about="timeline: open it in nsys-ui"),),
-        notes=notes,
+        notes=(*said.notes, *notes),
     )
 
 

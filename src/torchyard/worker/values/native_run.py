@@ -4,11 +4,9 @@ Torch's own record of events is on until everything that is asked for was seen; 
 program runs untouched, and its steps are timed. Knows no values.
 """
 
-import json
 import os
 import signal
 import statistics
-import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
@@ -17,6 +15,7 @@ import torch
 from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
 from torchyard.worker.values.program import Ending, Surrounding
+from torchyard.worker.values.result_file import write_result
 
 FORMAT = 1
 MOST_RECORDED_STEPS = 8
@@ -94,7 +93,7 @@ class Native(Surrounding):
         chains = sorted(self._events.chains.items(), key=lambda item: -item[1])
         if len(chains) > _MOST_CHAINS:
             self.notes.append("%d chains of operators are left out" % (len(chains) - _MOST_CHAINS))
-        _write(
+        write_result(
             self._output,
             {
                 "format": FORMAT,
@@ -175,13 +174,3 @@ def _finished_ns() -> int:
 
 def _median(values: List[int]) -> Optional[float]:
     return float(statistics.median(values)) if values else None
-
-
-def _write(path: str, data: Dict[str, Any]) -> None:
-    if path == os.devnull:
-        return
-    folder = os.path.dirname(os.path.abspath(path))
-    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".native-")
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(data, file)
-    os.replace(name, path)

@@ -4,9 +4,7 @@ The result is written again and again while the program runs, so that a program 
 killed leaves what was found up to then.
 """
 
-import json
 import os
-import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
@@ -21,6 +19,7 @@ from torchyard.worker.values.outside import OutsideAccess, libraries_outside
 from torchyard.worker.values.patterns import open_patterns
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.proof import Proofs
+from torchyard.worker.values.result_file import write_result
 from torchyard.worker.values.scan import Scanner, open_scanner
 from torchyard.worker.values.scan_torch import TorchScanner
 from torchyard.worker.values.watch import ValueWatch
@@ -127,6 +126,7 @@ class Session:
             "steps": self.watch.step,
             "seconds": time.monotonic() - self._started_s,
             "counts": self._counts(),
+            "findings_left_out": self.findings.left_out,
             "findings": [finding.as_dict() for finding in self.findings.all()],
             "flow": self.watch.flow.as_dict() if self.options.graph else None,
             "notes": self.notes + (self.proofs.notes() if self.proofs is not None else []),
@@ -137,11 +137,7 @@ class Session:
         self._written_s = time.monotonic()
         if self._output is None or os.getpid() != self._pid:
             return
-        folder = os.path.dirname(os.path.abspath(self._output))
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".values-")
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(self.result(state), file, default=str)
-        os.replace(name, self._output)
+        write_result(self._output, self.result(state))
 
     def _observe(self, seen: Observation) -> None:
         self.findings.looked_at(seen)

@@ -4,10 +4,7 @@ Runs in a process of its own, where nothing is watched. Wall time is the best of
 taken in random order so that a disturbance meets all alike; CPU time stands beside it.
 """
 
-import json
-import os
 import random
-import tempfile
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,6 +13,7 @@ import torch
 from torchyard.worker.values.mending import method_of
 from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.recipes import Made, make_again
+from torchyard.worker.values.result_file import write_result
 
 FORMAT = 1
 METHOD = "best of %d samples of the operator alone, natively, in random order"
@@ -121,8 +119,8 @@ def price_plan(plan: Dict[str, Any]) -> int:
     prices: List[Optional[Dict[str, Any]]] = []
     for recipe in plan["price"]:
         prices.append(price(recipe, plan.get("seconds_each", _SECONDS)))
-        _write(plan["output"], {"format": FORMAT, "prices": prices})
-    _write(plan["output"], {"format": FORMAT, "prices": prices})
+        write_result(plan["output"], {"format": FORMAT, "prices": prices})
+    write_result(plan["output"], {"format": FORMAT, "prices": prices})
     return 0
 
 
@@ -133,11 +131,3 @@ def _by_bytes(share: float) -> str:
 def _tensors(part: Made) -> List[torch.Tensor]:
     values = list(part.args) + list(part.kwargs.values())
     return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-def _write(path: str, data: Dict[str, Any]) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".prices-")
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(data, file)
-    os.replace(name, path)
