@@ -1,0 +1,135 @@
+"""What the store knows of every run and comparison without opening their folders. No I/O.
+
+Entries are rows of the index: enough to list, filter, draw history and choose what to compare.
+Everything else is in the run folders, which are the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from torchyard.core.comparison import Verdict
+
+__all__ = [
+    "METRICS",
+    "ComparisonEntry",
+    "Metric",
+    "RunEntry",
+    "Series",
+    "SeriesPoint",
+    "Wanted",
+]
+
+Metric = Literal["speedup", "time", "compile", "memory"]
+METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+"""What a history can be of: the candidate's speedup over its baseline, which was measured beside it
+and so holds on a noisy machine, or the candidate's own time, cold compile time or peak memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """One run."""
+
+    id: str
+    folder: str
+    study: str = ""
+    state: str = ""
+    started: str = ""
+    """ISO 8601, UTC, ends in Z; sorts by time."""
+    finished: str | None = None
+    machine: str = ""
+    """Short name of the hardware, alike for all runs on it: `results.machine_identity`."""
+    machine_text: str = ""
+    """The same for people: host, processor, GPU."""
+    torch: str = ""
+    """Versions in the run's targets, joined by a comma."""
+    revision: str = ""
+    """What was measured: what the user named, or the commit of the CI job, or torch's own commit."""
+    torchyard: str = ""
+    verdicts: tuple[tuple[Verdict, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    damage: str = ""
+    """Why the folder cannot be read; then little else is known."""
+
+    @property
+    def comparisons(self) -> int:
+        """How many there are."""
+        return sum(count for _, count in self.verdicts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonEntry:
+    """One comparison of one run."""
+
+    run: str
+    started: str
+    """Of its run."""
+    machine: str
+    revision: str
+    workload: str
+    """Its label."""
+    suite: str
+    mode: str
+    device: str
+    baseline: str
+    candidate: str
+    verdict: Verdict
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    launches: int = 0
+    baseline_ns: float | None = None
+    candidate_ns: float | None = None
+    compile_s: float | None = None
+    memory_bytes: int | None = None
+    torch: str = ""
+    """Of the candidate's target."""
+    busy: bool = False
+    """Measured on a busy machine: its number must not be believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which runs or comparisons: what is left empty does not choose. Texts may hold * and ?."""
+
+    run: str = ""
+    study: str = ""
+    workload: str = ""
+    suite: str = ""
+    mode: str = ""
+    device: str = ""
+    baseline: str = ""
+    candidate: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    machine: str = ""
+    revision: str = ""
+    since: str = ""
+    until: str = ""
+    """Moments as in `RunEntry.started`; `since` is included, `until` is not."""
+    limit: int | None = None
+    """Newest first when there are more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The same thing over time: what a history is of."""
+
+    workload: str
+    baseline: str
+    candidate: str
+    machine: str
+    metric: Metric = "speedup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesPoint:
+    """One run's value of a series."""
+
+    run: str
+    started: str
+    revision: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    busy: bool = False
