@@ -13,6 +13,7 @@ __all__ = [
     "FORMAT_VERSION",
     "LAUNCHES_FILE",
     "LOGS_FOLDER",
+    "PROGRESS_FILE",
     "RECORD_FILES",
     "RUN_FILE",
     "SAMPLES_FILE",
@@ -34,3 +35,5 @@ SAMPLES_FILE: Final = "samples.jsonl"
 COMPARISONS_FILE: Final = "comparisons.jsonl"
 RECORD_FILES: Final = (LAUNCHES_FILE, SAMPLES_FILE, COMPARISONS_FILE)
 LOGS_FOLDER: Final = "logs"
+PROGRESS_FILE: Final = "progress.jsonl"
+"""Not of the record files: it is for whoever watches a run, and may be missing or cut short."""

@@ -4,6 +4,7 @@
     launches.jsonl      one line per launch
     samples.jsonl       one line per block, with its workload
     comparisons.jsonl   one line per comparison; a later line for the same one replaces it
+    progress.jsonl      what happens, for whoever watches; written by `progress_file`
     logs/               what the workers printed
 
 What a call has returned from is kept whatever happens next. Knows nothing of how anything is

@@ -20,6 +20,7 @@ from torchyard.machine.run_facts import read_facts
 from torchyard.measure.session import WorkloadSession
 from torchyard.process.markers import sweep_orphans
 from torchyard.results.run_folder import RunWriter
+from torchyard.workflow.kept_progress import KeptProgress
 from torchyard.workflow.quiet_machine import tune_facts
 
 __all__ = ["run_bench"]
@@ -47,6 +48,8 @@ def run_bench(
     sweep_orphans()
     facts = {**read_facts(), **({"tune": tune_facts(tuned)} if tuned is not None else {})}
     writer = RunWriter.create(folder, study=study, command=command, machine=facts)
+    progress = KeptProgress(folder, listener)
+    listener = progress.listen
     rows: list[Comparison] = []
     try:
         for number, workload in enumerate(study.workloads):
@@ -86,6 +89,7 @@ def run_bench(
         writer.finish("failed")
         raise
     finally:
+        progress.close()
         _remove_if_empty(folder / "scratch")
     rows = _adjusted(rows, study.budget.alpha)
     for comparison in rows:
