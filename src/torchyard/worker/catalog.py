@@ -72,9 +72,9 @@ MODELS: List[Entry] = [
     Entry(
         "resnet",
         BOTH,
-        "residual network of 18 layers, half the usual width",
+        "residual network, half the usual width; layers=50,width=64 is a ResNet-50",
         4,
-        {"size": 64, "width": 32, "classes": 1000},
+        {"layers": 18, "size": 64, "width": 32, "classes": 1000},
     ),
     Entry(
         "transformer-encoder",
