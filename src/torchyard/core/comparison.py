@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from torchyard.core.workload import Workload
 
 __all__ = [
+    "BUSY",
     "Accuracy",
     "AccuracyStatus",
     "Comparison",
@@ -25,6 +26,10 @@ __all__ = [
 ]
 
 Scope = Literal["launches", "processes"]
+
+BUSY: Final = "busy machine"
+"""Begins the note of a comparison most of whose pairs were disturbed: it speaks for a busy machine,
+and the run ends with the exit code of a measurement that is not trustworthy."""
 
 
 class Verdict(StrEnum):
@@ -182,3 +187,8 @@ class Comparison:
     """Share of the measuring time that was spent inside timed blocks."""
     guards: GuardSummary = field(default_factory=GuardSummary)
     notes: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it was measured on a busy machine: its number must not be believed."""
+        return any(note.startswith(BUSY) for note in self.notes)

@@ -24,7 +24,8 @@ __all__ = [
 Metric = Literal["speedup", "time", "compile", "memory"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 """What a history can be of: the candidate's speedup over its baseline, which was measured beside it
-and so holds on a noisy machine, or the candidate's own time, cold compile time or peak memory."""
+and so holds on a noisy machine, or the candidate's own time (ns), cold compile time (s) or peak
+memory (bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,12 @@ class ComparisonEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which runs or comparisons: what is left empty does not choose. Texts may hold * and ?."""
+    """Which runs or comparisons: what is left empty does not choose. Texts may hold * and ?.
+
+    Without those a text is meant as a whole, except that `run` may be the beginning of an id,
+    `revision` that of a commit (seven letters or more), and `workload` a label without mode and
+    parameters (`models/gpt`). A run fits a filter of comparisons when one of its comparisons does.
+    """
 
     run: str = ""
     study: str = ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Final
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
+    BUSY,
     AccuracyStatus,
     Comparison,
     Estimate,
@@ -26,10 +26,6 @@ from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
 
 __all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
-
-BUSY: Final = "busy machine"
-"""Begins the note of a comparison most of whose pairs were disturbed: it speaks for a busy machine,
-and the run ends with the exit code of a measurement that is not trustworthy."""
 
 
 @dataclass

@@ -31,7 +31,15 @@ from torchyard.results.owner import is_gone
 from torchyard.results.record_lines import ends_torn, read_records
 from torchyard.results.run_home import latest_run, new_run_folder, replace_run, runs_home
 
-__all__ = ["Run", "latest_run", "new_run_folder", "read_run", "replace_run", "runs_home"]
+__all__ = [
+    "Run",
+    "latest_run",
+    "new_run_folder",
+    "read_info",
+    "read_run",
+    "replace_run",
+    "runs_home",
+]
 
 T = TypeVar("T")
 
@@ -67,7 +75,7 @@ class Run:
 def read_run(folder: Path) -> Run:
     """The run in that folder; samples and launches are read when they are asked for."""
     folder = folder.absolute()
-    info = _read_info(folder)
+    info = read_info(folder)
     state = info.get("state")
     if state not in STATES:
         raise ResultsDamaged(
@@ -87,7 +95,8 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _read_info(folder: Path) -> dict[str, Any]:
+def read_info(folder: Path) -> dict[str, Any]:
+    """Everything in `run.json`, when it is of a format that this version reads."""
     path = folder / RUN_FILE
     try:
         text = path.read_bytes()
