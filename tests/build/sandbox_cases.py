@@ -111,8 +111,15 @@ def wait_until(holds: Callable[[], bool], *, limit_s: float = 20.0) -> bool:
     return True
 
 
-def make_root(folder: Path, programs: Iterable[str] = ("sh", "cat", "ls", "sleep", "env")) -> Path:
-    """A root folder with these programs, this interpreter's libraries, and nothing else."""
+def make_root(
+    folder: Path,
+    programs: Iterable[str] = ("sh", "cat", "ls", "sleep", "env"),
+    modules: str = "_ctypes",
+) -> Path:
+    """A root folder with these programs, this interpreter's libraries, and nothing else.
+
+    `modules` is a glob of the interpreter's own native modules whose libraries are brought, too.
+    """
     for name in ("etc", "tmp", "usr/bin", "bin"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     paths = []
@@ -125,7 +132,7 @@ def make_root(folder: Path, programs: Iterable[str] = ("sh", "cat", "ls", "sleep
     if _is_in_system_folder(PYTHON):
         _copy(Path(PYTHON), folder)
     resolvers = [str(path) for path in Path("/lib").glob("*/libnss_*.so.2")]
-    extensions = [str(path) for path in Path(STANDARD_LIBRARY).glob("lib-dynload/_ctypes.*.so")]
+    extensions = [str(path) for path in Path(STANDARD_LIBRARY).glob(f"lib-dynload/{modules}.*.so")]
     for library in libraries_of([*paths, PYTHON, *resolvers, *extensions]):
         _copy(Path(library), folder)
     for library in resolvers:

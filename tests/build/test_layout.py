@@ -94,3 +94,11 @@ def test_the_home_is_where_the_variable_says(
     assert home.folder == tmp_path
     for place in (home.builds, home.downloads, home.history, home.tools):
         assert place.parent == tmp_path
+
+
+def test_what_a_root_shows(tmp_path: Path) -> None:
+    folder = YardHome(folder=tmp_path / "yard").build("vision")
+    own = str(folder.folder / "root")
+    assert folder.shown_in(own) == (str(tmp_path / "yard"), str(folder.folder))
+    theirs = "/elsewhere/builds/torch/root"
+    assert folder.shown_in(theirs) == (str(tmp_path / "yard"), "/elsewhere/builds/torch")

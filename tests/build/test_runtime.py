@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from plans import PATH, plan_of, shell, step
+from sandbox_cases import make_root, needs_mounts
 
 from torchyard.build.layout import BuildFolder
 from torchyard.build.runtime import runtime_variables, write_runtime_files
@@ -105,6 +108,26 @@ def test_in_a_root_the_interpreter_enters_it(tmp_path: Path) -> None:
         ["sh", "-c", ". ./activate"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert f"this build runs inside {tmp_path}/root" in done.stderr
+
+
+@needs_mounts
+def test_in_a_root_a_home_below_a_system_folder_is_seen() -> None:
+    """/var is the root's own, and the home may be there."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="torchyard-test-") as home:
+        base, own = (Path(home, "builds", name) for name in ("torch", "vision"))
+        root = make_root(base / "root")
+        shutil.copy2(shutil.which("cat") or "/bin/cat", own.parent / "cat")
+        own.mkdir()
+        script = made(plan_with(own, python=str(own.parent / "cat"), root=str(root)))
+        for folder in (base, own):
+            (folder / "seen").write_text(f"{folder.name}\n")
+        done = subprocess.run(
+            [str(script), str(base / "seen"), str(own / "seen")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.stdout, done.stderr) == ("torch\nvision\n", "")
 
 
 def test_written_again_it_is_replaced(tmp_path: Path) -> None:

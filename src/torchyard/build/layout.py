@@ -78,6 +78,15 @@ class BuildFolder:
 
     folder: Path
 
+    def shown_in(self, root: str) -> tuple[str, ...]:
+        """What commands in a root folder must see although it may lie in a system folder (/var).
+
+        The home, because fetched sources are there, and the build that the root belongs to: a
+        build over a base runs in the root of that base.
+        """
+        owner = Path(root).parent
+        return tuple(dict.fromkeys((str(self.folder.parent.parent), str(owner))))
+
     @property
     def prefix(self) -> Path:
         """Where libraries and programs are installed."""

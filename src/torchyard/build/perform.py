@@ -171,7 +171,7 @@ class StepPerformer:
         return Sandbox(
             root=self.step.root if command.inside_root else "",
             network=self.step.network,
-            writable=(str(self.folder.folder),),
+            writable=self.folder.shown_in(self.step.root),
             wanted_file="" if self.step.network else str(self.wanted_file),
         )
 

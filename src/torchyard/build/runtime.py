@@ -60,7 +60,9 @@ def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
     script.parent.mkdir(parents=True, exist_ok=True)
     variables = runtime_variables(plan)
     if step.root:
-        text = root_python_script(root=step.root, python=python, variables=variables)
+        text = root_python_script(
+            root=step.root, python=python, variables=variables, shown=folder.shown_in(step.root)
+        )
     else:
         lines = ["#!/bin/sh", f"# The interpreter of the build {plan.name}."]
         lines += [

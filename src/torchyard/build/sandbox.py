@@ -182,14 +182,17 @@ def wanted_names(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for line in text.split("\n") if line))
 
 
-def root_python_script(*, root: str, python: str, variables: Mapping[str, str]) -> str:
+def root_python_script(
+    *, root: str, python: str, variables: Mapping[str, str], shown: Sequence[str] = ()
+) -> str:
     """A shell script that is, for whoever starts it, the interpreter `python` of the root folder.
 
     The process becomes that interpreter: number, parent, open files, signals and exit code are its
     own, so that it can be the interpreter of a measuring target. `variables` win over inherited
-    ones.
+    ones; `shown` are folders that it needs although they may lie in system folders.
     """
-    start = shlex.join([*_start(), "--become", "--root", root, "--show", _PACKAGE])
+    shows = [word for folder in (_PACKAGE, *shown) for word in ("--show", folder)]
+    start = shlex.join([*_start(), "--become", "--root", root, *shows])
     settings = shlex.join(
         [part for pair in variables.items() for part in ("--set", "=".join(pair))]
     )

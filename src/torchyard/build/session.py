@@ -209,7 +209,8 @@ class BuildSession:
             # not pass: a changed header could be answered with an old object.
             return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
         variables = {**passed_through(self.environ), **dict(step.variables)}
-        sandbox = Sandbox(root=step.root, network=False, writable=(self.plan.folder,))
+        shown = self.folder.shown_in(step.root)
+        sandbox = Sandbox(root=step.root, network=False, writable=shown)
         argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
         before = tuple(argv[:-1])
         decision = choose_cache(

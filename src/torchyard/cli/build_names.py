@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from torchyard.build import BUILD_PREFIX
 
-__all__ = ["BUILD_PREFIX", "with_build_folder"]
-
-BUILD_PREFIX: Final = "build:"
+__all__ = ["with_build_folder"]
 
 
 def with_build_folder(text: str) -> str:

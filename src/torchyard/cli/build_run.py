@@ -24,6 +24,7 @@ Examples:
   torchyard build pytorch --variant trimmed --version 2.6.0
   torchyard build pytorch --set USE_CUDA=0 --set environment.use=conda
   torchyard build torchvision --base .venv
+  torchyard build torchvision --version 0.21.0 --base build:pytorch-2.6.0-trimmed
   torchyard build arm-stack --set pytorch/version=2.5.0 --keep-going
   torchyard build arm-stack --plan --format dockerfile > Dockerfile
 
@@ -51,14 +52,21 @@ def build_request(
             value = str(Path(str(value)).expanduser().absolute())
         found.setdefault(component, {})[key] = value
     if base:
-        from torchyard.config.interpreters import find_python
-
-        python = find_python(base, folder=Path.cwd(), where="--base")
-        found.setdefault("", {})["environment.base"] = python
+        found.setdefault("", {})["environment.base"] = _base(base)
     if "/" in recipe or recipe.endswith(".toml"):
         # A later `rebuild` may be started in another folder.
         recipe = str(Path(recipe).expanduser().absolute())
     return BuildRequest(recipe=recipe, variant=variant, version=version, settings=found)
+
+
+def _base(text: str) -> str:
+    """`build:NAME` as it is: the build may be made anew before a later `rebuild`."""
+    from torchyard.build import BUILD_PREFIX
+    from torchyard.config.interpreters import find_python
+
+    if text.startswith(BUILD_PREFIX):
+        return text
+    return find_python(text, folder=Path.cwd(), where="--base")
 
 
 @click.command(cls=SectionedCommand, help=_HELP)
@@ -75,8 +83,8 @@ def build_request(
 @_what(
     "--base",
     default="",
-    metavar="PYTHON",
-    help="Build against the torch of this interpreter or virtual environment.",
+    metavar="PYTHON|build:NAME",
+    help="Build against the torch of this interpreter, virtual environment or build.",
 )
 @_what("--name", default="", help="Name of the build and of its target.")
 @_what("--locked", default="", metavar="FILE", help="Build the very sources of a lock file.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
 from torchyard.build.doctor import can_build, examine
+from torchyard.build.environments.base import named_base
 from torchyard.build.job_plan import parse_jobs, with_jobs
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.lock import Lock, apply_lock, read_lock
@@ -87,7 +88,7 @@ class BuildOutcome:
 def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     """Resolve recipes, apply the lock, make the plan, choose the jobs; changes nothing."""
     home = YardHome.default()
-    resolved = resolve(request)
+    resolved = _with_named_base(resolve(request), home)
     lock = read_lock(Path(choices.lock_file)) if choices.lock_file else None
     if lock is not None:
         resolved = apply_lock(resolved, lock)
@@ -96,6 +97,14 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     return PlannedBuild(
         request=request, resolved=resolved, home=home, plan=plan, jobs=jobs, lock=lock
     )
+
+
+def _with_named_base(build: ResolvedBuild, home: YardHome) -> ResolvedBuild:
+    """`build:NAME` as the path of that build's interpreter, for the plan and for the doctor."""
+    recipe = build.recipe
+    base = named_base(recipe.environment.base, home)
+    environment = replace(recipe.environment, base=base)
+    return replace(build, recipe=replace(recipe, environment=environment))
 
 
 def run_build(

@@ -111,6 +111,13 @@ def test_environment_of_a_stack(machine: FakeMachine) -> None:
     assert whats(machine.plan(recipe, root="/some/root")) == []
     conda = EnvironmentTable(use="conda", conda=CondaTable(packages=("cmake=3.26",)))
     assert whats(machine.plan(recipe), conda) == ["cmake 3.26 does not fit pytorch 2.8"]
+    # A virtual environment over a base in a root: the root itself says which Debian it is.
+    (machine.folder / "old/etc").mkdir(parents=True)
+    (machine.folder / "old/etc/os-release").write_text('NAME=x\nVERSION_CODENAME="bookworm"\n')
+    venv = EnvironmentTable(use="venv", base="/yard/builds/torch/bin/python")
+    old = machine.plan(recipe, root=str(machine.folder / "old"))
+    assert whats(old, venv) == ["cmake 3.25.1 does not fit pytorch 2.8"]
+    assert whats(machine.plan(recipe, root="/some/root"), venv) == []
 
 
 def test_versions_are_remembered(machine: FakeMachine, tmp_path: Path) -> None:

@@ -87,11 +87,16 @@ class Patient:
         A plan does not say it. That its steps run in a root folder can be seen; apart from that the
         last recipe's is taken, because companions come last and share it.
         """
-        if self.given_environment is not None or not self.recipes:
-            return self.given_environment
-        own = self.recipes[-1].environment
-        rooted = self.plan is not None and any(step.root for step in self.plan.steps)
-        return replace(own, use="debian-root") if rooted else own
+        if self.given_environment is None and not self.recipes:
+            return None
+        own = self.given_environment or self.recipes[-1].environment
+        steps = self.plan.steps if self.plan is not None else ()
+        root = next((step.root for step in steps if step.root), "")
+        if not root or own.use == "debian-root":
+            return own
+        # A virtual environment over a base that lives in a root: the tools are the root's.
+        suite = _suite_of(Path(root)) or own.debian_root.suite
+        return replace(own, use="debian-root", debian_root=replace(own.debian_root, suite=suite))
 
     @property
     def environment_kind(self) -> str:
@@ -233,3 +238,13 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "ON" if value else "OFF"
     return str(value)
+
+
+def _suite_of(root: Path) -> str:
+    """Code name of the Debian in a root folder; empty where it does not say."""
+    try:
+        lines = (root / "etc/os-release").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    return values.get("VERSION_CODENAME", "").strip("\"'")

@@ -11,6 +11,7 @@ import re
 from importlib import resources
 from typing import Final
 
+from torchyard.build.environments.base import root_of_base
 from torchyard.build.environments.base_variables import base_variables
 from torchyard.build.environments.contract import COMPONENT, EnvironmentPlan, EnvironmentRequest
 from torchyard.build.environments.programs import find_program
@@ -20,6 +21,7 @@ from torchyard.build.environments.python_packages import (
     pip_installer,
     python_variables,
 )
+from torchyard.build.environments.root_names import names_command
 from torchyard.build.environments.search_order import ordered_variables
 from torchyard.core.build_plan import Command, Step, Variables, WriteFile
 from torchyard.core.recipe import DebianRootTable, EnvironmentKind
@@ -59,6 +61,7 @@ class DebianRoot:
         """Make the root, install Debian's packages in it, then Python's."""
         table = request.table.debian_root
         _check(table, request.where)
+        _check_base(request)
         root = str(request.folder / "root")
         environment = str(request.folder / "env")
         python = f"{environment}/bin/python"
@@ -78,9 +81,7 @@ class DebianRoot:
                 _root_step(table, request, root, base),
                 _debian_packages_step(table, request, root, base),
                 _python_step(request, root, environment, base),
-                *packages_steps(
-                    request, installer, variables, root=root, before=(_names_command(root),)
-                ),
+                *packages_steps(request, installer, variables, root=root),
             ),
             variables=variables,
             installer=installer,
@@ -122,7 +123,7 @@ def _debian_packages_step(
     packages = tuple(sorted({*TOOL_PACKAGES, *python, *table.packages}))
     stamp = "/var/lib/torchyard/debian-packages"
     actions = [
-        _names_command(root),
+        names_command(root),
         Command(argv=("dpkg", "--configure", "-a")),
         Command(argv=("apt-get", "update")),
         Command(argv=(*_APT, "--fix-broken", "install")),
@@ -175,17 +176,6 @@ def _python_step(request: EnvironmentRequest, root: str, environment: str, base:
     )
 
 
-def _names_command(root: str) -> Command:
-    """This machine may have moved to another network since the root was made.
-
-    A link there would lead out of the root, so it is replaced and not followed.
-    """
-    return Command(
-        argv=("cp", "-L", "--remove-destination", "/etc/resolv.conf", f"{root}/etc/resolv.conf"),
-        inside_root=False,
-    )
-
-
 def _check(table: DebianRootTable, where: str) -> None:
     if not _SUITE.fullmatch(table.suite):
         raise UsageError(
@@ -202,6 +192,18 @@ def _check(table: DebianRootTable, where: str) -> None:
                     f"{where}.debian-root.{key}: {name!r} is no name of a Debian package",
                     hint="give names such as libopenblas-dev, or libopenblas-dev=0.3.29-1",
                 )
+
+
+def _check_base(request: EnvironmentRequest) -> None:
+    """A base is asked inside the root, where one that has a root of its own does not start."""
+    named = request.table.base
+    root = root_of_base(named) if named else ""
+    if root:
+        raise UsageError(
+            f"{request.where}.base: {named} lives in a root folder of its own, {root}",
+            why="it does not start in another one",
+            hint="--set environment.use=venv builds in the root of the base",
+        )
 
 
 def _missing(table: DebianRootTable, request: EnvironmentRequest) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Final
 
 from torchyard.build.environments.contract import COMPONENT, EnvironmentRequest
+from torchyard.build.environments.root_names import names_command
 from torchyard.core.build_plan import Action, Command, Step, Variables, WriteFile
 
 __all__ = [
@@ -39,12 +40,12 @@ def packages_steps(
     variables: Variables,
     *,
     root: str = "",
-    before: tuple[Action, ...] = (),
 ) -> tuple[Step, ...]:
     """The step that installs the wanted packages; none where nothing is wanted."""
     packages = wanted_packages(request)
     if not packages:
         return ()
+    before = (names_command(root),) if root else ()
     return (
         Step(
             name=f"{COMPONENT}/packages",
@@ -69,9 +70,14 @@ def python_variables(request: EnvironmentRequest, environment: str) -> Variables
     )
 
 
-def layer_actions(request: EnvironmentRequest, python: str) -> tuple[Action, ...]:
-    """Let the environment see the packages of its base, behind its own."""
-    base = request.table.base
+def layer_actions(
+    request: EnvironmentRequest, python: str, *, base: str = ""
+) -> tuple[Action, ...]:
+    """Let the environment see the packages of its base, behind its own.
+
+    `base` is the interpreter as the step starts it, where that is not what the recipe names.
+    """
+    base = base or request.table.base
     if not base:
         return ()
     program = str(request.folder / _LAYER_PROGRAM)
