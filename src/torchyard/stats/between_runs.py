@@ -1,0 +1,156 @@
+"""Two runs that measured beside the same baseline: the ratio of their speedups, with an interval.
+
+Inside a run the speedup is paired, so the machine's speed on that day cancels. The difference of two
+log speedups is then a Welch comparison over launches, with two additions. A run that may stop early
+has an interval wider than Student's; its standard error is widened by as much, so that what the looks
+cost is not lost here. And the same code can have another speedup in another session (other physical
+memory, other temperature), which no number of launches inside two sessions can show; so a spread
+between sessions is added: an allowance, or what several sessions of one side show when that is more.
+
+Knows effects on the log scale; nothing of runs, workloads or machines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.student import student_cdf, two_sided_critical, two_sided_p
+from torchyard.stats.verdicts import verdict_of
+
+__all__ = [
+    "SESSION_SD",
+    "Effect",
+    "beyond_p",
+    "difference",
+    "effect_of",
+    "interval_of",
+    "mean_effect",
+    "p_of",
+    "ratio_verdict",
+]
+
+SESSION_SD: Final = 0.005
+"""The allowance: two sessions of the same code are taken to differ in their log speedup with this
+standard deviation each. docs/explanation/statistics.md says what it is based on."""
+
+_ENDLESS: Final = 1e9
+"""Degrees of freedom of a spread that is assumed, not estimated."""
+_WIDEST: Final = 20.0
+"""A log interval wider than this (a factor of 10^8 each way) is no interval worth writing down."""
+_FEWEST: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A log ratio with its standard error and the degrees of freedom of that error."""
+
+    log: float
+    error: float
+    degrees: float
+
+
+def effect_of(estimate: Estimate) -> Effect | None:
+    """The log speedup of one run; None when it does not speak for fresh processes.
+
+    The error is the half-width of the interval over Student's quantile: exactly the standard error
+    over launches after a single look, and more where the looks made the interval wider.
+    """
+    interval = estimate.interval
+    if interval is None or estimate.scope != "launches" or estimate.launches < _FEWEST:
+        return None
+    if not 0.0 < interval.low <= interval.high < math.inf:
+        return None
+    degrees = estimate.launches - 1.0
+    quantile = two_sided_critical(1.0 - interval.confidence, degrees)
+    error = math.log(interval.high / interval.low) / (2.0 * quantile)
+    return Effect(log=math.log(estimate.speedup), error=max(error, SD_FLOOR), degrees=degrees)
+
+
+def difference(
+    one: Sequence[Effect], other: Sequence[Effect], *, session_sd: float = SESSION_SD
+) -> Effect:
+    """The log ratio of the other side's speedup to the first one's; each side has its sessions."""
+    if not one or not other:
+        raise ValueError("both sides need a session")
+    between, degrees = _between_sessions((one, other), session_sd)
+    parts = [(between**2 / len(side), degrees) for side in (one, other)]
+    for side in (one, other):
+        parts += [((effect.error / len(side)) ** 2, effect.degrees) for effect in side]
+    return _joined(_mean(other) - _mean(one), parts)
+
+
+def mean_effect(effects: Sequence[Effect], *, session_sd: float = 0.0) -> Effect:
+    """The mean over workloads; what sessions differ by is shared by them and does not average out.
+
+    `session_sd` is the part of every effect's error that comes from sessions, both sides together.
+    """
+    if not effects:
+        raise ValueError("nothing to average")
+    shared = session_sd**2
+    own = [
+        (max(0.0, effect.error**2 - shared) / len(effects) ** 2, effect.degrees)
+        for effect in effects
+    ]
+    return _joined(_mean(effects), [*own, (shared, _ENDLESS)])
+
+
+def interval_of(effect: Effect, confidence: float) -> Interval | None:
+    """Of the ratio; None when it is too wide to be worth a word."""
+    width = two_sided_critical(1.0 - confidence, effect.degrees) * effect.error
+    if not width <= _WIDEST:
+        return None
+    return Interval(
+        low=math.exp(effect.log - width), high=math.exp(effect.log + width), confidence=confidence
+    )
+
+
+def p_of(effect: Effect) -> float:
+    """Two-sided, of no difference."""
+    return two_sided_p(effect.log / effect.error, effect.degrees)
+
+
+def beyond_p(effect: Effect, limit: float) -> float:
+    """One-sided p-value of "the log ratio is at most `limit`": small when it is surely beyond."""
+    return student_cdf((limit - effect.log) / effect.error, effect.degrees)
+
+
+def ratio_verdict(effect: Effect, *, confidence: float, margin: float) -> Verdict:
+    """What the interval says of the other side."""
+    width = two_sided_critical(1.0 - confidence, effect.degrees) * effect.error
+    return verdict_of(effect.log - width, effect.log + width, margin)
+
+
+def _between_sessions(sides: Sequence[Sequence[Effect]], allowance: float) -> tuple[float, float]:
+    """The spread between sessions and its degrees of freedom.
+
+    What sessions of one side differ by, less what their launches explain (as in the method of
+    moments of DerSimonian & Laird 1986); but never less than the allowance, because from few
+    sessions that difference is often zero by chance.
+    """
+    squares = degrees = inside = 0.0
+    for side in sides:
+        if len(side) > 1:
+            mean = _mean(side)
+            squares += math.fsum((effect.log - mean) ** 2 for effect in side)
+            degrees += len(side) - 1.0
+            inside += (len(side) - 1.0) * math.fsum(e.error**2 for e in side) / len(side)
+    seen = math.sqrt(max(0.0, squares - inside) / degrees) if degrees else 0.0
+    return (seen, degrees) if seen > allowance else (allowance, _ENDLESS)
+
+
+def _mean(effects: Sequence[Effect]) -> float:
+    return math.fsum(effect.log for effect in effects) / len(effects)
+
+
+def _joined(log: float, parts: Sequence[tuple[float, float]]) -> Effect:
+    """Variances add up; degrees of freedom by Welch and Satterthwaite."""
+    total = math.fsum(variance for variance, _ in parts)
+    if total <= 0.0:
+        return Effect(log=log, error=SD_FLOOR, degrees=_ENDLESS)
+    bottom = math.fsum(variance**2 / degrees for variance, degrees in parts)
+    return Effect(log=log, error=math.sqrt(total), degrees=total**2 / bottom)

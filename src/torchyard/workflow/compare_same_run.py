@@ -1,0 +1,132 @@
+"""Two variants of one run as rows: paired again from the blocks where they were kept.
+
+Knows which variants failed or were wrong and says so instead of a number.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torchyard.core.comparison import Comparison, Estimate, Verdict
+from torchyard.core.cross_comparison import CrossRow, SideState, Unpaired
+from torchyard.results.run_reader import Run
+from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
+from torchyard.workflow.compare_interleaved import RunBlocks, pair_variants, read_blocks
+from torchyard.workflow.compare_numbers import is_busy, numbers_of, state_of
+from torchyard.workflow.compare_rules import Rules
+
+__all__ = ["same_run_rows"]
+
+
+def same_run_rows(
+    run: Run, pair: tuple[str, str], rules: Rules
+) -> tuple[list[CrossRow], list[Unpaired]]:
+    """A row for every workload in which both variants have numbers, and the rest."""
+    rows: list[CrossRow] = []
+    unpaired: list[Unpaired] = []
+    blocks: RunBlocks | None = None
+    for label in dict.fromkeys(row.workload.label for row in run.comparisons):
+        own = [row for row in run.comparisons if row.workload.label == label]
+        states = (_state(own, run, pair[0]), _state(own, run, pair[1]))
+        if states != ("measured", "measured"):
+            unpaired.append(_unpaired(label, pair, states, own))
+            continue
+        recorded = _recorded(own, pair)
+        if recorded is not None:
+            found, busy = recorded
+        else:
+            blocks = read_blocks(run) if blocks is None else blocks
+            paired, found = pair_variants(run, label, *pair, blocks)
+            busy = paired.busy
+        rows.append(_row(run, label, pair, own, found, busy=busy, rules=rules))
+    return rows, unpaired
+
+
+def _recorded(own: list[Comparison], pair: tuple[str, str]) -> tuple[Estimate, bool] | None:
+    """What the run itself found, when one of the two is its baseline."""
+    for row in own:
+        if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
+            return row.estimate, is_busy(row)
+    return None
+
+
+def _row(
+    run: Run,
+    label: str,
+    pair: tuple[str, str],
+    own: list[Comparison],
+    found: Estimate,
+    *,
+    busy: bool,
+    rules: Rules,
+) -> CrossRow:
+    sides = [numbers_of([(run, _row_with(own, name))], name) for name in pair]
+    flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
+    effect = effect_of(found)
+    if effect is not None and flipped:
+        effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
+    reasons = [] if flipped else [text for text in found.reasons if "interval" not in text]
+    if busy:
+        reasons.insert(0, "measured on a busy machine")
+    if effect is None or busy:
+        ratio = found.speedup if found.launches else None
+        if effect is None and not reasons:
+            reasons.append("too little data for an interval")
+        return CrossRow(
+            workload=label,
+            one=sides[0],
+            other=sides[1],
+            support="not supported",
+            basis="pairs",
+            ratio=1.0 / ratio if ratio and flipped else ratio,
+            interval=interval_of(effect, rules.confidence) if effect is not None else None,
+            reasons=tuple(reasons),
+        )
+    return CrossRow(
+        workload=label,
+        one=sides[0],
+        other=sides[1],
+        support="interleaved",
+        basis="pairs",
+        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        ratio=math.exp(effect.log),
+        interval=interval_of(effect, rules.confidence),
+        p_value=p_of(effect),
+        log_error=effect.error,
+        degrees=effect.degrees,
+        reasons=tuple(reasons),
+    )
+
+
+def _row_with(own: list[Comparison], name: str) -> Comparison:
+    """The variant's own comparison; for the baseline, any that has a number of it."""
+    judged = [row for row in own if row.candidate == name]
+    sound = [row for row in own if state_of(row) == "measured"]
+    return (judged or sound or own)[0]
+
+
+def _state(own: list[Comparison], run: Run, name: str) -> SideState:
+    if name == run.study.baseline.name:
+        states = [state_of(row) for row in own]
+        sound = any(state in {"measured", "wrong"} for state in states)
+        return "measured" if sound else "failed"
+    found = [state_of(row) for row in own if row.candidate == name]
+    return found[0] if found else "absent"
+
+
+def _unpaired(
+    label: str, pair: tuple[str, str], states: tuple[SideState, SideState], own: list[Comparison]
+) -> Unpaired:
+    texts = []
+    for name, state in zip(pair, states, strict=True):
+        if state == "measured":
+            continue
+        rows = [row for row in own if row.candidate == name]
+        failure = rows[0].failure if rows else None
+        detail = f": {failure.kind} ({failure.message})" if failure is not None else ""
+        if rows and rows[0].verdict is Verdict.WRONG and rows[0].accuracy is not None:
+            detail = f": {rows[0].accuracy.detail}"
+        texts.append(f"{name} {state}{detail}")
+    return Unpaired(
+        workload=label, variants=pair, one=states[0], other=states[1], why="; ".join(texts)
+    )

@@ -1,0 +1,210 @@
+"""Two runs, or a run and the runs of a baseline, as rows: compared by their speedups where that holds.
+
+A speedup is paired inside its run. Two of them can be compared when both were measured beside the
+same thing, on the same machine with the same settings; each thing that stands against it becomes a
+reason. Several sessions of a side are used as far as they can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torchyard.core.comparison import Comparison
+from torchyard.core.cross_comparison import (
+    CrossRow,
+    FactDifference,
+    SideNumbers,
+    SideState,
+    Unpaired,
+)
+from torchyard.results.run_reader import Run
+from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
+from torchyard.workflow.compare_facts import baseline_facts, condition_facts, differing
+from torchyard.workflow.compare_numbers import numbers_of, row_obstacles, state_of
+from torchyard.workflow.compare_rules import Rules
+from torchyard.workflow.compare_sides import Side
+
+__all__ = ["two_run_rows", "unmatched_rows"]
+
+Measured = list[tuple[Run, Comparison]]
+
+
+def two_run_rows(
+    one: Side, other: Side, pair: tuple[str, str], rules: Rules
+) -> tuple[list[CrossRow], list[Unpaired]]:
+    rows: list[CrossRow] = []
+    unpaired: list[Unpaired] = []
+    sides = [_by_label(one, pair[0]), _by_label(other, pair[1])]
+    for label in dict.fromkeys([*sides[0], *sides[1]]):
+        found = [side.get(label, []) for side in sides]
+        states = (_state(found[0]), _state(found[1]))
+        if states == ("measured", "measured"):
+            sound = [[item for item in side if state_of(item[1]) == "measured"] for side in found]
+            rows.append(_row(label, pair, (sound[0], sound[1]), rules))
+        else:
+            why = "; ".join(
+                _why(side, item) for side, item in zip((one, other), found, strict=True)
+            )
+            unpaired.append(
+                Unpaired(
+                    workload=label,
+                    variants=pair,
+                    one=states[0],
+                    other=states[1],
+                    why=why.strip("; "),
+                )
+            )
+    return rows, unpaired
+
+
+def _row(
+    label: str, pair: tuple[str, str], found: tuple[Measured, Measured], rules: Rules
+) -> CrossRow:
+    numbers = (numbers_of(found[0], pair[0]), numbers_of(found[1], pair[1]))
+    lone = [number.variant for number in numbers if not number.baseline]
+    if lone:
+        return _unsupported(
+            label, numbers, [f"not interleaved: {lone[0]} is the baseline of its run"]
+        )
+    kept, reasons = _comparable(found)
+    effects = tuple(
+        [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
+        for side in kept
+    )
+    if not all(effects):
+        return _unsupported(label, numbers, reasons)
+    effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
+    numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
+    return CrossRow(
+        workload=label,
+        one=numbers[0],
+        other=numbers[1],
+        support="common baseline",
+        basis="speedups",
+        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        ratio=math.exp(effect.log),
+        interval=interval_of(effect, rules.confidence),
+        p_value=p_of(effect),
+        log_error=effect.error,
+        degrees=effect.degrees,
+        reasons=tuple(reasons),
+    )
+
+
+def _unsupported(
+    label: str, numbers: tuple[SideNumbers, SideNumbers], reasons: Sequence[str]
+) -> CrossRow:
+    one, other = numbers
+    ratio = one.time_ns / other.time_ns if one.time_ns and other.time_ns else None
+    return CrossRow(
+        workload=label,
+        one=one,
+        other=other,
+        support="not supported",
+        basis="times",
+        ratio=ratio,
+        reasons=tuple(reasons),
+    )
+
+
+def _comparable(found: tuple[Measured, Measured]) -> tuple[tuple[Measured, Measured], list[str]]:
+    """The sessions of both sides that can be compared, and why others cannot.
+
+    The newest session of the other side is what the first side's sessions have to match.
+    """
+    reasons: list[str] = []
+    kept: tuple[Measured, Measured] = ([], [])
+    for side, into in zip(found, kept, strict=True):
+        for run, row in side:
+            obstacles = row_obstacles(row)
+            if obstacles:
+                reasons += [f"{run.id}: {text}" for text in obstacles]
+            else:
+                into.append((run, row))
+    if not kept[1]:
+        return kept, list(dict.fromkeys(reasons))
+    reference = kept[1][-1]
+    alike: tuple[Measured, Measured] = ([], [])
+    for side, into in zip(kept, alike, strict=True):
+        for run, row in side:
+            blocking = _blocking((run, row), reference)
+            if blocking:
+                reasons.append(_said(blocking))
+            else:
+                into.append((run, row))
+    return alike, list(dict.fromkeys(reasons))
+
+
+def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
+    """Facts that must be alike and are not; a machine that nobody knows is like no other."""
+    return differing(condition_facts(one[0]), condition_facts(other[0]), blocks=True) + differing(
+        baseline_facts(one[0], one[1].baseline),
+        baseline_facts(other[0], other[1].baseline),
+        blocks=True,
+    )
+
+
+def _said(blocking: Sequence[FactDifference]) -> str:
+    first = blocking[0]
+    if first.name == "machine" and first.one == first.other:
+        return "the machine is not known"
+    if first.name == "machine":
+        return f"other machine: {first.one} and {first.other}"
+    names = ", ".join(fact.name for fact in blocking[:4])
+    more = f" and {len(blocking) - 4} more" if len(blocking) > 4 else ""  # noqa: PLR2004
+    common = any(fact.name.startswith("baseline") for fact in blocking)
+    return f"{'no common baseline' if common else 'other conditions'}: {names}{more} differ"
+
+
+def _by_label(side: Side, variant: str) -> dict[str, Measured]:
+    """Workload -> each run's comparison of that variant; of a run's baseline, any one it is in."""
+    found: dict[str, dict[str, tuple[Run, Comparison]]] = {}
+    for run in side.runs:
+        judged = [row for row in run.comparisons if row.candidate == variant]
+        for row in judged or [row for row in run.comparisons if row.baseline == variant]:
+            found.setdefault(row.workload.label, {}).setdefault(run.id, (run, row))
+    return {label: list(runs.values()) for label, runs in found.items()}
+
+
+def _state(found: Measured) -> SideState:
+    """The best of the sessions: one sound number is a number."""
+    states: list[SideState] = [state_of(row) for _, row in found]
+    order: tuple[SideState, ...] = ("measured", "wrong", "no number", "failed")
+    return next((state for state in order if state in states), "absent")
+
+
+def _why(side: Side, found: Measured) -> str:
+    state = _state(found)
+    if state == "measured":
+        return ""
+    if state == "absent":
+        return f"not in {side.text}"
+    row = found[-1][1]
+    if state == "failed" and row.failure is not None:
+        return f"failed in {side.text}: {row.failure.kind} ({row.failure.message})"
+    if state == "wrong":
+        detail = row.accuracy.detail if row.accuracy is not None else ""
+        return f"wrong results in {side.text}" + (f": {detail}" if detail else "")
+    return f"{state} in {side.text}"
+
+
+def unmatched_rows(
+    one: Side, other: Side, matched: Sequence[tuple[str, str]]
+) -> Iterator[Unpaired]:
+    """Candidates that the other side does not have at all."""
+    for place, side in enumerate((one, other)):
+        if side.variant is not None:
+            continue
+        taken = {pair[place] for pair in matched}
+        for name in (name for name in side.candidates if name not in taken):
+            for label, found in _by_label(side, name).items():
+                state = _state(found)
+                away = (other, one)[place].text
+                yield Unpaired(
+                    workload=label,
+                    variants=(name, "") if place == 0 else ("", name),
+                    one=state if place == 0 else "absent",
+                    other="absent" if place == 0 else state,
+                    why=f"the variant {name} is not in {away}",
+                )
