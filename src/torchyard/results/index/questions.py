@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,10 +170,16 @@ def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
         torch=row[7],
         revision=row[8],
         torchyard=row[9],
-        verdicts=tuple((Verdict(name), count) for name, count in json.loads(row[10])),
-        notes=tuple(json.loads(row[11])),
+        verdicts=_verdicts(row[10]),
+        notes=() if row[11] == "[]" else tuple(json.loads(row[11])),
         damage=row[12],
     )
+
+
+@lru_cache(maxsize=4096)
+def _verdicts(text: str) -> tuple[tuple[Verdict, int], ...]:
+    """Counts of a run; the same texts come again and again."""
+    return tuple((Verdict(name), count) for name, count in json.loads(text))
 
 
 def _comparison_of_row(row: Sequence[Any]) -> ComparisonEntry:

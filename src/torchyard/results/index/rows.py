@@ -33,7 +33,8 @@ def metric_bit(metric: Metric) -> int:
 
 def verdict_bits(verdicts: Iterable[str]) -> int:
     """The bits of the verdicts."""
-    return sum(1 << place for verdict, place in _PLACES.items() if verdict in set(verdicts))
+    wanted = set(verdicts)
+    return sum(1 << place for verdict, place in _PLACES.items() if verdict in wanted)
 
 
 def delete_runs(cursor: sqlite3.Cursor, ids: Iterable[str]) -> int:
