@@ -1,0 +1,106 @@
+"""Who may look at the dashboard. Decides from texts alone: no server, no I/O but reading a token.
+
+On a loopback address everybody on this machine may look, so what has to be kept out is a page of
+somebody else in this machine's browser: it can make its own name point here (DNS rebinding), but
+then its requests still carry that name as their host. Everywhere else a token is needed, and where
+there is a token its cookie belongs to one host, so that no name has to be checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchyard.errors import UsageError
+
+__all__ = ["SHORTEST_TOKEN", "Access", "is_loopback", "new_token", "read_token"]
+
+SHORTEST_TOKEN: Final = 16
+_LONGEST_TOKEN: Final = 512
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_PORT: Final = re.compile(r":[0-9]{1,5}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What a request must show."""
+
+    token: str | None = None
+    """None lets everybody in who names a loopback host."""
+    cookie_name: str = "torchyard"
+
+    @property
+    def cookie_value(self) -> str:
+        """What the browser keeps: made from the token, which cannot be made from it."""
+        key = (self.token or "").encode()
+        return hmac.new(key, b"torchyard dashboard cookie", hashlib.sha256).hexdigest()
+
+    def knows_host(self, host: str) -> bool:
+        """Whether a request may name this host."""
+        return self.token is not None or is_loopback(_PORT.sub("", host.strip()))
+
+    def admits(self, *, bearer: str, cookies: Mapping[str, str]) -> bool:
+        """Whether a request with this `Authorization` header and these cookies may come in."""
+        if self.token is None:
+            return True
+        scheme, _, given = bearer.partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+            return True
+        return _same(cookies.get(self.cookie_name, ""), self.cookie_value)
+
+    def is_token(self, text: str) -> bool:
+        """Whether the text is the token; takes as long for every wrong one."""
+        return self.token is not None and _same(text, self.token)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name or address stays on this machine."""
+    name = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """256 bits that nobody guesses."""
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file of the user's: one line."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_TOKEN + 2).decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise _bad_token(path, "it is not text") from error
+    except OSError as error:
+        raise _bad_token(path, str(error.strerror or error)) from error
+    if not _TOKEN.fullmatch(text):
+        raise _bad_token(path, "it holds something else than one line of printable ASCII")
+    if not SHORTEST_TOKEN <= len(text) <= _LONGEST_TOKEN:
+        raise _bad_token(
+            path, f"a token has {SHORTEST_TOKEN} to {_LONGEST_TOKEN} characters, this {len(text)}"
+        )
+    return text
+
+
+def _bad_token(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"--token-file: {str(path)!r} holds no token",
+        why=why,
+        hint=f"make one: (umask 077; openssl rand -hex 32 > {path.name})",
+    )
+
+
+def _same(left: str, right: str) -> bool:
+    return hmac.compare_digest(left.encode("utf-8", "replace"), right.encode())

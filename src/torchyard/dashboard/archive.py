@@ -1,0 +1,119 @@
+"""What the pages ask of the store: always fresh enough, from any thread, by exact names.
+
+Looks for new runs at most every few seconds, and less often where looking takes long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.comparison import Verdict
+from torchyard.core.stored import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
+from torchyard.dashboard.feeds import state_now
+from torchyard.results.index.store import Store
+
+__all__ = ["Archive"]
+
+_FRESH_S: Final = 2.0
+_LOOKING_SHARE: Final = 10
+"""Looking for new runs takes at most a tenth of the time."""
+_NEWEST_BAD: Final = 1000
+"""How many of the newest failed or wrong comparisons are looked at for workloads that never had a
+number, which therefore have no history."""
+
+
+class Archive:
+    """The runs of one home."""
+
+    def __init__(
+        self, home: Path | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Open the store and look for runs; at a large home the first look takes a while."""
+        self.store = Store.open(home)
+        self.home = self.store.home
+        self._looking = threading.Lock()
+        self._fresh_until_s = 0.0
+        self._look(progress)
+
+    def close(self) -> None:
+        """Give the store back."""
+        self.store.close()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong with the store; its answers are right all the same."""
+        return self.store.warnings
+
+    def runs(self, wanted: Wanted) -> list[RunEntry]:
+        """Newest first; a running one whose process is gone is interrupted."""
+        return [_as_it_is(entry) for entry in self._fresh().runs(wanted)]
+
+    def run(self, name: str) -> RunEntry | None:
+        """The run of exactly this id."""
+        return next((entry for entry in self.runs(Wanted(run=name)) if entry.id == name), None)
+
+    def going(self) -> list[RunEntry]:
+        """Runs that are going now, newest first."""
+        return [entry for entry in self.runs(Wanted()) if entry.state == "running"]
+
+    def series(self, wanted: Wanted, metric: Metric = "speedup") -> list[Series]:
+        """What there are histories of; workloads that only ever failed have an empty one."""
+        store = self._fresh()
+        found = dict.fromkeys(store.series(wanted, metric))
+        bad = (Verdict.FAILED, Verdict.WRONG)
+        for entry in store.comparisons(replace(wanted, verdicts=bad, limit=_NEWEST_BAD)):
+            found.setdefault(
+                Series(
+                    workload=entry.workload,
+                    baseline=entry.baseline,
+                    candidate=entry.candidate,
+                    machine=entry.machine,
+                    metric=metric,
+                )
+            )
+        return list(found)
+
+    def points(self, series: Series) -> list[SeriesPoint]:
+        """A history, oldest first."""
+        return self._fresh().points(series)
+
+    def latest(self, series: Series) -> ComparisonEntry | None:
+        """The newest comparison of exactly this series."""
+        store = self._fresh()
+        wanted = Wanted(
+            workload=series.workload,
+            baseline=series.baseline,
+            candidate=series.candidate,
+            machine=series.machine,
+        )
+        names = (series.workload, series.baseline, series.candidate, series.machine)
+        # The store takes a name for the beginning of others; those come in between now and then.
+        for limit in (8, None):
+            for entry in store.comparisons(replace(wanted, limit=limit)):
+                if (entry.workload, entry.baseline, entry.candidate, entry.machine) == names:
+                    return entry
+        return None
+
+    def _fresh(self) -> Store:
+        # One thread looks; the others answer with what there is.
+        if time.monotonic() >= self._fresh_until_s and self._looking.acquire(blocking=False):
+            try:
+                self._look(None)
+            finally:
+                self._looking.release()
+        return self.store
+
+    def _look(self, progress: Callable[[int, int], None] | None) -> None:
+        took_s = self.store.refresh(progress).elapsed_s
+        self._fresh_until_s = time.monotonic() + max(_FRESH_S, took_s * _LOOKING_SHARE)
+
+
+def _as_it_is(entry: RunEntry) -> RunEntry:
+    if entry.state != "running" or entry.damage:
+        return entry
+    return replace(entry, state=state_now(Path(entry.folder)))

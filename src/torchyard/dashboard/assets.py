@@ -1,0 +1,76 @@
+"""Styles and scripts that pages share, under names that change with their content.
+
+So a browser may keep them for good. Knows nothing of what is on a page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import Final
+
+from torchyard.reports.html_page import asset
+from torchyard.reports.vega import VEGA_LITE, charts_available
+from torchyard.reports.vega_runtime import runtime_script
+
+__all__ = ["asset_kinds", "asset_text", "charts_name", "runtime_name", "script_name", "style_name"]
+
+_DIGEST_LETTERS: Final = 10
+
+
+@cache
+def style_name() -> str:
+    """The look of the report and what the dashboard adds to it."""
+    return f"dashboard-{_digest(_style())}.css"
+
+
+@cache
+def script_name() -> str:
+    """Sorting, filtering and live progress."""
+    return f"dashboard-{_digest(asset('dashboard.js'))}.js"
+
+
+@cache
+def charts_name() -> str:
+    """What draws the charts that a page holds as data."""
+    return f"charts-{_digest(asset('charts.js'))}.js"
+
+
+@cache
+def runtime_name() -> str:
+    """Vega, which `charts` asks for; empty when it is not installed."""
+    # Named by its versions: making it takes seconds, and a name must be there before.
+    return f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js" if charts_available() else ""
+
+
+def asset_text(name: str) -> str | None:
+    """The content under this name; None when there is none."""
+    made = _assets().get(name)
+    return made() if made is not None else None
+
+
+def asset_kinds() -> Mapping[str, str]:
+    """Every name with its media type."""
+    return {name: "text/css" if name.endswith(".css") else "text/javascript" for name in _assets()}
+
+
+def _assets() -> dict[str, Callable[[], str]]:
+    found: dict[str, Callable[[], str]] = {
+        style_name(): _style,
+        script_name(): lambda: asset("dashboard.js"),
+        charts_name(): lambda: asset("charts.js"),
+    }
+    if runtime_name():
+        found[runtime_name()] = runtime_script
+    return found
+
+
+@cache
+def _style() -> str:
+    return asset("report.css") + asset("dashboard.css")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]

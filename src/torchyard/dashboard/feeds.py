@@ -1,0 +1,127 @@
+"""The progress of running benches, read once for all who watch and handed on as server-sent events.
+
+A feed is one run's progress. It looks at the folder twice a second while anybody watches, and ends
+when the run does, when its process is gone, or when the server stops. Knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from anyio.to_thread import run_sync
+
+from torchyard.errors import ResultsDamaged
+from torchyard.results.layout import RUN_FILE
+from torchyard.results.owner import is_gone
+from torchyard.results.progress_file import ProgressTail
+from torchyard.results.run_reader import read_info
+
+__all__ = ["MOST_WATCHERS", "Feeds", "state_now"]
+
+MOST_WATCHERS: Final = 500
+"""More are told to come back later: each is an open connection."""
+_PAUSE_S: Final = 0.5
+_STILL_THERE_S: Final = 15.0
+"""A comment after so long a silence keeps proxies from closing the connection."""
+_RETRY_MS: Final = 3000
+
+
+class Feeds:
+    """One feed for each run that is watched."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[Path, _Feed] = {}
+        self._watchers = 0
+        self._stopped = False
+
+    @property
+    def watchers(self) -> int:
+        """How many streams are open."""
+        return self._watchers
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another watcher is one too many."""
+        return self._watchers >= MOST_WATCHERS
+
+    def stop(self) -> None:
+        """End every stream at its next look; may be called from a signal handler."""
+        self._stopped = True
+
+    async def watch(self, folder: Path) -> AsyncIterator[str]:
+        """Server-sent events: `progress` for each line of the run's file, then one `end`."""
+        feed = self._feeds.setdefault(folder, _Feed(folder))
+        self._watchers += 1
+        feed.watchers += 1
+        try:
+            yield f"retry: {_RETRY_MS}\n\n"
+            place, silent_s = 0, 0.0
+            while not self._stopped:
+                await feed.look()
+                while place < len(feed.records):
+                    yield _event("progress", feed.records[place], number=place + 1)
+                    place += 1
+                    silent_s = 0.0
+                if feed.state != "running":
+                    yield _event("end", {"state": feed.state})
+                    return
+                await anyio.sleep(_PAUSE_S)
+                silent_s += _PAUSE_S
+                if silent_s >= _STILL_THERE_S:
+                    yield ": still there\n\n"
+                    silent_s = 0.0
+        finally:
+            self._watchers -= 1
+            feed.watchers -= 1
+            if feed.watchers == 0:
+                self._feeds.pop(folder, None)
+
+
+class _Feed:
+    """What was read of one run so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.state = "running"
+        self.watchers = 0
+        self._folder = folder
+        self._tail = ProgressTail(folder)
+        self._looked_s = -_PAUSE_S
+        self._looking = anyio.Lock()
+
+    async def look(self) -> None:
+        """Read what is new, unless another watcher has just done so."""
+        async with self._looking:
+            now_s = anyio.current_time()
+            if now_s - self._looked_s < _PAUSE_S * 0.9 or self.state != "running":
+                return
+            # In a thread: a network file system can take its time.
+            await run_sync(self._read)
+            self._looked_s = anyio.current_time()
+
+    def _read(self) -> None:
+        # Asked first and told last: nobody sees the end before the events that came before it.
+        state = state_now(self._folder)
+        while more := self._tail.more():
+            self.records.extend(more)
+        self.state = state
+
+
+def state_now(folder: Path) -> str:
+    """The state that the run's own file says; `interrupted` when its process is gone."""
+    try:
+        info = read_info(folder)
+    except ResultsDamaged:
+        return "removed" if not (folder / RUN_FILE).exists() else "damaged"
+    state = str(info.get("state"))
+    return "interrupted" if state == "running" and is_gone(info.get("owner") or {}) else state
+
+
+def _event(name: str, data: dict[str, Any], *, number: int | None = None) -> str:
+    """One event; JSON has no line breaks of its own, so that it is one line of data."""
+    mark = f"id: {number}\n" if number is not None else ""
+    return f"event: {name}\n{mark}data: {json.dumps(data, default=str)}\n\n"

@@ -1,0 +1,170 @@
+"""Addresses of pages, served or written as files: relative always, so that both work anywhere.
+
+A served page is found by its query, because names of workloads may hold anything; a file by a
+short text of letters that is made from the name. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Final, Protocol
+from urllib.parse import urlencode
+
+from torchyard.core.records import encode
+from torchyard.core.stored import Series
+
+__all__ = ["Links", "ServedLinks", "SiteLinks", "file_stem"]
+
+Pairs = list[tuple[str, str]]
+
+_STEM_LETTERS: Final = 60
+_DIGEST_LETTERS: Final = 10
+
+
+class Links(Protocol):
+    """Where pages are, seen from one page."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server answers: then there are filters, live pages and data."""
+
+    def runs(self, query: Pairs | None = None) -> str:
+        """The list of runs."""
+
+    def run(self, run: str) -> str:
+        """One run."""
+
+    def workloads(self, query: Pairs | None = None) -> str:
+        """The list of workloads."""
+
+    def history(self, series: Series) -> str:
+        """One workload over time."""
+
+    def compare(self, before: str = "", after: str = "") -> str:
+        """Two runs; the choice of them without any."""
+
+    def live(self) -> str:
+        """Runs that are going."""
+
+    def events(self, run: str) -> str:
+        """The stream of a run's progress."""
+
+    def data(self, page: str, query: Pairs | None = None) -> str:
+        """A page's content as JSON; empty where there is none."""
+
+    def asset(self, name: str) -> str:
+        """A style or a script of ours."""
+
+
+class ServedLinks:
+    """Pages of the server: all of them lie side by side."""
+
+    is_served: Final = True
+
+    def runs(self, query: Pairs | None = None) -> str:
+        """The first page."""
+        return _with("./", query)
+
+    def run(self, run: str) -> str:
+        """By id."""
+        return _with("run", [("id", run)])
+
+    def workloads(self, query: Pairs | None = None) -> str:
+        """With filters."""
+        return _with("workloads", query)
+
+    def history(self, series: Series) -> str:
+        """By all that makes a series."""
+        pairs = [
+            ("workload", series.workload),
+            ("baseline", series.baseline),
+            ("candidate", series.candidate),
+            ("machine", series.machine),
+            ("metric", "" if series.metric == "speedup" else series.metric),
+        ]
+        return _with("history", [pair for pair in pairs if pair[1]])
+
+    def compare(self, before: str = "", after: str = "") -> str:
+        """By two ids."""
+        pairs = [("before", before), ("after", after)]
+        return _with("compare", [pair for pair in pairs if pair[1]])
+
+    def live(self) -> str:
+        """Fed by events."""
+        return "live"
+
+    def events(self, run: str) -> str:
+        """By id."""
+        return _with("events", [("id", run)])
+
+    def data(self, page: str, query: Pairs | None = None) -> str:
+        """Beside the pages, with the same queries."""
+        return _with(f"api/{page}", query)
+
+    def asset(self, name: str) -> str:
+        """Under one path, which says how long it may be kept."""
+        return f"assets/{name}"
+
+
+class SiteLinks:
+    """Files of a site; `depth` is how many folders down the page that links lies."""
+
+    is_served: Final = False
+
+    def __init__(self, depth: int = 0) -> None:
+        self._up = "../" * depth
+
+    def runs(self, query: Pairs | None = None) -> str:
+        """`index.html`; of a query only the page is kept."""
+        page = dict(query or []).get("page", "1")
+        return self._up + ("index.html" if page == "1" else f"runs-{page}.html")
+
+    def run(self, run: str) -> str:
+        """In a folder of their own."""
+        return f"{self._up}runs/{file_stem(run)}.html"
+
+    def workloads(self, query: Pairs | None = None) -> str:
+        """Of a query only the page is kept."""
+        page = dict(query or []).get("page", "1")
+        return self._up + ("workloads.html" if page == "1" else f"workloads-{page}.html")
+
+    def history(self, series: Series) -> str:
+        """In a folder of their own."""
+        key = json.dumps(encode(series))
+        return f"{self._up}history/{file_stem(series.workload, key=key)}.html"
+
+    def compare(self, before: str = "", after: str = "") -> str:
+        """In a folder of their own."""
+        if not before or not after:
+            return f"{self._up}compare.html"
+        return f"{self._up}compare/{file_stem(after, key=json.dumps([before, after]))}.html"
+
+    def live(self) -> str:
+        """Nothing goes on in files."""
+        return ""
+
+    def events(self, run: str) -> str:  # noqa: ARG002
+        """Nothing goes on in files."""
+        return ""
+
+    def data(self, page: str, query: Pairs | None = None) -> str:  # noqa: ARG002
+        """Nobody would answer."""
+        return ""
+
+    def asset(self, name: str) -> str:
+        """Shared by all pages."""
+        return f"{self._up}assets/{name}"
+
+
+def file_stem(name: str, *, key: str = "") -> str:
+    """A file name without ending for any text: readable letters and a digest, never a path."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_STEM_LETTERS].strip("-")
+    digest = hashlib.sha256((key or name).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{plain}-{digest[:_DIGEST_LETTERS]}" if plain else digest[:_DIGEST_LETTERS]
+
+
+def _with(path: str, query: Pairs | None) -> str:
+    # Half of a surrogate pair cannot be sent; a name with one is asked for with a question mark.
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path

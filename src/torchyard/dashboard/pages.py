@@ -1,0 +1,197 @@
+"""Pages as text: what a list, a run or a history looks like, for the server and for files alike.
+
+Knows the archive and the templates; nothing of requests and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from torchyard import __version__
+from torchyard.core.stored import RunEntry
+from torchyard.dashboard.archive import Archive
+from torchyard.dashboard.assets import script_name, style_name
+from torchyard.dashboard.links import Links
+from torchyard.dashboard.paging import Paging
+from torchyard.dashboard.queries import PAGE_SIZE, RunsRequest, WorkloadsRequest
+from torchyard.dashboard.run_list import FIELDS as RUN_FIELDS
+from torchyard.dashboard.run_list import run_table
+from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
+from torchyard.dashboard.workload_list import workload_table
+from torchyard.errors import ResultsDamaged, TorchyardError
+from torchyard.reports.html_page import template_engine
+from torchyard.reports.html_report import to_html
+from torchyard.reports.wording import MARKS
+from torchyard.results.layout import RECORD_FILES, RUN_FILE
+from torchyard.results.run_reader import read_run
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["PAGE_POLICY", "Pages"]
+
+PAGE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'"
+)
+"""What a page forbids itself; the server says the same in a header."""
+_KEPT_RUN_PAGES: Final = 8
+
+
+class Pages:
+    """Renders from one archive."""
+
+    def __init__(self, archive: Archive, *, policy: str = PAGE_POLICY) -> None:
+        self._archive = archive
+        self._policy = policy
+
+    def runs(self, links: Links, request: RunsRequest, *, size: int = PAGE_SIZE) -> str:
+        """The list of runs."""
+        found, paging = run_table(self._archive, request, size=size)
+        typed = {**dict(request.texts), "since": request.since, "until": request.until}
+        filtered = any(typed.values()) or request.verdict is not None
+        return self._render(
+            "dashboard_runs.html.j2",
+            links,
+            here="runs",
+            title="Runs",
+            about=_count(paging, "run") + (" that fit" if filtered else ""),
+            runs=found,
+            paging=paging,
+            page_link=lambda page: links.runs(request.query(page="" if page == 1 else str(page))),
+            request=request,
+            fields=[(name, label, typed.get(name, ""), hint) for name, label, hint in RUN_FIELDS],
+            nothing="No run fits."
+            if filtered
+            else "There is no run yet: make one with `torchyard bench`.",
+            data=links.data("runs", request.query()),
+        )
+
+    def workloads(self, links: Links, request: WorkloadsRequest, *, size: int = PAGE_SIZE) -> str:
+        """The list of workloads."""
+        rows, paging = workload_table(self._archive, request, size=size)
+        typed = dict(request.texts)
+        return self._render(
+            "dashboard_workloads.html.j2",
+            links,
+            here="workloads",
+            title="Workloads",
+            about=f"{_count(paging, 'series')}: what was measured, against what, on which machine",
+            rows=rows,
+            paging=paging,
+            page_link=lambda page: links.workloads(
+                request.query(page="" if page == 1 else str(page))
+            ),
+            fields=[
+                (name, label, typed.get(name, ""), hint) for name, label, hint in WORKLOAD_FIELDS
+            ],
+            nothing="No workload fits." if typed else "Nothing was measured yet.",
+            data=links.data("workloads", request.query()),
+        )
+
+    def run(self, links: Links, entry: RunEntry) -> str:
+        """One run: the report itself, or why it cannot be read."""
+        folder = Path(entry.folder)
+        try:
+            return _run_page(folder, _mark(folder), entry.state)
+        except ResultsDamaged as error:
+            return self.message(
+                links,
+                "A run that cannot be read",
+                error,
+                facts=[
+                    ("run", entry.id),
+                    ("study", entry.study),
+                    ("started", entry.started),
+                    ("machine", entry.machine_text),
+                    *(("note", note) for note in entry.notes),
+                ],
+            )
+
+    def live(self, links: Links) -> str:
+        """Runs that are going."""
+        going = self._archive.going()
+        noun = "bench is" if len(going) == 1 else "benches are"
+        return self._render(
+            "dashboard_live.html.j2",
+            links,
+            here="live",
+            title="Live",
+            about=f"{len(going) or 'No'} {noun} running" if going else "Nothing is running",
+            runs=going,
+            home=str(self._archive.home),
+            data=links.data("live"),
+        )
+
+    def message(
+        self,
+        links: Links,
+        title: str,
+        error: TorchyardError,
+        *,
+        facts: Sequence[tuple[str, str]] = (),
+    ) -> str:
+        """Something that went wrong."""
+        known = [fact for fact in facts if fact[1]]
+        return self._render(
+            "dashboard_message.html.j2", links, here="", title=title, error=error, facts=known
+        )
+
+    def _render(self, template: str, links: Links, **values: Any) -> str:
+        return (
+            _engine()
+            .get_template(template)
+            .render(
+                links=links,
+                policy=self._policy,
+                style=style_name(),
+                script=script_name(),
+                **{"data": "", **values},
+            )
+        )
+
+
+@cache
+def _engine() -> Environment:
+    engine = template_engine()
+    engine.globals["version"] = __version__
+    engine.globals["marks"] = {verdict.value: mark for verdict, mark in MARKS.items()}
+    engine.globals["navigation_items"] = _navigation_items
+    return engine
+
+
+def _navigation_items(links: Links) -> list[tuple[str, str, str]]:
+    items = [
+        ("runs", "Runs", links.runs()),
+        ("workloads", "Workloads", links.workloads()),
+        ("compare", "Compare", links.compare()),
+        ("live", "Live", links.live()),
+    ]
+    return [item for item in items if item[2]]
+
+
+@lru_cache(maxsize=_KEPT_RUN_PAGES)
+def _run_page(folder: Path, mark: object, state: str) -> str:  # noqa: ARG001 - part of the key
+    """Kept while nothing changes: reading all samples of a large run takes seconds."""
+    return to_html(read_run(folder))
+
+
+def _mark(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Changes when the files of a run do."""
+    found = []
+    for name in (RUN_FILE, *RECORD_FILES):
+        try:
+            facts = (folder / name).stat()
+        except OSError:
+            found.append((0, -1))
+        else:
+            found.append((facts.st_mtime_ns, facts.st_size))
+    return tuple(found)
+
+
+def _count(paging: Paging, noun: str) -> str:
+    plural = noun if paging.total == 1 or noun.endswith("s") else f"{noun}s"
+    return f"{paging.text} {plural}"

@@ -1,0 +1,163 @@
+"""The dashboard as a process that listens: socket, server, and a clean end on Ctrl-C.
+
+The only module that knows uvicorn.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
+from torchyard.dashboard.app import make_app
+from torchyard.dashboard.archive import Archive
+from torchyard.dashboard.feeds import Feeds
+from torchyard.errors import NotAllowed, UsageError
+
+__all__ = ["Address", "Listening", "answer_until_ended", "listen"]
+
+_LAST_WORDS_S: Final = 3
+"""How long answers may take that are under way when the server ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a dashboard is found."""
+
+    host: str
+    port: int
+    token: str | None = None
+    token_is_new: bool = False
+    """Made for this start: nobody knows it unless it is shown."""
+
+    @property
+    def url(self) -> str:
+        """For a browser; with the token only when it is new."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        login = f"?token={self.token}" if self.token_is_new else ""
+        return f"http://{name}:{self.port}/{login}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """A socket that is bound, so that its address is known before anything is answered."""
+
+    socket: socket.socket
+    address: Address
+
+
+@contextmanager
+def listen(host: str, port: int, *, token_file: Path | None = None) -> Iterator[Listening]:
+    """Bind; a host that is not of this machine alone gets a token."""
+    token = read_token(token_file) if token_file is not None else None
+    bound = _bound(host, port)
+    with bound:
+        where, found_port = bound.getsockname()[:2]
+        is_new = token is None and not is_loopback(where)
+        yield Listening(
+            socket=bound,
+            address=Address(
+                host=_name_of(host, where),
+                port=found_port,
+                token=new_token() if is_new else token,
+                token_is_new=is_new,
+            ),
+        )
+
+
+def answer_until_ended(
+    archive: Archive, listening: Listening, *, ready: Callable[[], None]
+) -> None:
+    """Answer until Ctrl-C or a signal to end; `ready` is called when answers come."""
+    feeds = Feeds()
+    address = listening.address
+    # By port, because a browser sends cookies to every port of a host.
+    access = Access(token=address.token, cookie_name=f"torchyard-{address.port}")
+    config = uvicorn.Config(
+        make_app(archive, access=access, feeds=feeds),
+        # Its lines would hold tokens of addresses, and its own colours.
+        access_log=False,
+        log_config=None,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_LAST_WORDS_S,
+    )
+    with _signals_do_not_kill():
+        _Server(config, feeds, ready).run(sockets=[listening.socket])
+
+
+class _Server(uvicorn.Server):
+    """Ends open streams first, which would never end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, feeds: Feeds, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._feeds = feeds
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say when it listens."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """On a signal."""
+        self._feeds.stop()
+        super().handle_exit(sig, frame)
+
+
+@contextmanager
+def _signals_do_not_kill() -> Iterator[None]:
+    """Uvicorn raises the signal that ended it once more, for whoever handled it before."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UsageError(
+            f"--host: {host!r} is no address",
+            why=error.strerror or str(error),
+            hint="127.0.0.1 for this machine only, 0.0.0.0 for every network",
+        ) from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+        bound.listen(128)
+    except PermissionError as error:
+        bound.close()
+        raise NotAllowed(
+            f"port {port} needs more rights", why=str(error.strerror), hint="take one above 1023"
+        ) from error
+    except OSError as error:
+        bound.close()
+        raise UsageError(
+            f"cannot listen on {host} port {port}",
+            why=error.strerror or str(error),
+            hint="leave --port out to take a free one",
+        ) from error
+    return bound
+
+
+def _name_of(host: str, where: str) -> str:
+    """What a browser can ask for: not "every address"."""
+    return socket.gethostname() if where in ("0.0.0.0", "::") else host  # noqa: S104

@@ -1,0 +1,90 @@
+"""The list of workloads: each with its latest verdict and a line of its speedups. Renders nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchyard.core.comparison import Verdict
+from torchyard.core.records import encode
+from torchyard.core.stored import ComparisonEntry, Series
+from torchyard.dashboard.archive import Archive
+from torchyard.dashboard.paging import Paging, page_of
+from torchyard.dashboard.queries import PAGE_SIZE, WorkloadsRequest
+from torchyard.dashboard.sparklines import Sparkline, sparkline
+from torchyard.reports.wording import ABSENT, number_text
+
+__all__ = ["FIELDS", "WorkloadRow", "workload_table", "workloads_data"]
+
+FIELDS: Final = (
+    ("workload", "Workload", "kernels/*"),
+    ("candidate", "Candidate", "inductor*"),
+    ("machine", "Machine", ""),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadRow:
+    """One series in the list."""
+
+    series: Series
+    latest: ComparisonEntry | None
+    points: int
+    spark: Sparkline
+
+    @property
+    def verdict_rank(self) -> int:
+        """For sorting by verdict."""
+        return list(Verdict).index(self.latest.verdict) if self.latest else len(Verdict)
+
+    @property
+    def speedup(self) -> str:
+        """The latest."""
+        speedup = self.latest.speedup if self.latest else None
+        return ABSENT if speedup is None else f"{number_text(speedup)}x"
+
+    @property
+    def interval(self) -> str:
+        """Of the latest."""
+        if self.latest is None or self.latest.low is None or self.latest.high is None:
+            return ""
+        return f"[{number_text(self.latest.low)}, {number_text(self.latest.high)}]"
+
+
+def workload_table(
+    archive: Archive, request: WorkloadsRequest, *, size: int = PAGE_SIZE
+) -> tuple[list[WorkloadRow], Paging]:
+    """One page of the series that were asked for, by name."""
+    found = sorted(
+        archive.series(request.wanted),
+        key=lambda series: (series.workload, series.candidate, series.baseline, series.machine),
+    )
+    shown, paging = page_of(found, request.page, size=size)
+    return [_row(archive, series) for series in shown], paging
+
+
+def workloads_data(archive: Archive, request: WorkloadsRequest) -> dict[str, Any]:
+    """The same as plain values."""
+    rows, paging = workload_table(archive, request)
+    return {
+        "total": paging.total,
+        "page": paging.page,
+        "pages": paging.pages,
+        "workloads": [
+            {**encode(row.series), "points": row.points, "latest": encode(row.latest)}
+            for row in rows
+        ],
+    }
+
+
+def _row(archive: Archive, series: Series) -> WorkloadRow:
+    latest = archive.latest(series)
+    points = archive.points(series)
+    return WorkloadRow(
+        series=series,
+        latest=latest,
+        points=len(points),
+        spark=sparkline(
+            [point.value for point in points], tone=latest.verdict.value if latest else ""
+        ),
+    )
