@@ -94,6 +94,16 @@ def test_an_unknown_word_with_dots_is_no_option() -> None:
     assert "did you mean 'source'?" in caught.value.hint
 
 
+def test_a_part_of_a_key_in_quotes_may_hold_dots() -> None:
+    settings = {'compile-options."*elastic*.c"': "-O0", "compile_options.Flash*": "-O1"}
+    table = merged(BASE, choose(settings=settings), where="f")
+    assert table["compile-options"] == {"*elastic*.c": "-O0", "Flash*": "-O1"}
+    _, key, value = parse_setting('compile-options."a.b.c"=-O0 -g')
+    assert merged(BASE, choose(settings={key: value}), where="f")["compile-options"] == {
+        "a.b.c": "-O0 -g"
+    }
+
+
 def test_a_setting_below_a_plain_value_is_told() -> None:
     with pytest.raises(UsageError, match="is not a table"):
         merged(BASE, choose(settings={"version.major": "2"}), where="f")

@@ -177,18 +177,37 @@ def test_costs_of_steps_that_were_not_run_again_stay(tmp_path: Path) -> None:
     assert (build.cpu_s, build.compiles, build.peak_memory_mib) == (50.0, 9, 70.0)
 
 
-def test_costs_of_a_run_that_was_killed_behind_the_step_are_in_the_meter_s_log(
-    tmp_path: Path,
-) -> None:
+def test_costs_are_those_of_what_is_there_in_however_many_runs(tmp_path: Path) -> None:
     from test_compile_watch import end
 
     finished = Finished(tmp_path, folder_recipe(tmp_path / "source"))
+    copied = StepState(step="part/tree", fingerprint="x", status="done", started_at=1_690_000_000.0)
+    write_state(finished.places.state("part/tree"), copied)
+    objects = [str(tmp_path / name) for name in ("a.o", "b.o", "gone.o", "old.o", "broken.o")]
+    first, second, gone, old, broken = objects
+    for path in (first, second, old, broken):
+        Path(path).touch()
+    lines = [
+        end(old, start=1_600_000_000.0),  # before the working copy was made
+        end(first, start=1_690_000_010.0),
+        end(second, start=1_690_000_020.0, user_s=8.0),
+        end(gone, start=1_690_000_030.0),
+        end(broken, start=1_690_000_040.0, status=1),
+        end(first, start=1_700_000_011.0, user_s=2.0, rss_kib=300 * 1024),  # compiled again
+    ]
     log = finished.places.meter_log("part")
     log.parent.mkdir(parents=True)
-    lines = [end("/x/a.o", start=1_600_000_000.0), end("/x/b.o", start=1_700_000_011.0)]
     log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (build,) = [one for one in finished.record().times if one.step == "part/build"]
-    assert (build.compiles, build.cpu_s, build.peak_memory_mib) == (1, 0.75, 100.0)
+    latest = StepTimes(step="part/build", wall_s=3.0, cpu_s=2.0, compiles=1, cache_hit_rate=0.5)
+    (build,) = [
+        one for one in finished.record({"part/build": latest}).times if one.step == "part/build"
+    ]
+    assert build.compiles == 2
+    assert build.cpu_s == pytest.approx(10.0 + 2 * lines[1]["system_s"])
+    assert build.peak_memory_mib == 300.0
+    assert build.cache_hit_rate == 0.5, "which only the run itself can know"
+    spent_s = sum(line["end"] - line["start"] for line in lines[1:])
+    assert build.wall_s == pytest.approx(max(4.5, spent_s))
 
 
 def test_the_source_of_a_folder(tmp_path: Path) -> None:

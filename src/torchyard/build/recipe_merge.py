@@ -7,6 +7,7 @@ A setting of the user's replaces whatever is there, lists too, and comes last.
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,6 +22,7 @@ from torchyard.errors import UsageError
 
 __all__ = ["Choice", "merged", "parse_setting"]
 
+_KEY_PART: Final = re.compile(r'"([^"]*)"|([^."]+)')
 _CONDITIONS: Final = ("release", "source", "environment", "machine", "variant")
 _FIELDS: Final = {field.name.replace("_", "-") for field in fields(Recipe)}
 
@@ -102,7 +104,7 @@ def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
 
 def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: str) -> None:
     for key, value in settings.items():
-        path = key.split(".")
+        path = _key_path(key)
         path[0] = path[0].replace("_", "-") if path[0].replace("_", "-") in _FIELDS else path[0]
         if len(path) > 1 and path[0] not in _FIELDS:
             raise UsageError(
@@ -118,6 +120,11 @@ def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: s
                 raise UsageError(f"--set {key}: {part!r} is not a table in {where}")
             place = inner
         place[path[-1]] = copy.deepcopy(value)
+
+
+def _key_path(key: str) -> list[str]:
+    """The parts of a dotted key; one in quotes may hold dots: `compile-options."*.c"`."""
+    return [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
 
 
 def _holds(

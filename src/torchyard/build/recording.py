@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -152,39 +152,38 @@ def _report(path: Path) -> VerifyReport | None:
 
 
 def _times(plan: Plan, folder: BuildFolder, inputs: RecordInputs) -> list[StepTimes]:
-    """Of each step the latest run; what earlier attempts took before they were cut off is added."""
+    """What the steps took to make what is there now, in however many runs."""
     before = {one.step: one for one in inputs.earlier.times} if inputs.earlier else {}
     found = []
     for step in plan.steps:
         state = read_state(folder.state(step.name))
-        known = inputs.times.get(step.name) or before.get(step.name) or _measured(step, folder)
-        wall_s = state.wall_s + state.earlier_s if state else (known.wall_s if known else 0.0)
-        found.append(
-            StepTimes(
-                step=step.name,
-                wall_s=wall_s,
-                cpu_s=known.cpu_s if known else None,
-                compiles=known.compiles if known else 0,
-                peak_memory_mib=known.peak_memory_mib if known else None,
-                cache_hit_rate=known.cache_hit_rate if known else None,
-            )
-        )
+        known = inputs.times.get(step.name) or before.get(step.name)
+        known = known or StepTimes(step=step.name, wall_s=0.0)
+        if state is not None:
+            known = replace(known, wall_s=state.wall_s + state.earlier_s)
+        found.append(_measured(step, known, folder))
     return found
 
 
-def _measured(step: Step, folder: BuildFolder) -> StepTimes | None:
-    """What the meter's log tells of a step that was done by a run that was cut off after it."""
-    state = read_state(folder.state(step.name))
-    if state is None or not step.compiles or step.name.endswith("/configure"):
-        return None
-    log = read_meter_log(folder.meter_log(step.component))
-    mine = log.since(state.first_started_at or state.started_at)
-    return StepTimes(
-        step=step.name,
-        wall_s=state.wall_s,
-        cpu_s=mine.cpu_s,
-        compiles=len(mine.compiles),
-        peak_memory_mib=mine.peak_mib or None,
+def _measured(step: Step, known: StepTimes, folder: BuildFolder) -> StepTimes:
+    """With the costs of a compiling step from the meter's log, which outlives single runs.
+
+    The latest run may have compiled three files of a thousand, because an option had changed or
+    because the one before was cut off. Without a log, or without the objects, what is known stays.
+    """
+    if not step.compiles or step.name.endswith("/configure"):
+        return known
+    tree = read_state(folder.state(f"{step.component}/tree"))
+    log = read_meter_log(folder.meter_log(step.component)).since(tree.started_at if tree else 0.0)
+    made = log.made()
+    if not made.compiles:
+        return known
+    return replace(
+        known,
+        wall_s=max(known.wall_s, log.busy_s),
+        cpu_s=made.cpu_s,
+        compiles=len(made.compiles),
+        peak_memory_mib=made.peak_mib or None,
     )
 
 

@@ -77,6 +77,32 @@ def test_sums_and_orders(tmp_path: Path) -> None:
     assert [one.name for one in log.since(11.0).compiles] == ["b.o", "c.o"]
 
 
+def test_what_is_there_was_made_by_the_last_that_succeeded(tmp_path: Path) -> None:
+    kept, gone = str(tmp_path / "kept.o"), str(tmp_path / "gone.o")
+    Path(kept).touch()
+    log = read(
+        tmp_path / "log",
+        end(kept, user_s=9.0),
+        end(gone),
+        end(kept, user_s=1.0),
+        end(kept, user_s=5.0, status=1),
+    )
+    (made,) = log.made().compiles
+    assert (made.output, made.cpu_s) == (kept, 1.25)
+
+
+def test_time_at_once_counts_once(tmp_path: Path) -> None:
+    log = read(
+        tmp_path / "log",
+        end("/a.o", start=10.0, end=20.0),
+        end("/b.o", start=12.0, end=15.0),
+        end("/c.o", start=18.0, end=23.0),
+        end("/d.o", start=100.0, end=101.0),
+    )
+    assert log.busy_s == 14.0
+    assert MeterLog().busy_s == 0.0
+
+
 def test_what_is_unfinished(tmp_path: Path) -> None:
     log = read(
         tmp_path / "log",

@@ -91,6 +91,21 @@ class MeterLog:
         """Only the compiles that began at that time (seconds since 1970) or later."""
         return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
 
+    def made(self) -> MeterLog:
+        """Of what is on disk now, the compiles and links that made it: each output once."""
+        last = {one.output: one for one in self.compiles if one.succeeded}
+        there = (one for one in last.values() if Path(one.output).exists())
+        return replace(self, compiles=tuple(there))
+
+    @property
+    def busy_s(self) -> float:
+        """Wall time during which anything was compiled, over all runs."""
+        total = until = 0.0
+        for start_s, end_s in sorted((one.start_s, one.end_s) for one in self.compiles):
+            total += max(end_s - max(start_s, until), 0.0)
+            until = max(until, end_s)
+        return total
+
     def slowest(self, count: int = 10) -> tuple[Compile, ...]:
         """Those that took the most CPU time."""
         return tuple(sorted(self.compiles, key=lambda one: one.cpu_s, reverse=True)[:count])
