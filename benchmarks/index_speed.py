@@ -27,7 +27,7 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
-from torchyard.core.stored import METRICS, ComparisonEntry, RunEntry, Series, Wanted
+from torchyard.core.stored import METRICS, ComparisonEntry, Metric, RunEntry, Series, Wanted
 from torchyard.core.study import Study
 from torchyard.core.variant import Target, Variant
 from torchyard.core.workload import Workload
@@ -112,8 +112,7 @@ def fill(home: Path, runs: int, what: list[Workload]) -> None:
         for first in range(0, runs, 200):
             last = min(first + 200, runs)
             store.insert([("mark", synthetic(n, chance, what)) for n in range(first, last)])
-        assert store.place is not None
-        size = store.place.stat().st_size
+        size = store.place.stat().st_size if store.place is not None else 0
     print(
         f"{runs} runs with {runs * len(what)} comparisons put in: "
         f"{time.process_time() - cpu:.1f} s of processor time, {time.monotonic() - began:.1f} s; "
@@ -156,11 +155,15 @@ def questions(what: list[Workload], runs: int) -> dict[str, Callable[[Store], li
         ),
         "comparisons of the last day": lambda s: s.comparisons(Wanted(since=since)),
         "comparisons that do not exist": lambda s: s.comparisons(Wanted(candidate="none")),
-        **{f"series of {metric}": lambda s, m=metric: s.series(Wanted(), m) for metric in METRICS},
+        **{f"series of {metric}": _series_of(metric) for metric in METRICS},
         "series of a study": lambda s: s.series(Wanted(study="release")),
         "one workload's history": lambda s: s.points(line),
         "a run by the beginning of its id": lambda s: [s.run("20200101T0030")],
     }
+
+
+def _series_of(metric: Metric) -> Callable[[Store], list[Any]]:
+    return lambda store: store.series(Wanted(), metric)
 
 
 def measure(home: Path, what: list[Workload], runs: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -85,6 +86,8 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
         wish=wish,
+        revision=_revision(options["revision"]),
+        notes=options["notes"],
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])
@@ -101,6 +104,13 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         if options["html"] is None:
             talk(f"next: torchyard report {shown} --format html --output report.html")
     return code
+
+
+def _revision(said: str | None) -> str:
+    """What is measured, as the user or the CI job names it; torch's own commit is known later."""
+    from torchyard.results.revision import revision_from_ci
+
+    return revision_from_ci(os.environ) if said is None else said
 
 
 def _wish(options: dict[str, Any], study: Study) -> Wish | None:

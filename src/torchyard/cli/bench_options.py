@@ -154,6 +154,12 @@ _OPTIONS: Final = (
         metavar="FOLDER",
         help="Keep the run here instead of in the runs' home.",
     ),
+    _out(
+        "--revision",
+        metavar="TEXT",
+        help="What is measured, such as a commit; the CI job's commit or torch's own when left out.",
+    ),
+    _out("--note", "notes", multiple=True, metavar="TEXT", help="Keep a note with the run."),
     _out("--replace", is_flag=True, help="Remove an earlier run in --run-dir."),
     _out(
         "--html",

@@ -31,6 +31,8 @@ class BenchSession:
     quiet: bool
     wish: Wish | None = None
     """How the machine is tuned for the run; None leaves it as it is."""
+    revision: str = ""
+    notes: Sequence[str] = ()
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> int:
@@ -72,6 +74,8 @@ class BenchSession:
                     command=list(sys.argv),
                     listener=listener,
                     tuned=quieted.tuned,
+                    revision=self.revision,
+                    notes=self.notes,
                 )
 
     def print_json(self) -> None:

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from torchyard.core.study import Study
 from torchyard.core.variant import Variant
 
-__all__ = ["CI_VARIABLES", "revision_from_ci", "revision_of_variant", "target_facts"]
+__all__ = [
+    "CI_VARIABLES",
+    "revision_from_ci",
+    "revision_of_run",
+    "revision_of_variant",
+    "target_facts",
+]
 
 CI_VARIABLES: Final = (
     "GITHUB_SHA",
@@ -43,6 +50,12 @@ def target_facts(info: Mapping[str, Any], variant: Variant) -> Mapping[str, Any]
         if isinstance(facts, Mapping):
             return facts
     return {}
+
+
+def revision_of_run(info: Mapping[str, Any], study: Study) -> str:
+    """What was said for the run, else the commits of the candidates' torch."""
+    found = dict.fromkeys(revision_of_variant(info, variant) for variant in study.candidates)
+    return ", ".join(filter(None, found)) or str(info.get("revision") or "")
 
 
 def revision_of_variant(info: Mapping[str, Any], variant: Variant) -> str:

@@ -62,8 +62,10 @@ class RunWriter:
         study: Study,
         command: Sequence[str],
         machine: Mapping[str, object],
+        revision: str = "",
+        notes: Sequence[str] = (),
     ) -> RunWriter:
-        """Start a run in a new or empty folder."""
+        """Start a run in a new or empty folder. `revision` is what the user or a CI job named."""
         folder = folder.absolute()
         facts = {
             "format": FORMAT_VERSION,
@@ -74,6 +76,8 @@ class RunWriter:
             "started": _now(),
             "finished": None,
             "owner": this_process(),
+            "revision": revision,
+            "notes": list(notes),
             "study": encode(study),
             "machine": encode(machine),
             "targets": {},

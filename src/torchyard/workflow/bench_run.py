@@ -33,11 +33,14 @@ def run_bench(
     command: Sequence[str],
     listener: Listener,
     tuned: Tuned | None = None,
+    revision: str = "",
+    notes: Sequence[str] = (),
 ) -> list[Comparison]:
     """Measure the study into the folder; the rows in the order of the workloads.
 
     Begins by ending what a run that was killed may have left: it would disturb this one. `tuned`
-    is what was done to the machine for this run; it is kept beside the facts.
+    is what was done to the machine for this run; it is kept beside the facts, as are what was
+    measured and notes about it.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -47,7 +50,9 @@ def run_bench(
         )
     sweep_orphans()
     facts = {**read_facts(), **({"tune": tune_facts(tuned)} if tuned is not None else {})}
-    writer = RunWriter.create(folder, study=study, command=command, machine=facts)
+    writer = RunWriter.create(
+        folder, study=study, command=command, machine=facts, revision=revision, notes=notes
+    )
     progress = KeptProgress(folder, listener)
     listener = progress.listen
     rows: list[Comparison] = []

@@ -15,7 +15,7 @@ from torchyard.core.stored import ComparisonEntry, RunEntry
 from torchyard.core.variant import Variant
 from torchyard.errors import ResultsDamaged
 from torchyard.results.machine_identity import machine_name, machine_text
-from torchyard.results.revision import revision_of_variant, target_facts
+from torchyard.results.revision import revision_of_run, revision_of_variant, target_facts
 from torchyard.results.run_reader import Run, read_info, read_run
 
 __all__ = ["Entries", "entries_of", "milliseconds"]
@@ -57,16 +57,13 @@ def milliseconds(moment: str) -> int:
 
 def _run(run: Run, comparisons: tuple[ComparisonEntry, ...]) -> RunEntry:
     counts = Counter(row.verdict for row in comparisons)
-    revisions = dict.fromkeys(
-        revision_of_variant(run.info, candidate) for candidate in run.study.candidates
-    )
     return RunEntry(
         id=_clean(run.folder.name),
         folder=str(run.folder),
         state=run.state,
         study=_clean(run.study.name),
         verdicts=tuple((verdict, counts[verdict]) for verdict in Verdict if counts[verdict]),
-        revision=_clean(", ".join(filter(None, revisions))),
+        revision=_clean(revision_of_run(run.info, run.study)),
         **_facts(run.folder, run.info),
     )
 
