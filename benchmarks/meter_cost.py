@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from process_cost import Cost, run
+from process_cost import Cost, percent_more, run
 from torchyard.build.meter import meter_actions, meter_variables, read_meter_log
 from torchyard.core.build_plan import Command, WriteFile
 
@@ -62,13 +62,10 @@ def compare(folder: Path, environments: Mapping[str, Mapping[str, str]], rounds:
             costs[name].append(run(["cmake", "--build", str(folder / name), "-j2"], variables))
     for what in ("cpu_s", "wall_s"):
         plain, metered = ([getattr(cost, what) for cost in costs[name]] for name in environments)
-        ratios = [100 * (more / less - 1) for less, more in zip(plain, metered, strict=True)]
-        best = 100 * (min(metered) / min(plain) - 1)
         print(
             f"  {what[:-2]:4} {statistics.median(plain):7.2f} s plain, "
-            f"{statistics.median(metered):7.2f} s metered: {statistics.median(ratios):+.2f} % "
-            f"(median of {rounds} pairs; {min(ratios):+.2f} to {max(ratios):+.2f} %; "
-            f"fastest against fastest {best:+.2f} %)"
+            f"{statistics.median(metered):7.2f} s metered: {percent_more(plain, metered)}",
+            flush=True,
         )
 
 
