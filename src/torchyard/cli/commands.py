@@ -18,6 +18,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "run a program under torch.profiler, perf, callgrind, ...",
     ),
     "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
+    "compare": (
+        "torchyard.cli.compare:compare",
+        "compare any two runs, variants or baselines",
+    ),
     "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
     "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),

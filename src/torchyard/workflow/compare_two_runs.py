@@ -33,6 +33,7 @@ Measured = list[tuple[Run, Comparison]]
 def two_run_rows(
     one: Side, other: Side, pair: tuple[str, str], rules: Rules
 ) -> tuple[list[CrossRow], list[Unpaired]]:
+    """A row for every workload that both sides have sound numbers of, and the rest."""
     rows: list[CrossRow] = []
     unpaired: list[Unpaired] = []
     sides = [_by_label(one, pair[0]), _by_label(other, pair[1])]
@@ -111,29 +112,20 @@ def _unsupported(
 def _comparable(found: tuple[Measured, Measured]) -> tuple[tuple[Measured, Measured], list[str]]:
     """The sessions of both sides that can be compared, and why others cannot.
 
-    The newest session of the other side is what the first side's sessions have to match.
+    The newest session of the other side is what all sessions have to match.
     """
     reasons: list[str] = []
     kept: tuple[Measured, Measured] = ([], [])
+    reference = found[1][-1]
     for side, into in zip(found, kept, strict=True):
         for run, row in side:
-            obstacles = row_obstacles(row)
-            if obstacles:
-                reasons += [f"{run.id}: {text}" for text in obstacles]
-            else:
-                into.append((run, row))
-    if not kept[1]:
-        return kept, list(dict.fromkeys(reasons))
-    reference = kept[1][-1]
-    alike: tuple[Measured, Measured] = ([], [])
-    for side, into in zip(kept, alike, strict=True):
-        for run, row in side:
             blocking = _blocking((run, row), reference)
-            if blocking:
-                reasons.append(_said(blocking))
-            else:
+            obstacles = [_said(blocking)] if blocking else []
+            obstacles += [f"{text} ({run.id})" for text in row_obstacles(row)]
+            reasons += obstacles
+            if not obstacles:
                 into.append((run, row))
-    return alike, list(dict.fromkeys(reasons))
+    return kept, list(dict.fromkeys(reasons))
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:

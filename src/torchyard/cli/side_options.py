@@ -1,0 +1,56 @@
+"""Options that `compare` and `gate` share, and how they find a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["find_any_run", "percent", "rules_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def rules_options(command: F) -> F:
+    """`--margin` and `--session-spread`."""
+    command = click.option(
+        "--session-spread",
+        metavar="PERCENT",
+        help="What two sessions of the same code are taken to differ by; 0.5%.",
+    )(command)
+    return click.option(
+        "--margin",
+        metavar="PERCENT",
+        help="Differences below it are called the same; that of B's run when left out.",
+    )(command)
+
+
+def percent(text: str | None, option: str, default: float) -> float:
+    """The fraction that was given, or the default."""
+    from torchyard.core.units import parse_fraction
+    from torchyard.errors import UsageError
+
+    if text is None:
+        return default
+    try:
+        return parse_fraction(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.what}", hint=error.hint) from error
+
+
+def find_any_run(text: str) -> Path:
+    """The folder of the run: `latest`, a folder, an id, or the beginning of one."""
+    from torchyard.cli.run_choice import find_run
+    from torchyard.errors import UsageError
+
+    try:
+        return find_run(text)
+    except UsageError:
+        # Only the beginning of an id is left, and only the store knows which ids begin so.
+        from torchyard.results.index.store import Store
+
+        with Store.open() as store:
+            store.refresh()
+            return Path(store.run(text).folder)
