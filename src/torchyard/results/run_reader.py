@@ -76,23 +76,30 @@ def read_run(folder: Path) -> Run:
     """The run in that folder; samples and launches are read when they are asked for."""
     folder = folder.absolute()
     info = read_info(folder)
+    state, study = read_facts_of_run(folder, info)
+    return Run(
+        folder=folder,
+        id=str(info.get("id", folder.name)),
+        state=state,
+        info=info,
+        study=study,
+        comparisons=_read_comparisons(folder / COMPARISONS_FILE),
+        torn_lines=sum(ends_torn(folder / name) for name in RECORD_FILES),
+    )
+
+
+def read_facts_of_run(folder: Path, info: Mapping[str, Any]) -> tuple[str, Study]:
+    """State and study out of what `read_info` gave."""
     state = info.get("state")
     if state not in STATES:
         raise ResultsDamaged(
             f"{folder / RUN_FILE}: the state {state!r} is not known",
             hint=f"it is one of {', '.join(STATES)}",
         )
-    if state == "running" and is_gone(info.get("owner") or {}):
+    owner = info.get("owner")
+    if state == "running" and is_gone(owner if isinstance(owner, Mapping) else {}):
         state = "interrupted"
-    return Run(
-        folder=folder,
-        id=str(info.get("id", folder.name)),
-        state=state,
-        info=info,
-        study=_decode(Study, info.get("study"), folder / RUN_FILE, None),
-        comparisons=_read_comparisons(folder / COMPARISONS_FILE),
-        torn_lines=sum(ends_torn(folder / name) for name in RECORD_FILES),
-    )
+    return state, _decode(Study, info.get("study"), folder / RUN_FILE, None)
 
 
 def read_info(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""Whole run folders in one file: `.tar.gz`, made here, and read with distrust.
+
+An archive may come from anybody. Nothing in it is believed: a member that is not a plain file or
+folder below the folder of a run, or more than was allowed, makes the whole archive refused before
+any run has its place. Knows nothing of what is inside the files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, cast
+
+from torchyard.core.units import format_bytes
+from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.results.durable import write_failed
+
+__all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
+
+LARGEST_BYTES: Final = 16 * 2**30
+"""What all files of an archive may be together when nothing else is allowed."""
+_MOST_MEMBERS: Final = 1_000_000
+_LARGEST_READ_BYTES: Final = 4 * 2**20
+"""Names longer than a kilobyte are extra records, which tarfile reads into memory at once."""
+_CHUNK_BYTES: Final = 2**20
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
+_PART: Final = re.compile(r"[^/\x00\\]{1,255}")
+
+Progress = Callable[[int, int], None]
+
+
+def is_run_name(name: str) -> bool:
+    """Whether a folder of that name may stand in the runs' home."""
+    return _NAME.fullmatch(name) is not None
+
+
+def plain_files(folder: Path) -> Iterator[Path]:
+    """Every file below the folder, relative to it, in order; links and devices are left out."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(place) / name
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder)
+
+
+def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | None = None) -> int:
+    """Put the run folders into an archive; its size. A reader sees all of it or nothing."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(partial, "w:gz", compresslevel=6) as archive:
+            for number, folder in enumerate(folders, start=1):
+                for inside in plain_files(folder):
+                    archive.add(
+                        folder / inside,
+                        arcname=f"{folder.name}/{inside}",
+                        recursive=False,
+                        filter=_without_owner,
+                    )
+                if progress is not None:
+                    progress(number, len(folders))
+        partial.replace(path)
+        return path.stat().st_size
+    except OSError as error:
+        raise write_failed(path, error, kept="what was there") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def unpack(path: Path, into: Path, *, largest_bytes: int = LARGEST_BYTES) -> list[str]:
+    """Put the archive's files below `into`; the names of the run folders in it."""
+    names: dict[str, None] = {}
+    left_bytes = largest_bytes
+    with _opened(path, largest_bytes) as archive:
+        for count, member in enumerate(archive):
+            parts = _checked_parts(path, member)
+            if count >= _MOST_MEMBERS:
+                raise _refused(path, f"it has more than {_MOST_MEMBERS} members")
+            if member.isdir():
+                continue
+            left_bytes -= member.size
+            if left_bytes < 0:
+                raise _too_large(path, largest_bytes)
+            source = archive.extractfile(member)
+            if source is None:
+                raise _refused(path, f"{member.name!r} has no content")
+            names.setdefault(parts[0])
+            _write(into.joinpath(*parts), source)
+    return list(names)
+
+
+@contextmanager
+def _opened(path: Path, largest_bytes: int) -> Iterator[tarfile.TarFile]:
+    # Headers and padding are not in the sizes of members.
+    bound_bytes = 2 * largest_bytes + 2**20
+    try:
+        with gzip.open(path, "rb") as plain:
+            bounded = cast("IO[bytes]", _Bounded(plain, path, bound_bytes))
+            with tarfile.open(fileobj=bounded, mode="r:") as archive:
+                yield archive
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file {path}", hint="name an archive or a folder") from error
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ResultsDamaged(
+            f"{path} is not a whole archive", why=str(error), hint="make or fetch it again"
+        ) from error
+    except OSError as error:
+        raise write_failed(path, error, kept="every run that was there") from error
+
+
+class _Bounded(io.RawIOBase):
+    """A file that gives no more than was allowed, and little at once."""
+
+    def __init__(self, file: gzip.GzipFile, path: Path, largest_bytes: int) -> None:
+        super().__init__()
+        self._file, self._path, self._largest_bytes = file, path, largest_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET or offset > self._largest_bytes:
+            raise _too_large(self._path, self._largest_bytes)
+        return self._file.seek(offset)
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0 or size > _LARGEST_READ_BYTES:
+            raise _refused(self._path, "a header in it is too long")
+        if self._file.tell() + size > self._largest_bytes:
+            raise _too_large(self._path, self._largest_bytes)
+        return self._file.read(size)
+
+
+def _checked_parts(path: Path, member: tarfile.TarInfo) -> list[str]:
+    """The folders and the name of a member that may be unpacked."""
+    said = repr(member.name[:200])
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse:
+        raise _refused(path, f"{said} is a link, a device or something else that is no plain file")
+    parts = member.name.removesuffix("/").split("/")
+    if any(part in ("", ".", "..") or _PART.fullmatch(part) is None for part in parts):
+        raise _refused(path, f"{said} leads out of its folder, or nowhere")
+    if not is_run_name(parts[0]):
+        raise _refused(path, f"{said} does not lie in the folder of a run")
+    if len(parts) == 1 and not member.isdir():
+        raise _refused(path, f"{said} lies beside the folders of runs")
+    return parts
+
+
+def _write(path: Path, source: IO[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Two members of one name: the second would write into the first.
+    with path.open("xb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            file.write(chunk)
+
+
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode = 0o644
+    return member
+
+
+def _refused(path: Path, why: str) -> TorchyardError:
+    return ResultsDamaged(
+        f"{path} is refused",
+        why=why,
+        hint="archives come from `torchyard results export --archive`; nothing was imported",
+    )
+
+
+def _too_large(path: Path, largest_bytes: int) -> TorchyardError:
+    return UsageError(
+        f"{path} is refused",
+        why=f"unpacked it is larger than {format_bytes(largest_bytes)}",
+        hint="allow more with --max-size if you trust it; nothing was imported",
+    )
