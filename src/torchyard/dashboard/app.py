@@ -24,11 +24,21 @@ from torchyard.core.stored import RunEntry
 from torchyard.dashboard.access import Access
 from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.assets import asset_kinds, asset_text
+from torchyard.dashboard.compare_view import Chosen, compare_chosen, compared_data
 from torchyard.dashboard.feeds import Feeds
 from torchyard.dashboard.gate import Gate
+from torchyard.dashboard.history_view import history_data, history_of
 from torchyard.dashboard.links import ServedLinks
 from torchyard.dashboard.pages import Pages
-from torchyard.dashboard.queries import plain_request, run_request, runs_request, workloads_request
+from torchyard.dashboard.queries import (
+    CompareRequest,
+    compare_request,
+    history_request,
+    plain_request,
+    run_request,
+    runs_request,
+    workloads_request,
+)
 from torchyard.dashboard.run_list import run_record, runs_data
 from torchyard.dashboard.workload_list import workloads_data
 from torchyard.errors import NothingToDo, TorchyardError, UsageError
@@ -50,11 +60,15 @@ def make_app(archive: Archive, *, access: Access, feeds: Feeds) -> Starlette:
         "/": answers.runs,
         "/run": answers.run,
         "/workloads": answers.workloads,
+        "/history": answers.history,
+        "/compare": answers.compare,
         "/live": answers.live,
         "/assets/{name}": answers.asset,
         "/api/runs": answers.runs_data,
         "/api/run": answers.run_data,
         "/api/workloads": answers.workloads_data,
+        "/api/history": answers.history_data,
+        "/api/compare": answers.compare_data,
         "/api/live": answers.live_data,
     }
     return Starlette(
@@ -88,6 +102,23 @@ class _Answers:
 
     def workloads(self, request: Request) -> Response:
         return _page(self._pages.workloads(self._links, workloads_request(_query(request))))
+
+    def history(self, request: Request) -> Response:
+        return _page(self._pages.history(self._links, history_request(_query(request))))
+
+    def history_data(self, request: Request) -> Response:
+        series = history_request(_query(request))
+        return _data(history_data(history_of(self._archive, series)))
+
+    def compare(self, request: Request) -> Response:
+        wanted = compare_request(_query(request))
+        return _page(self._pages.compare(self._links, wanted, self._sides(wanted)))
+
+    def compare_data(self, request: Request) -> Response:
+        sides = self._sides(compare_request(_query(request)))
+        if sides is None:
+            raise UsageError("two runs are needed", hint="give before=ID and after=ID")
+        return _data(compared_data(compare_chosen(*sides)))
 
     def live(self, request: Request) -> Response:
         plain_request(_query(request))
@@ -156,7 +187,17 @@ class _Answers:
         return self._say(request, ours, 500)
 
     def _entry(self, request: Request) -> RunEntry:
-        name = run_request(_query(request))
+        return self._run(run_request(_query(request)))
+
+    def _sides(self, wanted: CompareRequest) -> tuple[Chosen, Chosen] | None:
+        if not wanted.before or not wanted.after:
+            return None
+        return (
+            Chosen(run=self._run(wanted.before), variant=wanted.before_variant),
+            Chosen(run=self._run(wanted.after), variant=wanted.after_variant),
+        )
+
+    def _run(self, name: str) -> RunEntry:
         entry = self._archive.run(name)
         if entry is None:
             raise _missing(f"there is no run {name!r}")

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from torchyard.core.records import encode
 from torchyard.core.stored import Series
 
-__all__ = ["Links", "ServedLinks", "SiteLinks", "file_stem"]
+__all__ = ["Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
 
 Pairs = list[tuple[str, str]]
 
@@ -77,14 +77,7 @@ class ServedLinks:
 
     def history(self, series: Series) -> str:
         """By all that makes a series."""
-        pairs = [
-            ("workload", series.workload),
-            ("baseline", series.baseline),
-            ("candidate", series.candidate),
-            ("machine", series.machine),
-            ("metric", "" if series.metric == "speedup" else series.metric),
-        ]
-        return _with("history", [pair for pair in pairs if pair[1]])
+        return _with("history", series_query(series))
 
     def compare(self, before: str = "", after: str = "") -> str:
         """By two ids."""
@@ -156,6 +149,18 @@ class SiteLinks:
     def asset(self, name: str) -> str:
         """Shared by all pages."""
         return f"{self._up}assets/{name}"
+
+
+def series_query(series: Series) -> Pairs:
+    """All that makes a series, as the query of its page."""
+    pairs = [
+        ("workload", series.workload),
+        ("baseline", series.baseline),
+        ("candidate", series.candidate),
+        ("machine", series.machine),
+        ("metric", "" if series.metric == "speedup" else series.metric),
+    ]
+    return [pair for pair in pairs if pair[1]]
 
 
 def file_stem(name: str, *, key: str = "") -> str:

@@ -6,24 +6,29 @@ Knows the archive and the templates; nothing of requests and answers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard import __version__
-from torchyard.core.stored import RunEntry
+from torchyard.core.stored import RunEntry, Series, Wanted
 from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.assets import script_name, style_name
-from torchyard.dashboard.links import Links
+from torchyard.dashboard.compare_view import Chosen, compare_chosen
+from torchyard.dashboard.history_view import METRIC_NAMES, history_of, history_rows
+from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.paging import Paging
-from torchyard.dashboard.queries import PAGE_SIZE, RunsRequest, WorkloadsRequest
+from torchyard.dashboard.queries import PAGE_SIZE, CompareRequest, RunsRequest, WorkloadsRequest
 from torchyard.dashboard.run_list import FIELDS as RUN_FIELDS
 from torchyard.dashboard.run_list import run_table
 from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
 from torchyard.dashboard.workload_list import workload_table
 from torchyard.errors import ResultsDamaged, TorchyardError
+from torchyard.reports.compare_wording import LEGEND
 from torchyard.reports.html_page import template_engine
 from torchyard.reports.html_report import to_html
+from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import MARKS
 from torchyard.results.layout import RECORD_FILES, RUN_FILE
 from torchyard.results.run_reader import read_run
@@ -39,6 +44,7 @@ PAGE_POLICY: Final = (
 )
 """What a page forbids itself; the server says the same in a header."""
 _KEPT_RUN_PAGES: Final = 8
+_RUNS_TO_CHOOSE: Final = 200
 
 
 class Pages:
@@ -110,6 +116,50 @@ class Pages:
                     *(("note", note) for note in entry.notes),
                 ],
             )
+
+    def history(self, links: Links, series: Series) -> str:
+        """One workload over time."""
+        history = history_of(self._archive, series)
+        return self._render(
+            "dashboard_history.html.j2",
+            links,
+            here="workloads",
+            title=one_line(series.workload),
+            about=f"{one_line(series.candidate)} against {one_line(series.baseline)}",
+            history=history,
+            metrics=[
+                (METRIC_NAMES[metric], links.history(replace(series, metric=metric)), metric)
+                for metric in history.metrics
+            ],
+            metric_name=METRIC_NAMES[series.metric],
+            rows=history_rows(history),
+            chart="",
+            changes="",
+            data=links.data("history", series_query(series)),
+        )
+
+    def compare(
+        self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
+    ) -> str:
+        """Two runs beside each other; without sides only their choice."""
+        runs = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE))
+        if sides is not None:
+            known = {run.id for run in runs}
+            runs += [side.run for side in sides if side.run.id not in known]
+        return self._render(
+            "dashboard_compare.html.j2",
+            links,
+            here="compare",
+            title="Compare two runs",
+            about="What two runs say of each other, as far as their data can support it",
+            runs=runs,
+            pairs=[],
+            request=request,
+            sides=None if sides is None else [side.run for side in sides],
+            compared=None if sides is None else compare_chosen(*sides),
+            legend=LEGEND,
+            data=links.data("compare", request.query) if sides is not None else "",
+        )
 
     def live(self, links: Links) -> str:
         """Runs that are going."""

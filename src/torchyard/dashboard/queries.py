@@ -18,6 +18,7 @@ from torchyard.errors import UsageError
 
 __all__ = [
     "PAGE_SIZE",
+    "CompareRequest",
     "Query",
     "RunColumn",
     "RunsRequest",
@@ -109,6 +110,27 @@ class WorkloadsRequest:
         return [(name, value) for name, value in values.items() if value]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    """Ids of two runs, and a variant of each; what is empty is still to be chosen."""
+
+    before: str = ""
+    after: str = ""
+    before_variant: str = ""
+    after_variant: str = ""
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """As a query string."""
+        values = [
+            ("before", self.before),
+            ("after", self.after),
+            ("before_variant", self.before_variant),
+            ("after_variant", self.after_variant),
+        ]
+        return [pair for pair in values if pair[1]]
+
+
 def runs_request(query: Query) -> RunsRequest:
     """The list of runs that is asked for."""
     values = _values(query, (*_FILTERS, "verdict", "since", "until", "sort", "order", "page"))
@@ -158,10 +180,16 @@ def plain_request(query: Query) -> None:
     _values(query, ())
 
 
-def compare_request(query: Query) -> tuple[str, str]:
-    """The ids of the two runs that are asked for; empty ones are still to be chosen."""
-    values = _values(query, ("before", "after"))
-    return values.get("before", ""), values.get("after", "")
+def compare_request(query: Query) -> CompareRequest:
+    """The two runs that are asked for."""
+    names = ("before", "after", "before_variant", "after_variant")
+    values = _values(query, names)
+    return CompareRequest(
+        before=values.get("before", ""),
+        after=values.get("after", ""),
+        before_variant=values.get("before_variant", ""),
+        after_variant=values.get("after_variant", ""),
+    )
 
 
 def _values(query: Query, known: Iterable[str]) -> dict[str, str]:
