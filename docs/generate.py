@@ -31,7 +31,7 @@ from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
 from torchyard.cli.lazy_group import LazyGroup, RunningGroup
-from torchyard.config import study_file
+from torchyard.config import gate_file, study_file
 from torchyard.core.study import Budget, MeasureSettings
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -122,6 +122,7 @@ def study_file_page() -> str:
         ("[[workloads]]", study_file.WorkloadTable, None),
         ("[budget]", study_file.BudgetTable, Budget()),
         ("[settings]", study_file.SettingsTable, MeasureSettings()),
+        ("[gate]", gate_file.GateTable, None),
     )
     for title, kind, defaults in tables:
         heading = title if title == "Top level" else f"`{title}`"

@@ -22,6 +22,8 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "torchyard.cli.compare:compare",
         "compare any two runs, variants or baselines",
     ),
+    "baseline": ("torchyard.cli.baseline:baseline", "name runs that later ones are compared with"),
+    "gate": ("torchyard.cli.gate:gate", "fail when something got slower than allowed, for sure"),
     "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
     "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),

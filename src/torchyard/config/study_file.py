@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchyard.config.checks import CHECKS, Check
+from torchyard.config.gate_file import GateTable
 from torchyard.config.interpreters import find_python
 from torchyard.config.names import check_name
 from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
@@ -147,6 +148,7 @@ class StudyFile:
     """What to run."""
     budget: BudgetTable = field(default_factory=BudgetTable)
     settings: SettingsTable = field(default_factory=SettingsTable)
+    gate: GateTable = field(default_factory=GateTable)
 
 
 def read_study_file(path: Path) -> Request:

@@ -81,6 +81,8 @@ class CrossRow:
     other: SideNumbers
     support: Support
     basis: Basis
+    alike: bool = False
+    """Whether all but the candidates is alike: machine, settings and baseline."""
     verdict: Verdict | None = None
     """None exactly when the comparison is not supported."""
     ratio: float | None = None

@@ -6,7 +6,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.cross_comparison import CrossComparison, CrossRow
+from torchyard.core.cross_comparison import CrossComparison
 from torchyard.reports.compare_wording import (
     LEGEND,
     assumption_text,
@@ -73,11 +73,10 @@ def print_comparison(comparison: CrossComparison, console: Console) -> None:
     say("")
     if comparison.rows:
         console.print(_table(comparison, ascii_only))
-        notes = [(row, notes_of_row(row)) for row in comparison.rows]
-        numbered = [(row, texts) for row, texts in notes if texts]
-        if numbered:
+        notes = _numbered_notes(comparison)
+        if notes:
             say("")
-            console.print(_note_list(comparison, numbered, ascii_only))
+            console.print(_note_list(notes, ascii_only))
         say("")
         say(LEGEND)
     say(counts_text(comparison))
@@ -108,10 +107,8 @@ def _table(comparison: CrossComparison, ascii_only: bool) -> Table:
     table.add_column("ratio\ninterval", justify="right", no_wrap=True)
     table.add_column("verdict\np", no_wrap=True)
     table.add_column("notes", justify="right", no_wrap=True)
-    number = 0
+    notes = _numbered_notes(comparison)
     for row in comparison.rows:
-        noted = bool(notes_of_row(row))
-        number += noted
         verdict = Text(_fit(verdict_of_row(row), ascii_only), style=_STYLES.get(row.verdict, ""))
         cells = (
             f"{row_title(row, variants=_several(comparison))}\n  {row.support}",
@@ -122,23 +119,26 @@ def _table(comparison: CrossComparison, ascii_only: bool) -> Table:
         table.add_row(
             *(Text(_fit(cell, ascii_only)) for cell in cells),
             verdict.append(_fit(f"\n  {p_of_row(row)}", ascii_only), style="default"),
-            str(number) if noted else "",
+            str(notes.get("; ".join(notes_of_row(row)), "")),
         )
     return table
 
 
-def _note_list(
-    comparison: CrossComparison, numbered: list[tuple[CrossRow, list[str]]], ascii_only: bool
-) -> Table:
+def _numbered_notes(comparison: CrossComparison) -> dict[str, int]:
+    """Note -> its number; rows that say the same share one."""
+    texts = ("; ".join(notes_of_row(row)) for row in comparison.rows)
+    return {text: number for number, text in enumerate(dict.fromkeys(filter(None, texts)), start=1)}
+
+
+def _note_list(notes: dict[str, int], ascii_only: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
-    for number, (row, texts) in enumerate(numbered, start=1):
-        title = row_title(row, variants=_several(comparison))
-        grid.add_row(str(number), Text(_fit(f"{title}: {'; '.join(texts)}", ascii_only)))
+    for text, number in notes.items():
+        grid.add_row(str(number), Text(_fit(text, ascii_only)))
     return grid
 
 

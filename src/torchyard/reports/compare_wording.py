@@ -9,6 +9,7 @@ import math
 from typing import Final
 
 from torchyard.core.cross_comparison import (
+    Basis,
     CrossComparison,
     CrossRow,
     CrossSide,
@@ -42,6 +43,11 @@ __all__ = [
 NO_VERDICT: Final = "no verdict"
 LEGEND: Final = "ratio: time of A over time of B; above 1, B is faster. Verdicts speak of B."
 _SMALLEST_P: Final = 0.001
+_BASES: Final[dict[Basis, str]] = {
+    "pairs": "pairs",
+    "speedups": "speedups",
+    "times": "plain times, not interleaved",
+}
 _STATES: Final[dict[SideState, str]] = {
     "measured": "measured",
     "absent": "not there",
@@ -101,8 +107,7 @@ def notes_of_row(row: CrossRow) -> list[str]:
     """Everything a reader of the row must know, the reason for no verdict first."""
     notes = [one_line(reason) for reason in row.reasons]
     if row.support == "not supported":
-        what = "plain times, not interleaved" if row.basis == "times" else "pairs"
-        notes.append(f"the ratio is of {what}")
+        notes.append(f"the ratio is of {_BASES[row.basis]}")
     return notes
 
 
@@ -140,7 +145,7 @@ def mean_text(comparison: CrossComparison) -> str:
 
 def drift_text(comparison: CrossComparison) -> str:
     """How far the baseline itself moved between two runs; empty when that is not known."""
-    if any(row.support == "interleaved" for row in comparison.rows):
+    if comparison.one.runs == comparison.other.runs:
         return ""
     shifts = [row.baseline_shift for row in comparison.rows if row.baseline_shift is not None]
     if not shifts:

@@ -1,51 +1,38 @@
-"""Named baselines: runs to compare with later, under a name or as a file that travels.
+"""Named baselines: runs to compare with later.
 
-A named baseline is a small file in Torchyard's home that names runs; the runs stay where they are. A
-baseline file holds the comparisons and facts themselves, without samples, so that a repository or a
-CI job can keep it without the run folders. Paths, commands, host names and logs are left out of it.
-Knows nothing of what is compared with a baseline.
+A named baseline is a small file in Torchyard's home that names runs; the runs stay where they are.
+Names are plain file names and nothing else. Knows nothing of what is compared with a baseline.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from torchyard.core.comparison import Comparison
-from torchyard.core.records import decode, encode, nearest_hint
-from torchyard.core.study import Study
+from torchyard.core.records import encode, nearest_hint
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.baseline_file import BASELINE_FORMAT, decoded, moment, read_document
 from torchyard.results.durable import replace_file, to_json_text, write_failed
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.run_home import home_folder, runs_home
 from torchyard.results.run_reader import Run, read_run
 
 __all__ = [
-    "BASELINE_FORMAT",
     "Baseline",
+    "baseline_exists",
     "baselines_home",
     "check_baseline_name",
     "delete_baseline",
     "list_baselines",
     "read_baseline",
-    "read_baseline_file",
     "runs_of",
     "save_baseline",
-    "write_baseline_file",
 ]
 
-T = TypeVar("T")
-
-BASELINE_FORMAT: Final = 1
-"""Raised when an older Torchyard could no longer read the file; added keys do not raise it."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_KEPT_FACTS: Final = ("format", "id", "state", "torchyard", "started", "finished", "revision")
-_LEFT_OUT_OF_TARGETS: Final = ("executable", "pid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +80,7 @@ def save_baseline(
     baseline = Baseline(
         name=name,
         runs=tuple(run.id for run in runs),
-        saved=_now(),
+        saved=moment(),
         note=note,
         folders=tuple(
             (run.id, str(run.folder.resolve()))
@@ -121,7 +108,12 @@ def read_baseline(name: str) -> Baseline:
             if known
             else "save one with `torchyard baseline save NAME`",
         )
-    return _decoded(Baseline, _checked(path), path)
+    return decoded(Baseline, read_document(path), path)
+
+
+def baseline_exists(name: str) -> bool:
+    """Whether that is the name of a baseline; any other text is not."""
+    return _NAME.fullmatch(name) is not None and _path_of(name).is_file()
 
 
 def list_baselines() -> tuple[list[Baseline], list[ResultsDamaged]]:
@@ -153,80 +145,6 @@ def runs_of(baseline: Baseline) -> tuple[Run, ...]:
     return tuple(read_run(_folder_of(baseline, run, elsewhere)) for run in baseline.runs)
 
 
-def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str = "") -> None:
-    """The runs' facts and comparisons in one file, without what tells of the machine's owner."""
-    document = {
-        "format": BASELINE_FORMAT,
-        "kind": "torchyard.baseline",
-        "name": name,
-        "saved": _now(),
-        "note": note,
-        "runs": [
-            {"info": _shared_facts(run), "comparisons": [_shared(row) for row in run.comparisons]}
-            for run in runs
-        ],
-    }
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_failed(path, error, kept="what is there") from error
-    replace_file(path.absolute(), to_json_text(document, indent=1) + "\n")
-
-
-def read_baseline_file(path: Path) -> tuple[Run, ...]:
-    """The runs inside a baseline file; their samples are not in it."""
-    document = _checked(path)
-    entries = document.get("runs")
-    if document.get("kind") != "torchyard.baseline" or not isinstance(entries, list) or not entries:
-        raise ResultsDamaged(
-            f"{path} is not a baseline file",
-            why="it holds no runs of Torchyard",
-            hint="write one with `torchyard baseline save NAME --file FILE`",
-        )
-    return tuple(_run_inside(entry, path, number) for number, entry in enumerate(entries))
-
-
-def _run_inside(entry: object, path: Path, number: int) -> Run:
-    info = entry.get("info") if isinstance(entry, Mapping) else None
-    rows = entry.get("comparisons") if isinstance(entry, Mapping) else None
-    if not isinstance(info, Mapping) or not isinstance(rows, list):
-        raise ResultsDamaged(f"{path}: runs[{number}] is not a run", hint="save the baseline again")
-    return Run(
-        folder=path,
-        id=str(info.get("id", "")),
-        state=str(info.get("state", "")),
-        info=info,
-        study=_decoded(Study, info.get("study"), path),
-        comparisons=tuple(_decoded(Comparison, row, path) for row in rows),
-    )
-
-
-def _shared_facts(run: Run) -> dict[str, Any]:
-    facts = {key: run.info[key] for key in _KEPT_FACTS if key in run.info}
-    machine = run.info.get("machine")
-    targets = run.info.get("targets")
-    study = run.study
-    bare = [
-        replace(one, target=replace(one.target, python=PurePath(one.target.python).name))
-        for one in study.variants
-    ]
-    return {
-        **facts,
-        "machine": machine if isinstance(machine, Mapping) else {},
-        "targets": {
-            name: {key: value for key, value in target.items() if key not in _LEFT_OUT_OF_TARGETS}
-            for name, target in (targets.items() if isinstance(targets, Mapping) else ())
-            if isinstance(target, Mapping)
-        },
-        "study": encode(replace(study, baseline=bare[0], candidates=tuple(bare[1:]))),
-    }
-
-
-def _shared(row: Comparison) -> Any:
-    failure = row.failure and replace(row.failure, log="", log_tail="")
-    return encode(replace(row, failure=failure))
-
-
 def _folder_of(baseline: Baseline, run: str, elsewhere: Mapping[str, str]) -> Path:
     folder = Path(elsewhere[run]) if run in elsewhere else runs_home() / run
     plain = run and run == PurePath(run).name and run not in {".", ".."}
@@ -238,37 +156,6 @@ def _folder_of(baseline: Baseline, run: str, elsewhere: Mapping[str, str]) -> Pa
             f"`torchyard baseline save {baseline.name} RUN --replace`",
         )
     return folder
-
-
-def _checked(path: Path) -> dict[str, Any]:
-    """The JSON object in that file, of a format that this version knows."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise ResultsDamaged(
-            f"{path} is not JSON", why=str(error), hint="save the baseline again"
-        ) from error
-    version = document.get("format") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or type(version) is not int or version < 1:
-        raise ResultsDamaged(f"{path} is not a baseline", hint="save the baseline again")
-    if version > BASELINE_FORMAT:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard",
-            why=f"its format is {version}; this Torchyard reads up to {BASELINE_FORMAT}",
-            hint="update Torchyard to read it",
-        )
-    return document
-
-
-def _decoded(kind: type[T], value: object, path: Path) -> T:
-    try:
-        return decode(kind, value, where="", strict=False)
-    except UsageError as error:
-        raise ResultsDamaged(
-            f"{path}: not a {kind.__name__.lower()}", why=error.what, hint="save the baseline again"
-        ) from error
 
 
 def _path_of(name: str) -> Path:
@@ -285,10 +172,6 @@ def _names() -> list[str]:
 
 def _saved_moment(path: Path) -> str:
     try:
-        return str(_checked(path).get("saved", "earlier"))
+        return str(read_document(path).get("saved", "earlier"))
     except ResultsDamaged:
         return "earlier, and cannot be read"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -13,7 +13,8 @@ from typing import Final
 from torchyard.core.cross_comparison import CrossSide
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
-from torchyard.results.baselines import read_baseline, read_baseline_file, runs_of
+from torchyard.results.baseline_file import read_baseline_file
+from torchyard.results.baselines import read_baseline, runs_of
 from torchyard.results.machine_identity import machine_name, machine_text
 from torchyard.results.revision import revision_of_variant, target_facts
 from torchyard.results.run_reader import Run, read_run

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from torchyard.core.comparison import Comparison
 from torchyard.core.cross_comparison import (
+    Basis,
     CrossRow,
     FactDifference,
     SideNumbers,
@@ -68,13 +69,13 @@ def _row(
         return _unsupported(
             label, numbers, [f"not interleaved: {lone[0]} is the baseline of its run"]
         )
-    kept, reasons = _comparable(found)
+    kept, reasons, alike = _comparable(found)
     effects = tuple(
         [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
         for side in kept
     )
     if not all(effects):
-        return _unsupported(label, numbers, reasons)
+        return _unsupported(label, numbers, reasons, alike=alike)
     effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
     numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
     return CrossRow(
@@ -83,6 +84,7 @@ def _row(
         other=numbers[1],
         support="common baseline",
         basis="speedups",
+        alike=True,
         verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
         ratio=math.exp(effect.log),
         interval=interval_of(effect, rules.confidence),
@@ -94,38 +96,55 @@ def _row(
 
 
 def _unsupported(
-    label: str, numbers: tuple[SideNumbers, SideNumbers], reasons: Sequence[str]
+    label: str,
+    numbers: tuple[SideNumbers, SideNumbers],
+    reasons: Sequence[str],
+    *,
+    alike: bool = False,
 ) -> CrossRow:
+    """A number without a verdict: of speedups where these have a common baseline, else of times."""
     one, other = numbers
-    ratio = one.time_ns / other.time_ns if one.time_ns and other.time_ns else None
+    basis: Basis = "speedups" if alike and one.speedup and other.speedup else "times"
+    top, bottom = (
+        (other.speedup, one.speedup) if basis == "speedups" else (one.time_ns, other.time_ns)
+    )
     return CrossRow(
         workload=label,
         one=one,
         other=other,
         support="not supported",
-        basis="times",
-        ratio=ratio,
+        basis=basis,
+        alike=alike,
+        ratio=top / bottom if top and bottom else None,
         reasons=tuple(reasons),
     )
 
 
-def _comparable(found: tuple[Measured, Measured]) -> tuple[tuple[Measured, Measured], list[str]]:
-    """The sessions of both sides that can be compared, and why others cannot.
+def _comparable(
+    found: tuple[Measured, Measured],
+) -> tuple[tuple[Measured, Measured], list[str], bool]:
+    """The sessions of both sides that can be compared, why others cannot, and whether any are alike.
 
-    The newest session of the other side is what all sessions have to match.
+    Alike in all but the candidates, whatever their own numbers are worth. The newest session of the other side is what all sessions have to match.
     """
-    reasons: list[str] = []
+    reasons: dict[str, list[str]] = {}
     kept: tuple[Measured, Measured] = ([], [])
+    alike = [False, False]
     reference = found[1][-1]
-    for side, into in zip(found, kept, strict=True):
+    for place, (letter, side) in enumerate(zip("AB", found, strict=True)):
         for run, row in side:
             blocking = _blocking((run, row), reference)
-            obstacles = [_said(blocking)] if blocking else []
-            obstacles += [f"{text} ({run.id})" for text in row_obstacles(row)]
-            reasons += obstacles
-            if not obstacles:
-                into.append((run, row))
-    return kept, list(dict.fromkeys(reasons))
+            alike[place] |= not blocking
+            obstacles = row_obstacles(row)
+            if blocking:
+                reasons.setdefault(_said(blocking), [])
+            for text in obstacles:
+                letters = reasons.setdefault(text, [])
+                letters += [letter] if letter not in letters else []
+            if not blocking and not obstacles:
+                kept[place].append((run, row))
+    said = [f"{text} ({' and '.join(where)})" if where else text for text, where in reasons.items()]
+    return kept, said, all(alike)
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
