@@ -25,6 +25,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     "baseline": ("torchyard.cli.baseline:baseline", "name runs that later ones are compared with"),
     "gate": ("torchyard.cli.gate:gate", "fail when something got slower than allowed, for sure"),
     "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
+    "results": (
+        "torchyard.cli.results:results",
+        "list, show, export, import and check kept runs",
+    ),
     "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
     "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),
     "explain": (

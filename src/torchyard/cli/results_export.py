@@ -1,0 +1,162 @@
+"""`torchyard results export`: comparisons as a table for other programs, or whole runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from torchyard.cli.output import check_writable, common_options, print_json, talk
+from torchyard.cli.results_filter import filter_options
+from torchyard.cli.sections import SectionedCommand
+
+if TYPE_CHECKING:
+    from torchyard.core.stored import RunEntry, Wanted
+    from torchyard.results.index.store import Store
+
+__all__ = ["export"]
+
+# Written out because `results` must not be loaded for `--help`; a test holds the two together.
+FORMS: Final = ("csv", "jsonl", "parquet")
+
+_HELP = """
+\b
+Examples:
+  torchyard results export --study nightly > nightly.csv
+  torchyard results export --since 30d --output month.parquet
+  torchyard results export --format jsonl --workload models/gpt | jq .speedup
+  torchyard results export 20250131T12 --archive run.tar.gz
+
+Write one row for each comparison, as CSV, JSON lines or Parquet (which needs `pip install
+'torchyard[parquet]'`), or with --archive whole run folders for `torchyard results import`. All
+runs that fit the filters; RUN chooses single ones. An archive holds logs, command lines and names
+of hosts.
+"""
+
+
+@click.command(cls=SectionedCommand, help=_HELP)
+@click.argument("runs", nargs=-1, metavar="[RUN...]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMS),
+    help="csv when left out, or what the ending of --output says.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write here instead of to stdout.",
+)
+@click.option(
+    "--archive",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.tar.gz",
+    help="Write whole run folders here instead of a table.",
+)
+@filter_options(limit=None)
+@common_options
+def export(
+    runs: tuple[str, ...],
+    form: str | None,
+    output: Path | None,
+    archive: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write what fits."""
+    from torchyard.cli.results_filter import wanted_of
+    from torchyard.cli.results_store import fresh_store
+    from torchyard.errors import NothingToDo, UsageError
+
+    if archive is not None and (form or output):
+        raise UsageError("--archive takes no --format and no --output", hint="keep one of them")
+    for path, option in ((archive, "--archive"), (output, "--output")):
+        if path is not None:
+            check_writable(path, option=option)
+    name = form or _form_of(output)
+    if as_json and output is None and archive is None:
+        raise UsageError(
+            "--json says what was written, so it needs --output or --archive",
+            hint="`--format jsonl` writes the rows themselves as JSON",
+        )
+    with fresh_store() as store:
+        wanted = wanted_of(options)
+        chosen = _chosen(store, runs, wanted)
+        if not chosen:
+            raise NothingToDo("no run fits", hint="`torchyard results list` takes the same filters")
+        if archive is not None:
+            report = _write_archive(archive, chosen)
+        else:
+            report = _write_rows(store, chosen, wanted, name, output, whole=not runs)
+    if as_json:
+        print_json(report)
+
+
+def _form_of(output: Path | None) -> str:
+    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+    return endings.get(output.suffix, "csv") if output is not None else "csv"
+
+
+def _chosen(store: Store, runs: tuple[str, ...], wanted: Wanted) -> list[RunEntry]:
+    fitting = store.runs(replace(wanted, limit=None))
+    if not runs:
+        return fitting
+    named = {store.run(text).id for text in runs}
+    return [entry for entry in fitting if entry.id in named]
+
+
+def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
+    from torchyard.cli.results_store import counted
+    from torchyard.core.units import format_bytes
+    from torchyard.errors import NothingToDo
+    from torchyard.results.archive import write_archive
+
+    ended = [entry for entry in chosen if entry.state != "running"]
+    for entry in chosen:
+        if entry not in ended:
+            talk(f"left out: {entry.id} is still going")
+    if not ended:
+        raise NothingToDo("every run that fits is still going", hint="wait for it")
+    size_bytes = write_archive(
+        path, [Path(entry.folder) for entry in ended], progress=counted("writing runs")
+    )
+    talk(f"{len(ended)} runs, {format_bytes(size_bytes)}: {path}")
+    return {"archive": str(path), "runs": [run.id for run in ended], "size_bytes": size_bytes}
+
+
+def _write_rows(
+    store: Store,
+    chosen: list[RunEntry],
+    wanted: Wanted,
+    form: str,
+    output: Path | None,
+    *,
+    whole: bool,
+) -> dict[str, Any]:
+    from torchyard.errors import UsageError
+    from torchyard.results.durable import write_failed
+    from torchyard.results.export_rows import FORMS as WRITERS
+    from torchyard.results.export_rows import rows_of
+
+    if output is None and form == "parquet" and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", hint="give --output FILE")
+    ids = {entry.id for entry in chosen}
+    found = store.comparisons(wanted if whole else replace(wanted, limit=None))
+    rows = list(rows_of((entry for entry in found if entry.run in ids), chosen))
+    if not whole and wanted.limit is not None:
+        rows = rows[: wanted.limit]
+    data = WRITERS[form](rows)
+    if output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    else:
+        try:
+            output.write_bytes(data)
+        except OSError as error:
+            raise write_failed(output, error, kept="every run") from error
+        talk(f"{len(rows)} rows: {output}")
+    return {"output": str(output or ""), "format": form, "rows": len(rows)}
