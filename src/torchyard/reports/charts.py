@@ -1,6 +1,6 @@
-"""Where things lie on the charts of the page; `templates/charts.html.j2` draws them.
+"""Where speedups lie on an axis: for the small plots in table rows and for the forest plot.
 
-These two files are all there is of charts, so that another way of drawing can take their place.
+`templates/charts.html.j2` draws the small ones, which move with their rows when the table is sorted.
 """
 
 from __future__ import annotations
@@ -39,16 +39,19 @@ class SpeedupAxis:
         return round(100 * min(1.0, max(0.0, share)), 2)
 
     @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Place and text of a few round numbers; 1 is among them when the axis holds it."""
+    def numbers(self) -> list[float]:
+        """A few round speedups on the axis; 1 is among them when the axis holds it."""
         low, high = math.exp(self.low), math.exp(self.high)
         if high / low > 2:  # noqa: PLR2004 - evenly spaced numbers crowd on a wide log axis
-            ticks = self._spaced(_WIDE_TICKS)
-        else:
-            step = _round_step((high - low) / _TICKS_WANTED)
-            first, last = math.ceil(low / step), math.floor(high / step)
-            ticks = [number * step for number in range(first, last + 1)]
-        return [(self.place(tick), f"{tick:.4g}x") for tick in ticks]
+            return self._spaced(_WIDE_TICKS)
+        step = _round_step((high - low) / _TICKS_WANTED)
+        first, last = math.ceil(low / step), math.floor(high / step)
+        return [number * step for number in range(first, last + 1)]
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Place and text of these numbers."""
+        return [(self.place(number), f"{number:.4g}x") for number in self.numbers]
 
     def _spaced(self, candidates: Iterable[float]) -> list[float]:
         chosen: list[float] = []
@@ -69,9 +72,12 @@ def numbers_of(comparison: Comparison) -> list[float]:
     return [estimate.speedup, *ends]
 
 
-def speedup_axis(numbers: Iterable[float]) -> SpeedupAxis:
-    """An axis that holds all of these speedups."""
+def speedup_axis(numbers: Iterable[float], *, reach: float = 0.0) -> SpeedupAxis:
+    """An axis that holds all of these speedups, and 1 where `reach` widths of it are enough."""
     logs = [math.log(number) for number in numbers if 0 < number < math.inf] or [0.0]
+    width = reach * (max(logs) - min(logs))
+    if min(logs) - width <= 0 <= max(logs) + width:
+        logs.append(0.0)
     low = min(max(min(logs), -_WIDEST), _WIDEST)
     high = max(min(max(logs), _WIDEST), -_WIDEST)
     room = max(high - low, _NARROWEST)

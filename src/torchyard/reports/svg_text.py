@@ -18,12 +18,14 @@ _SVG: Final = "{http://www.w3.org/2000/svg}"
 _ELEMENTS: Final = frozenset(
     {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
 )
-_ATTRIBUTES: Final = frozenset(
-    ("clip-path", "cx", "cy", "d", "dx", "dy", "fill", "fill-opacity", "font-size", "font-style")
-    + ("font-weight", "height", "id", "opacity", "r", "rx", "ry", "stroke", "stroke-dasharray")
-    + ("stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-opacity", "stroke-width")
-    + ("text-anchor", "transform", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2")
-)
+# fmt: off
+_ATTRIBUTES: Final = frozenset({
+    "clip-path", "cx", "cy", "d", "dx", "dy", "fill", "fill-opacity", "font-size", "font-style",
+    "font-weight", "height", "id", "opacity", "r", "rx", "ry", "stroke", "stroke-dasharray",
+    "stroke-dashoffset", "stroke-linecap", "stroke-linejoin", "stroke-opacity", "stroke-width",
+    "text-anchor", "transform", "viewBox", "width", "x", "x1", "x2", "y", "y1", "y2",
+})
+# fmt: on
 _USELESS: Final = {"opacity": "1", "x2": "0", "y2": "0", "transform": "translate(0,0)"}
 _LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 _NUMBERS: Final = frozenset({"d", "transform", "x", "y", "x1", "x2", "y1", "y2", "width", "height"})

@@ -97,7 +97,8 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
     """A figure that the page draws when it is seen.
 
     With `base` the spec holds only what differs from the base of that name (see `chart_bases`):
-    usually its data. The page must hold the runtime and `charts.js`.
+    usually its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
+    must hold the runtime and `charts.js`. No CSV: Vega reads it with `eval`, which pages forbid.
     """
     from markupsafe import Markup
 

@@ -59,13 +59,16 @@
     try {
       const embed = await (runtime ??= loadRuntime());
       const spec = merged(bases[place.dataset.base], JSON.parse(place.querySelector("script").textContent));
+      if (spec.data && spec.data.rows) {
+        const { names, rows } = spec.data;
+        spec.data = { values: rows.map((row) => Object.fromEntries(row.map((value, place) => [names[place], value]))) };
+      }
       const picture = document.createElement("div");
       picture.className = "picture";
       place.append(picture);
-      const quiet = { error: console.error, warn() {}, info() {}, debug() {}, level() { return this; } };
       await embed(picture, spec, {
         mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false,
-        tooltip: showTip, logger: quiet,
+        tooltip: showTip,
       });
       place.dataset.state = "drawn";
     } catch (error) {

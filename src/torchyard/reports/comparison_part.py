@@ -1,0 +1,161 @@
+"""What the page shows of one comparison, as text and numbers: its row, its part, its charts.
+
+Says nothing of how it looks; `templates/report.html.j2` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison, Estimate, VariantMetrics, Verdict
+from torchyard.core.units import format_bytes, format_flops
+from torchyard.measure.pairs import pair_blocks
+from torchyard.reports.block_charts import (
+    ChartData,
+    disturbance_chart,
+    in_order,
+    launch_chart,
+    sample_chart,
+)
+from torchyard.reports.charts import numbers_of
+from torchyard.reports.guard_text import blocks_text, temperature_text
+from torchyard.reports.launch_effects import effects_of
+from torchyard.reports.plain_text import one_line, plain_lines
+from torchyard.reports.wording import (
+    ABSENT,
+    MARKS,
+    accuracy_text,
+    failure_text,
+    interval_text,
+    notes_of,
+    number_text,
+    p_text,
+    pairs_text,
+    time_text,
+    title_of,
+)
+
+__all__ = ["comparison_part"]
+
+
+def comparison_part(
+    comparison: Comparison,
+    index: int,
+    blocks: Mapping[str, Sequence[Block]],
+    precision_goal: float,
+) -> dict[str, Any]:
+    """Everything the template asks for."""
+    estimate = comparison.estimate if _has_number(comparison) else None
+    effects = effects_of(comparison, blocks)
+    failure = comparison.failure
+    p_value = estimate and (
+        estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
+    )
+    return {
+        "anchor": f"comparison-{index}",
+        "comparison": comparison,
+        "estimate": estimate,
+        "label": one_line(comparison.workload.label),
+        "title": title_of(comparison),
+        "suite": one_line(comparison.workload.suite),
+        "candidate": one_line(comparison.candidate),
+        "verdict": comparison.verdict.value,
+        "verdict_rank": list(Verdict).index(comparison.verdict),
+        "mark": MARKS[comparison.verdict],
+        "speedup": f"{number_text(estimate.speedup)}x" if estimate else ABSENT,
+        "interval": interval_text(estimate) if estimate else "",
+        "p": p_text(estimate),
+        "p_value": p_value,
+        "pairs": pairs_text(estimate),
+        "baseline_time": time_text(comparison.baseline_metrics),
+        "candidate_time": time_text(comparison.candidate_metrics),
+        "notes": notes_of(comparison, precision_goal=precision_goal),
+        "plotted": bool(numbers_of(comparison)),
+        "effects": effects,
+        "blocks": blocks_text(effects.guards) if effects.guards.blocks else "",
+        "temperature": temperature_text(effects.guards),
+        "accuracy": accuracy_text(comparison.accuracy),
+        "sides": _side_rows(comparison.baseline_metrics, comparison.candidate_metrics),
+        "failure": failure_text(failure) if failure else "",
+        "log_tail": plain_lines(failure.log_tail) if failure else "",
+        "charts": _charts(comparison, estimate, blocks.get(comparison.workload.label, ())),
+    }
+
+
+def _has_number(comparison: Comparison) -> bool:
+    return comparison.estimate is not None and comparison.estimate.launches > 0
+
+
+def _charts(
+    comparison: Comparison, estimate: Estimate | None, blocks: Sequence[Block]
+) -> list[ChartData]:
+    own = in_order(blocks, comparison.baseline, comparison.candidate)
+    if not own:
+        return []
+    charts = [sample_chart(own, comparison.baseline)]
+    pairs = pair_blocks(own, comparison.baseline, comparison.candidate)
+    if estimate is not None and pairs.pairs:
+        # A speed that does not count has no interval to show.
+        counts = bool(numbers_of(comparison))
+        interval = estimate.interval if counts else None
+        charts.append(
+            launch_chart(
+                pairs.medians,
+                low=interval.low if interval else None,
+                high=interval.high if interval else None,
+                speedup=estimate.speedup if counts else 0.0,
+            )
+        )
+    if any(block.dirty for block in own):
+        charts.append(disturbance_chart(own, comparison.baseline))
+    return charts
+
+
+def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
+    """What is known of both sides besides their speed: one row per thing, one cell per side."""
+    return [
+        ("time of one iteration", [time_text(side) for side in sides]),
+        ("compile, cold cache", [_seconds(side, "compile_cold_s") for side in sides]),
+        ("compile, warm cache", [_seconds(side, "compile_warm_s") for side in sides]),
+        ("peak memory", [_memory(side) for side in sides]),
+        ("operations", [_operations(side) for side in sides]),
+        ("graphs", [_said(side, "graphs", side.graphs) for side in sides]),
+        ("graph breaks", [_graph_breaks(side) for side in sides]),
+        ("torch", [side.torch_version or ABSENT for side in sides]),
+    ]
+
+
+def _said(side: VariantMetrics, name: str, value: object) -> str:
+    if value is not None:
+        return str(value)
+    reason = dict(side.unavailable).get(name)
+    return f"unavailable: {one_line(reason)}" if reason else ABSENT
+
+
+def _seconds(side: VariantMetrics, name: str) -> str:
+    seconds = getattr(side, name)
+    return _said(side, name, None if seconds is None else f"{seconds:.3g} s")
+
+
+def _memory(side: VariantMetrics) -> str:
+    if side.peak_memory_bytes is None:
+        return _said(side, "peak_memory_bytes", None)
+    method = f" ({one_line(side.memory_method)})" if side.memory_method else ""
+    return format_bytes(side.peak_memory_bytes) + method
+
+
+def _operations(side: VariantMetrics) -> str:
+    if side.flops is None:
+        return _said(side, "flops", None)
+    rate = side.flops_per_second
+    speed = f", {format_flops(rate, per_second=True)}" if rate is not None else ""
+    return format_flops(side.flops) + speed
+
+
+def _graph_breaks(side: VariantMetrics) -> str:
+    breaks = [f"{count} × {one_line(reason)}" for reason, count in side.graph_breaks]
+    if breaks:
+        return "; ".join(breaks)
+    return "none" if side.graphs is not None else _said(side, "graph_breaks", None)

@@ -1,0 +1,26 @@
+"use strict";
+// Before the first paint: the theme a reader chose earlier. Without a choice the system decides.
+(() => {
+  const root = document.documentElement;
+  const names = ["auto", "light", "dark"];
+  const kept = () => { try { return localStorage.getItem("torchyard-theme"); } catch { return null; } };
+  const keep = (name) => { try { localStorage.setItem("torchyard-theme", name); } catch { /* not allowed here */ } };
+  let theme = names.includes(kept()) ? kept() : "auto";
+  const show = () => {
+    if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme;
+    const button = document.querySelector("button.theme");
+    if (button) button.textContent = `Theme: ${theme}`;
+  };
+  show();
+  document.addEventListener("DOMContentLoaded", () => {
+    const button = document.querySelector("button.theme");
+    if (!button) return;
+    button.hidden = false;
+    show();
+    button.addEventListener("click", () => {
+      theme = names[(names.indexOf(theme) + 1) % names.length];
+      keep(theme);
+      show();
+    });
+  });
+})();
