@@ -6,7 +6,6 @@ Everything is read-only. Ids are looked up in the index; nothing of a request be
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +41,7 @@ from torchyard.dashboard.queries import (
 from torchyard.dashboard.run_list import run_record, runs_data
 from torchyard.dashboard.workload_list import workloads_data
 from torchyard.errors import NothingToDo, TorchyardError, UsageError
+from torchyard.reports.compare_data import finite
 from torchyard.reports.json_report import to_json
 from torchyard.results.run_reader import read_run
 
@@ -245,13 +245,5 @@ def _page(text: str, *, status: int = 200) -> Response:
 
 
 def _data(record: dict[str, Any], *, status: int = 200) -> Response:
-    text = json.dumps(_finite(encode({"schema": SCHEMA, **record})), allow_nan=False)
+    text = json.dumps(finite(encode({"schema": SCHEMA, **record})), allow_nan=False)
     return Response(text, status_code=status, media_type="application/json")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,6 +15,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from torchyard.errors import ResultsDamaged
+from torchyard.reports.compare_data import finite
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
 from torchyard.results.progress_file import ProgressTail
@@ -124,4 +125,4 @@ def state_now(folder: Path) -> str:
 def _event(name: str, data: dict[str, Any], *, number: int | None = None) -> str:
     """One event; JSON has no line breaks of its own, so that it is one line of data."""
     mark = f"id: {number}\n" if number is not None else ""
-    return f"event: {name}\n{mark}data: {json.dumps(data, default=str)}\n\n"
+    return f"event: {name}\n{mark}data: {json.dumps(finite(data), allow_nan=False)}\n\n"
