@@ -9,6 +9,7 @@ import torch
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 from torchyard.worker.values.session import Session
 
 
@@ -24,9 +25,9 @@ def look(
     options = Options(deep=deep, approximate=approximate, least_bytes=least_bytes, prove=False)
     session = Session(options)
     if scanner is not None:
-        session.watch._scanner = scanner
+        scanners = session.watch._scanners = Scanners(scanner)
         for pattern in session.patterns:
-            pattern.scanner = scanner
+            pattern.scanner = scanners
     torch.manual_seed(3)
     session.start()
     try:

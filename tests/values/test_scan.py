@@ -28,9 +28,9 @@ from torchyard.worker.values.scan import (  # noqa: E402
     Scanner,
     flat_memory,
     open_scanner,
-    scannable,
 )
 from torchyard.worker.values.scan_torch import TorchScanner  # noqa: E402
+from torchyard.worker.values.scanners import Scanners  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -262,16 +262,17 @@ def test_ordered_integers_lead_back_to_numbers() -> None:
 
 def test_what_can_be_looked_at_in_place() -> None:
     tensor = torch.randn(4, 6, 8)
-    assert scannable(tensor)
-    assert scannable(tensor.permute(2, 0, 1))
-    assert scannable(tensor[1:3])
-    assert not scannable(tensor[:, ::2])
-    assert not scannable(tensor[:, :, 1])
-    assert not scannable(torch.randn(4, 1).expand(4, 8))
-    assert not scannable(torch.empty(0))
-    assert not scannable(torch.eye(3).to_sparse())
-    assert not scannable(torch.zeros(3, dtype=torch.float8_e5m2))
-    assert not scannable(torch.zeros(3, device="meta"))
+    scanners = Scanners(SCANNERS[0])
+    assert scanners.can_scan(tensor)
+    assert scanners.can_scan(tensor.permute(2, 0, 1))
+    assert scanners.can_scan(tensor[1:3])
+    assert not scanners.can_scan(tensor[:, ::2])
+    assert not scanners.can_scan(tensor[:, :, 1])
+    assert not scanners.can_scan(torch.randn(4, 1).expand(4, 8))
+    assert not scanners.can_scan(torch.empty(0))
+    assert not scanners.can_scan(torch.eye(3).to_sparse())
+    assert not scanners.can_scan(torch.zeros(3, dtype=torch.float8_e5m2))
+    assert not scanners.can_scan(torch.zeros(3, device="meta"))
     channels_last = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     assert flat_memory(channels_last) is not None
     assert layout_of(torch.complex64) == Layout(32, 23, 127, 2)

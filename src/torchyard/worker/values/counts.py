@@ -14,6 +14,7 @@ class Counts:
         "operators",
         "small_bytes",
         "steps_left_out",
+        "steps_surveyed",
         "written_bytes",
     )
 
@@ -31,6 +32,8 @@ class Counts:
         self.not_deep = 0
         """Operators that could not be followed inside."""
         self.steps_left_out = 0
+        self.steps_surveyed = 0
+        """Scanned without asking the patterns."""
 
     def as_dict(self) -> Dict[str, int]:
         """For JSON."""

@@ -156,19 +156,28 @@ class Findings:
         finding.count += 1
         finding.bytes_wasted += wasted_bytes
         finding.bytes_written += seen.size_bytes
-        if every_time:
-            sight = (seen.node, seen.position)
-            finding.hits[sight] = finding.hits.get(sight, 0) + 1
+        sight = (seen.node, seen.position)
+        finding.hits[sight] = finding.hits.get(sight, 0) + 1
         if place.module and (
             place.module in finding.modules or len(finding.modules) < _MOST_MODULES
         ):
             finding.modules[place.module] = finding.modules.get(place.module, 0) + 1
-        if len(finding.steps) < _MOST_STEPS and (
-            not finding.steps or finding.steps[-1] != seen.step
-        ):
-            finding.steps.append(seen.step)
+        _add_step(finding, seen.step)
         self.on_add(finding, seen)
         return finding
+
+    def again(self, finding: Finding, sight: Sight, step: int) -> None:
+        """Count a sighting in a step that was surveyed: as much as one is on average."""
+        finding.bytes_wasted += finding.bytes_wasted // finding.count
+        finding.bytes_written += finding.bytes_written // finding.count
+        finding.count += 1
+        finding.hits[sight] = finding.hits.get(sight, 0) + 1
+        self.missed(sight)
+        _add_step(finding, step)
+
+    def missed(self, sight: Sight) -> None:
+        """Count a look that found nothing, or that `again` counts besides."""
+        self._looked[sight] = self._looked.get(sight, 0) + 1
 
     def drop(self, finding: Finding) -> None:
         """Take back a finding that turned out to be none."""
@@ -193,3 +202,8 @@ class Findings:
             return False
         looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
         return finding.least_share * looked <= sum(finding.hits.values())
+
+
+def _add_step(finding: Finding, step: int) -> None:
+    if len(finding.steps) < _MOST_STEPS and (not finding.steps or finding.steps[-1] != step):
+        finding.steps.append(step)

@@ -14,7 +14,7 @@ import torch
 
 from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
-from torchyard.worker.values.program import Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
 
 FORMAT = 1
@@ -122,7 +122,7 @@ class Native(Surrounding):
 
     def note(self, text: str) -> None:
         """For the report."""
-        if text not in self.notes:
+        if text != THREADS and text not in self.notes:  # the watched run says so
             self.notes.append(text)
 
     def _seen_all(self) -> bool:

@@ -147,7 +147,7 @@ class Observation:
         """Elements spread evenly over the tensor, as a flat copy."""
         flat = self.tensor.detach().reshape(-1)
         step = max(1, flat.numel() // most)
-        return flat[::step][:most].clone()
+        return flat[::step][:most].clone().cpu()
 
 
 Observations = List[Observation]

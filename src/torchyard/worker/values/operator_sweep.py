@@ -179,7 +179,7 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session
 
 
 def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Session:
-    session = Session(Options(deep=True, graph=False), cache=cache)
+    session = Session(Options(deep=True, close_steps=0, graph=False), cache=cache)
     session.start()
     try:
         body(session)

@@ -12,6 +12,9 @@ class Options(NamedTuple):
     """Look at each n-th step only; 1 looks at all."""
     first_steps: int = 0
     """Leave these out: they allocate and warm up."""
+    close_steps: int = 3
+    """Look closely at so many steps, and again when something new shows; survey the others. 0 looks
+    closely at all."""
     last_step: int = 0
     """Stop looking after this step; 0 never stops."""
     least_bytes: int = 4096

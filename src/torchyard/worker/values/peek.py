@@ -27,9 +27,12 @@ _THREE: Dict[torch.dtype, Any] = {
 
 
 def first_three(tensor: torch.Tensor) -> Optional[Tuple[Any, Any, Any]]:
-    """The first numbers in memory of the CPU; None for dtypes that C has no name for."""
+    """The first numbers in memory; None for dtypes that C has no name for."""
     three = _THREE.get(tensor.dtype)
     if three is None or tensor.numel() < 3:
         return None
+    if not tensor.is_cpu:
+        first, second, third = tensor.detach().reshape(-1)[:3].tolist()
+        return first, second, third
     found = three.from_address(tensor.data_ptr())
     return found[0], found[1], found[2]

@@ -5,7 +5,13 @@ import os
 from typing import Any, Dict, List
 
 from torchyard.worker.values.options import options_from
-from torchyard.worker.values.program import Ending, Surrounding, run_callable, run_program
+from torchyard.worker.values.program import (
+    THREADS,
+    Ending,
+    Surrounding,
+    run_callable,
+    run_program,
+)
 
 
 class Watched(Surrounding):
@@ -41,7 +47,7 @@ class Watched(Surrounding):
 
     def note(self, text: str) -> None:
         """For the report."""
-        if text not in self.session.notes:
+        if text != THREADS and text not in self.session.notes:  # the session counts them itself
             self.session.notes.append(text)
 
 

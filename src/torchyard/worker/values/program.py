@@ -15,6 +15,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 
 INTERRUPTED = 130
 TERMINATED = 143
+THREADS = "the program starts threads of its own: operators that run in them are not seen"
 
 
 class Ending(NamedTuple):
@@ -133,9 +134,7 @@ def _count_threads(surrounding: Surrounding) -> None:
     def counted(thread: threading.Thread) -> None:
         if not said:
             said.append(True)
-            surrounding.note(
-                "the program starts threads of its own: operators that run in them are not seen"
-            )
+            surrounding.note(THREADS)
         start(thread)
 
     threading.Thread.start = counted  # type: ignore[method-assign,assignment]

@@ -15,7 +15,7 @@ from typing import Any, List, Optional, Protocol, Tuple
 
 import torch
 
-from torchyard.worker.values.layouts import Layout, layout_of, ordered_to_number
+from torchyard.worker.values.layouts import Layout, ordered_to_number
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = ("scan.c", "scan_width.h")
@@ -130,17 +130,6 @@ def open_scanner(cache: Optional[str] = None) -> Optional[CompiledScanner]:
     """The compiled scanner, or None when this machine cannot make one."""
     library = _compiled(cache)
     return None if library is None else CompiledScanner(library)
-
-
-def scannable(tensor: torch.Tensor) -> bool:
-    """Whether its bits can be looked at in place."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and layout_of(tensor.dtype) is not None
-        and tensor.numel() > 0
-        and flat_memory(tensor) is not None
-    )
 
 
 def _compiled(cache: Optional[str]) -> Optional[Any]:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.values.compiled import CompileNotes
+from torchyard.worker.values.elsewhere import Elsewhere
 from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
@@ -22,6 +23,9 @@ from torchyard.worker.values.proof import Proofs
 from torchyard.worker.values.result_file import write_result
 from torchyard.worker.values.scan import Scanner, open_scanner
 from torchyard.worker.values.scan_torch import TorchScanner
+from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.survey import Surveyed
+from torchyard.worker.values.survey_counts import count_surveyed
 from torchyard.worker.values.watch import ValueWatch
 from torchyard.worker.values.worth_notes import WorthNotes
 
@@ -31,6 +35,8 @@ SLOW_SCANNER = (
     "takes about ten times as long"
 )
 _WRITE_EVERY_S = 5.0
+MOST_CLOSE = 5
+"""Steps that are looked at closely because of something new, as a multiple of those at the start."""
 
 
 class Session:
@@ -54,10 +60,11 @@ class Session:
         self.proofs: Optional[Proofs] = None
         if options.prove:
             self.proofs = Proofs(self.findings, self._room_bytes)
-        self.patterns = open_patterns(self.findings, options, scanner)
+        scanners = Scanners(scanner)
+        self.patterns = open_patterns(self.findings, options, scanners)
         self.watch = ValueWatch(
             options,
-            scanner,
+            scanners,
             on_observation=self._observe,
             on_fill_covered=self._fill_covered,
             after_operator=self._after_operator,
@@ -67,7 +74,10 @@ class Session:
         self._written_s = 0.0
         self._started_s = time.monotonic()
         self._on = False
+        self._closely = 0
+        self._since_close = 0
         self.exit_code: Optional[int] = None
+        self._elsewhere: Optional[Elsewhere] = None
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -78,6 +88,8 @@ class Session:
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
         self._hooks.append(CompileNotes(self.notes))
         self._hooks.append(OutsideAccess(self.watch.storages))
+        self._elsewhere = Elsewhere(self.watch.storages, self.leave)
+        self._hooks.append(self._elsewhere)
         self.watch.__enter__()
         self._on = True
 
@@ -104,13 +116,22 @@ class Session:
 
     def step(self) -> None:
         """A step of the program is over."""
+        watch, surveyed_step = self.watch, self.watch.surveying
         self.findings.end_step()
-        for pattern in self.patterns:
-            pattern.end_step()
-        self.watch.step += 1
-        self.watch.looking = self._wanted(self.watch.step)
-        if not self.watch.looking:
-            self.watch.counts.steps_left_out += 1
+        if not surveyed_step:
+            for pattern in self.patterns:
+                pattern.end_step()
+        step, regular = watch.step, watch.regular
+        surveyed = watch.end_step(self._look_closely)
+        if surveyed_step:
+            watch.counts.steps_surveyed += 1
+            count_surveyed(self.findings, surveyed, step, regular)
+        if watch.surveying and not surveyed_step:
+            for pattern in self.patterns:
+                pattern.pause()
+        watch.looking = self._wanted(watch.step)
+        if not watch.looking:
+            watch.counts.steps_left_out += 1
         if time.monotonic() - self._written_s > _WRITE_EVERY_S:
             self.write(state="running")
 
@@ -129,7 +150,7 @@ class Session:
             "findings_left_out": self.findings.left_out,
             "findings": [finding.as_dict() for finding in self.findings.all()],
             "flow": self.watch.flow.as_dict() if self.options.graph else None,
-            "notes": self.notes + (self.proofs.notes() if self.proofs is not None else []),
+            "notes": self._all_notes(),
         }
 
     def write(self, state: str) -> None:
@@ -166,7 +187,15 @@ class Session:
             counts["trials"] = self.proofs.tried
             counts["not_tried"] = sum(self.proofs.untried.values())
             counts["trials_ms"] = int(self.proofs.spent_s * 1000)
+        if self._elsewhere is not None:
+            counts.update(self._elsewhere.counts())
         return counts
+
+    def _all_notes(self) -> List[str]:
+        notes = list(self.notes)
+        if self._elsewhere is not None:
+            notes += self._elsewhere.notes()
+        return notes + (self.proofs.notes() if self.proofs is not None else [])
 
     def _unseen(self) -> str:
         """What of the program could touch memory without being seen."""
@@ -182,6 +211,19 @@ class Session:
 
     def _after_optimizer(self, *_: Any) -> None:
         self.step()
+
+    def _look_closely(self, surveyed: Surveyed) -> bool:
+        """Whether the next step is looked at closely: the first ones, and after something new."""
+        most = self.options.close_steps
+        self._since_close += 1
+        if not self.watch.surveying:
+            self._closely += 1
+            self._since_close = 0
+        if not most or self._closely < most:
+            return True
+        if not surveyed.new or self._closely >= MOST_CLOSE * most:
+            return False
+        return self.watch.surveying and self._since_close >= most
 
     def _wanted(self, step: int) -> bool:
         options = self.options

@@ -99,6 +99,11 @@ class Storages:
         for key in gone:
             del self._states[key]
 
+    def clear(self) -> None:
+        """Forget everything: memory was not kept track of, and is met anew."""
+        self._states.clear()
+        self._since_purge = 0
+
     def __len__(self) -> int:
         return len(self._states)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from torchyard.worker.values.program import Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
 
 FORMAT = 1
@@ -69,7 +69,7 @@ class ToolRange(Surrounding):
 
     def note(self, text: str) -> None:
         """For the report; threads are seen by tools outside the process."""
-        if not text.startswith("the program starts threads") and text not in self.notes:
+        if text != THREADS and text not in self.notes:
             self.notes.append(text)
 
     def _go_on(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker.values.program import Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
 from torchyard.worker.values.torch_table import operator_rows
 
@@ -96,7 +96,7 @@ class TorchProfiled(Surrounding):
 
     def note(self, text: str) -> None:
         """For the report."""
-        if self._all_threads and text.startswith("the program starts threads"):
+        if self._all_threads and text == THREADS:
             return
         if text not in self.notes:
             self.notes.append(text)

@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchyard.worker.values.before import Before
 from torchyard.worker.values.copy_space import CopySpace
 from torchyard.worker.values.counts import Counts
 from torchyard.worker.values.deep import call_plainly, key_for
@@ -19,38 +20,11 @@ from torchyard.worker.values.observation import Inputs, Observation
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.places import NOWHERE, Place, Places
-from torchyard.worker.values.scan import Scanner, flat_memory
+from torchyard.worker.values.scan import flat_memory
+from torchyard.worker.values.scanners import DEVICES, Scanners
 from torchyard.worker.values.storages import Storages, StorageState, covers
-
-
-class Before:
-    """What a tensor was before an operator wrote it."""
-
-    __slots__ = (
-        "copy",
-        "defined",
-        "fill",
-        "hash",
-        "reads",
-        "size_bytes",
-        "state",
-        "tensor",
-        "version",
-        "whole",
-    )
-
-    def __init__(self, tensor: torch.Tensor, state: StorageState) -> None:
-        self.tensor = tensor
-        self.state = state
-        self.defined = state.defined
-        self.fill = state.fill
-        self.hash = state.hash
-        self.reads = state.reads
-        self.size_bytes = tensor.numel() * tensor.element_size()
-        self.version = state.version
-        self.whole = covers(tensor, state)
-        self.copy: Optional[int] = None
-        """Address of a copy of its bits."""
+from torchyard.worker.values.survey import Survey, Surveyed
+from torchyard.worker.values.survey_calls import SurveyCalls
 
 
 class ValueWatch(TorchDispatchMode):
@@ -59,7 +33,7 @@ class ValueWatch(TorchDispatchMode):
     def __init__(
         self,
         options: Options,
-        scanner: Scanner,
+        scanners: Scanners,
         *,
         on_observation: Callable[[Observation], None],
         on_fill_covered: Optional[Callable[[Observation, Operator, Place], None]] = None,
@@ -76,7 +50,11 @@ class ValueWatch(TorchDispatchMode):
         """Pass everything on: a forked child of the program."""
         self.looking = True
         """False in steps that are left out: operators pass, memory is only kept track of."""
-        self._scanner = scanner
+        self.surveying = False
+        """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
+        self._scanners = scanners
+        self._survey = Survey(scanners, options.memory_bytes)
+        self._calls = SurveyCalls(self._survey, options, self.counts)
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
@@ -98,6 +76,28 @@ class ValueWatch(TorchDispatchMode):
         """What the copies have left of the memory that the profile may take."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
+    def end_step(self, look_closely: Callable[[Surveyed], bool]) -> Surveyed:
+        """Count steps, and say what the rows of this one showed."""
+        off, self.off = self.off, True  # the operators below are ours
+        surveyed = self._survey.end_step()
+        self.off = off
+        self._calls.end_step()
+        surveying = not look_closely(surveyed)
+        if self.surveying and not surveying:
+            self.storages.clear()  # it was not kept track of
+        self.surveying = surveying
+        self.step += 1
+        return surveyed
+
+    @property
+    def regular(self) -> bool:
+        """Whether the operators of this step came in the order of the step before, so far."""
+        return not self._calls.lost
+
+    def _site(self, operator: Operator) -> int:
+        """The node of an operator that came out of turn."""
+        return self.flow.node(operator.name, self.places.now(), ())
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Torch would wrap the method below to keep the compiler out. It compiles nothing, and the
@@ -109,8 +109,12 @@ class ValueWatch(TorchDispatchMode):
     ) -> Any:
         """One operator."""
         keywords = kwargs or {}
+        if self.off:
+            return func(*args, **keywords)
+        if self.surveying:
+            return self._calls.call(func, args, keywords, self._site)
         operator = operator_of(func)
-        if operator.inert or self.off:
+        if operator.inert:
             if operator.view_with_writing_backward and not self._path:
                 self.places.now()  # remembers it for the backward
             return func(*args, **keywords)
@@ -121,6 +125,8 @@ class ValueWatch(TorchDispatchMode):
             self._place = self.places.now()
             self._outermost = began
         node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
+        if not inside:
+            self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
@@ -207,18 +213,20 @@ class ValueWatch(TorchDispatchMode):
         if not self._looks_into(tensor):
             return before
         if not before.whole:
-            before.copy = self._copies.copy(tensor.data_ptr(), size)
-            if before.copy is None:
+            if tensor.is_cpu:
+                before.copy = self._copies.copy(tensor.data_ptr(), size)
+            elif size <= self.options.memory_bytes:
+                before.earlier = tensor.detach().clone()
+            if before.copy is None and before.earlier is None:
                 self.counts.not_compared_bytes += size
         elif state.hash is None:
-            layout = LAYOUTS[tensor.dtype]
-            scan = self._scanner.scan(tensor.data_ptr(), None, tensor.numel(), layout)
+            scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
             state.hash = before.hash = scan.hash
         return before
 
     def _looks_into(self, tensor: torch.Tensor) -> bool:
         return (
-            tensor.device.type == "cpu"
+            tensor.device.type in DEVICES
             and tensor.layout is torch.strided
             and layout_of(tensor.dtype) is not None
             and flat_memory(tensor) is not None
@@ -249,7 +257,7 @@ class ValueWatch(TorchDispatchMode):
             return
         state.defined = True
         self._covers_fill(operator, before)
-        seen = self._observe(func, operator, args, keywords, tensor, before.copy, position, node)
+        seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
         if seen is None:
             state.fill = None
             return
@@ -267,6 +275,7 @@ class ValueWatch(TorchDispatchMode):
         seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
         self._on_observation(seen)
         seen.release()
+        self._scanners.forget()
 
     def _fill(self, operator: Operator, seen: Observation) -> Optional[Observation]:
         """The fill that a storage holds now, if any; inside an operator, the innermost."""
@@ -329,6 +338,7 @@ class ValueWatch(TorchDispatchMode):
         state.fill = self._fill(operator, seen)
         self._on_observation(seen)
         seen.release()
+        self._scanners.forget()
 
     def _observe(
         self,
@@ -337,7 +347,7 @@ class ValueWatch(TorchDispatchMode):
         args: Any,
         keywords: Any,
         tensor: torch.Tensor,
-        before: Optional[int],
+        before: Optional[Before],
         position: int,
         node: int,
     ) -> Optional[Observation]:
@@ -361,7 +371,11 @@ class ValueWatch(TorchDispatchMode):
         seen.number = self._number
         seen.in_backward = self.places.in_backward
         seen.size_bytes = size
-        seen.scan = self._scanner.scan(tensor.data_ptr(), before, tensor.numel(), layout)
-        seen.compared = before is not None
+        copy = None if before is None else before.copy
+        earlier = None if before is None else before.earlier
+        seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
+        seen.compared = copy is not None or earlier is not None
+        if not self._path:
+            self._survey.note((node, position), seen.scan, layout)
         self.flow.wrote(node, size)
         return seen

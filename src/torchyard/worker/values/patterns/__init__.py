@@ -13,7 +13,7 @@ from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.places import Place
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 WORTH_A_LOOK_BYTES = 16 << 10
 """Least size for patterns that ask for a change of the program: below it an operator costs more
@@ -25,7 +25,7 @@ class Pattern:
 
     name = ""
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         self.findings = findings
         self.options = options
         self.scanner = scanner
@@ -38,6 +38,9 @@ class Pattern:
 
     def end_step(self) -> None:
         """A step of the program is over. The watch is on: no torch operators here."""
+
+    def pause(self) -> None:
+        """Steps follow in which memory is not kept track of: drop what waits for it."""
 
     def finish(self) -> None:
         """The program is over: say what needed the whole of it."""
@@ -73,6 +76,6 @@ def _patterns() -> Tuple[Type[Pattern], ...]:
     )
 
 
-def open_patterns(findings: Findings, options: Options, scanner: Scanner) -> List[Any]:
+def open_patterns(findings: Findings, options: Options, scanner: Scanners) -> List[Any]:
     """One of each."""
     return [kind(findings, options, scanner) for kind in _patterns()]

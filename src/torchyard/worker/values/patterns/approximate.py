@@ -14,7 +14,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 PRECISION = 2.0**-8
 """Relative; bfloat16 has eight bits of precision."""
@@ -27,7 +27,7 @@ class Approximate(Pattern):
 
     name = "approximate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._found = Marks()
 
@@ -43,7 +43,7 @@ class Approximate(Pattern):
             self._found.put(seen.state)
             return
         tensor = seen.tensor
-        low, high = self.scanner.number_range(tensor.data_ptr(), tensor.numel(), seen.layout)
+        low, high = self.scanner.number_range(tensor, seen.layout)
         if not (math.isfinite(low) and math.isfinite(high)):
             return
         size = max(abs(low), abs(high))

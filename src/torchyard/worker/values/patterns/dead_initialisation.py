@@ -21,7 +21,7 @@ from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
 from torchyard.worker.values.places import Place
-from torchyard.worker.values.scan import Scanner, scannable
+from torchyard.worker.values.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 ADDITIONS = frozenset({"aten::add_", "aten::_foreach_add_"})
@@ -49,7 +49,7 @@ class DeadInitialisation(Pattern):
 
     name = "dead initialisation"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -80,6 +80,10 @@ class DeadInitialisation(Pattern):
         """Settle sums whose memory is gone."""
         for key in [key for key, held in self._sums.items() if not held.state.alive]:
             self._settle(self._sums.pop(key))
+
+    def pause(self) -> None:
+        """What becomes of them is not seen."""
+        self._sums.clear()
 
     def finish(self) -> None:
         """Settle what is left: nothing more will be added."""
@@ -140,8 +144,8 @@ class DeadInitialisation(Pattern):
             for given, state in seen.inputs:
                 if given is addend and covers(addend, state) and state.hash == seen.scan.hash:
                     return True
-            if scannable(addend):
-                found = self.scanner.scan(addend.data_ptr(), None, addend.numel(), seen.layout)
+            if self.scanner.can_scan(addend):
+                found = self.scanner.scan(addend, seen.layout)
                 if found.hash == seen.scan.hash:
                     return True
         return torch.equal(addend, seen.tensor)

@@ -19,7 +19,7 @@ from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
 from torchyard.worker.values.patterns.guard import GUARDS
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 from torchyard.worker.values.storages import covers
 
 OWN_INPUT = "the same bits as its own input"
@@ -36,7 +36,7 @@ class Duplicate(Pattern):
 
     name = "duplicate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
         """Who computed these bits first in this step."""

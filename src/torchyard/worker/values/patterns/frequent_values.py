@@ -18,8 +18,7 @@ from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
 from torchyard.worker.values.patterns.single_value import only_zeros
-from torchyard.worker.values.peek import WORDS
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 LEAST_BYTES = 64 << 10
 """A sparse form has costs of its own; below this there is nothing to win."""
@@ -58,7 +57,7 @@ class FrequentValues(Pattern):
 
     name = "frequent values"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._known = Marks()
         """Gradients and findings that are so: what is computed from them follows."""
@@ -70,7 +69,7 @@ class FrequentValues(Pattern):
             return
         if seen.dtype is torch.bool or seen.layout.per_number != 1 or only_zeros(seen):
             return
-        found = _most_frequent(seen)
+        found = _most_frequent(seen, self.scanner)
         if found is None:
             return
         bits, count = found
@@ -94,7 +93,7 @@ class FrequentValues(Pattern):
         )
 
 
-def _most_frequent(seen: Observation) -> Optional[Tuple[int, int]]:
+def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
     """Bits that most elements have, and how many have them; None when no value is frequent."""
     scan, layout = seen.scan, seen.layout
     least = scan.count * SHARE
@@ -104,19 +103,16 @@ def _most_frequent(seen: Observation) -> Optional[Tuple[int, int]]:
         return scan.first_bits, scan.like_first
     # The first element is a rare one, or zeros have both signs, or no value is frequent: look at
     # a few, which mostly ends it.
-    if not seen.tensor.is_cpu:
-        return None
-    word, width = WORDS[layout.bits], layout.bits // 8
-    address, count = seen.tensor.data_ptr(), scan.count
-    first = word.from_address(address + int(_PROBES[0] * count) * width).value
-    second = word.from_address(address + int(_PROBES[1] * count) * width).value
+    tensor, count, bits = seen.tensor, scan.count, layout.bits
+    first = scanner.element(tensor, int(_PROBES[0] * count), bits)
+    second = scanner.element(tensor, int(_PROBES[1] * count), bits)
     # Zeros may have both signs: x * 0 has that of x.
     if first != second and scan.zeros < count * _LEAST_ZEROS:
         return None
     negative_zero = 1 << (layout.bits - 1) if layout.is_float else 0
     probes: List[int] = []
     for share in _PROBES:
-        probe = word.from_address(address + int(share * count) * width).value
+        probe = scanner.element(tensor, int(share * count), bits)
         probes.append(0 if probe == negative_zero else probe)
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) - 1:

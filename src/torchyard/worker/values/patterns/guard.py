@@ -16,7 +16,7 @@ from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner, scannable
+from torchyard.worker.values.scanners import Scanners
 from torchyard.worker.values.storages import covers
 
 _FIRST = (0,)
@@ -83,7 +83,7 @@ class Guard(Pattern):
 
     name = "guard that never fires"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._watched: "OrderedDict[_Cause, _Watched]" = OrderedDict()
 
@@ -156,9 +156,9 @@ class Guard(Pattern):
         state = _state_of(guarded, seen)
         if state is not None and state.hash is not None and covers(guarded, state):
             return bool(state.hash == seen.scan.hash)
-        if not scannable(guarded):
+        if not self.scanner.can_scan(guarded):
             return None
-        found = self.scanner.scan(guarded.data_ptr(), None, guarded.numel(), seen.layout)
+        found = self.scanner.scan(guarded, seen.layout)
         return bool(found.hash == seen.scan.hash)
 
 

@@ -20,7 +20,8 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scan, Scanner, scannable
+from torchyard.worker.values.scan import Scan
+from torchyard.worker.values.scanners import Scanners
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20
@@ -79,7 +80,7 @@ class HeavyType(Pattern):
 
     name = "heavy type"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
         self._known = Marks()
@@ -124,6 +125,10 @@ class HeavyType(Pattern):
                 continue
             del self._waiting[key]
 
+    def pause(self) -> None:
+        """What becomes of them is not seen."""
+        self._waiting.clear()
+
     def finish(self) -> None:
         """The last step has no end of its own."""
         self.end_step()
@@ -150,7 +155,7 @@ class HeavyType(Pattern):
             return True
         if _has_fraction(first_bits, layout):
             return False
-        return self.scanner.whole_numbers(tensor.data_ptr(), tensor.numel(), layout)
+        return self.scanner.whole_numbers(tensor, layout)
 
     def _chosen(self, seen: Observation) -> bool:
         """Whether the dtype is the program's choice."""
@@ -163,15 +168,14 @@ class HeavyType(Pattern):
     def _narrowest(self, seen: Observation) -> Optional[Tuple[str, int]]:
         """Name and bits of the narrowest dtype that holds all of it exactly."""
         tensor, layout = seen.tensor, seen.layout
-        address, count = tensor.data_ptr(), tensor.numel()
         if not layout.is_float:
-            low, high = self.scanner.number_range(address, count, layout)
+            low, high = self.scanner.number_range(tensor, layout)
             fits = _integer_for(low, high)
             if fits is None or fits[1] >= layout.bits:
                 return None
             return fits if fits[1] == 8 or seen.size_bytes >= LEAST_INDEX_BYTES else None
-        if self.scanner.whole_numbers(address, count, layout):
-            low, high = self.scanner.number_range(address, count, layout)
+        if self.scanner.whole_numbers(tensor, layout):
+            low, high = self.scanner.number_range(tensor, layout)
             if low >= 0 and high <= 1:
                 return "bool", 8
             fits = _integer_for(low, high)
@@ -198,9 +202,9 @@ class HeavyType(Pattern):
         for tensor, state in seen.inputs:
             if tensor.dtype != seen.dtype or 2 * tensor.numel() < seen.tensor.numel():
                 continue
-            if state.fill is not None or not scannable(tensor):
+            if state.fill is not None or not self.scanner.can_scan(tensor):
                 continue
-            found = self.scanner.scan(tensor.data_ptr(), None, tensor.numel(), seen.layout)
+            found = self.scanner.scan(tensor, seen.layout)
             if found.like_first == found.count:
                 continue
             if self._plausible(tensor, found, seen.layout):

@@ -14,7 +14,7 @@ from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner, scannable
+from torchyard.worker.values.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 _MOST_WAITING = 1024
@@ -41,7 +41,7 @@ class NeedlessCopy(Pattern):
 
     name = "duplicate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
 
@@ -57,9 +57,9 @@ class NeedlessCopy(Pattern):
         # Optimisers start their state with a copy of the gradient.
         if state is seen.state or called_by_torch("optim"):
             return
-        if state.hash is None and scannable(source):
+        if state.hash is None and self.scanner.can_scan(source):
             # Memory from outside that was never looked at.
-            found = self.scanner.scan(source.data_ptr(), None, source.numel(), seen.layout)
+            found = self.scanner.scan(source, seen.layout)
             state.hash = found.hash
         if state.hash != seen.scan.hash:
             return
@@ -72,6 +72,10 @@ class NeedlessCopy(Pattern):
     def end_step(self) -> None:
         """Judge copies that are gone."""
         self._settle()
+
+    def pause(self) -> None:
+        """What becomes of them is not seen."""
+        self._waiting.clear()
 
     def finish(self) -> None:
         """Judge the rest: what was not written until now never will be."""

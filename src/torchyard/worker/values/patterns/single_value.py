@@ -15,7 +15,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import Pattern
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 
 def only_zeros(seen: Observation) -> bool:
@@ -30,7 +30,7 @@ class SingleValue(Pattern):
 
     name = "single value"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._found = Marks()
 

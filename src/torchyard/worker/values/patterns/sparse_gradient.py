@@ -15,7 +15,7 @@ from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 SHARE = 0.9
 """Of the rows must be zero: sparse updates cost more per row than dense ones."""
@@ -51,7 +51,7 @@ class SparseGradient(Pattern):
 
     name = "sparse gradient"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._bases: Dict[Any, _Base] = {}
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)

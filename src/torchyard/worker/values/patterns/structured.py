@@ -13,8 +13,7 @@ import torch
 from torchyard.worker.values.evidence import evidence_of
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.peek import WORDS, first_three
-from torchyard.worker.values.scan import scannable
+from torchyard.worker.values.peek import first_three
 
 ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
 _MOST_BLOCKS = 4096
@@ -33,7 +32,7 @@ class Structured(Pattern):
         if seen.dtype is torch.bool or seen.operator.name in ASKED_FOR or seen.single:
             return
         tensor = seen.tensor
-        if not tensor.is_contiguous() or not tensor.is_cpu:
+        if not tensor.is_contiguous():
             return
         shape = tuple(tensor.shape)
         constant = self._constant_dimensions(seen, shape)
@@ -68,15 +67,14 @@ class Structured(Pattern):
 
     def _constant_dimensions(self, seen: Observation, shape: Tuple[int, ...]) -> List[int]:
         found: List[int] = []
-        word, first = WORDS[seen.layout.bits], seen.scan.first_bits
-        width, address = seen.tensor.element_size(), seen.tensor.data_ptr()
-        inner = 1
+        first, bits = seen.scan.first_bits, seen.layout.bits
+        inner, per_number = 1, seen.layout.per_number
         for dim in range(len(shape) - 1, -1, -1):
             size = shape[dim]
             # The element that lies next to the first along this dimension mostly ends it.
             if (
                 size > 1
-                and word.from_address(address + inner * width).value == first
+                and self.scanner.element(seen.tensor, inner * per_number, bits) == first
                 and self._constant(seen.tensor, dim)
             ):
                 found.insert(0, dim)
@@ -90,18 +88,18 @@ class Structured(Pattern):
         for size in shape[dim + 1 :]:
             inner *= size
         block = inner * shape[dim]
-        address, count = tensor.data_ptr(), tensor.numel()
+        count = tensor.numel()
         if inner == 1:
-            return self.scanner.constant_runs(address, count, width, block)
+            return self.scanner.constant_runs(tensor, block)
         # Most tensors differ at once, so that this is over with the first block.
-        if not self.scanner.repeats(address, block * width, inner * width):
+        if not self.scanner.repeats(tensor, 0, block * width, inner * width):
             return False
         blocks = count // block
         if blocks > _MOST_BLOCKS:
             rows = tensor.reshape(blocks, shape[dim], inner)
             return torch.equal(rows[:, 1:], rows[:, :1].expand_as(rows[:, 1:]))
         return all(
-            self.scanner.repeats(address + at * block * width, block * width, inner * width)
+            self.scanner.repeats(tensor, at * block * width, block * width, inner * width)
             for at in range(1, blocks)
         )
 
@@ -109,7 +107,7 @@ class Structured(Pattern):
         """Whether an input lies in memory that is constant along the same dimensions."""
         rank = seen.tensor.dim()
         for given, state in seen.inputs:
-            if not scannable(given) or not given.is_contiguous() or given.numel() < 2:
+            if not self.scanner.can_scan(given) or not given.is_contiguous() or given.numel() < 2:
                 continue
             if self._single(given, state) and given.numel() * 2 >= seen.tensor.shape[constant[0]]:
                 return True
@@ -128,9 +126,7 @@ class Structured(Pattern):
     def _single(self, given: torch.Tensor, state: Any) -> bool:
         if state.fill is not None:
             return True
-        return self.scanner.constant_runs(
-            given.data_ptr(), given.numel(), given.element_size(), given.numel()
-        )
+        return self.scanner.constant_runs(given, given.numel())
 
 
 def _like_a_line(seen: Observation) -> bool:
@@ -150,5 +146,5 @@ def _line(tensor: torch.Tensor) -> bool:
         return False
     flat = tensor.detach().reshape(-1)
     kind = torch.float64 if tensor.is_floating_point() else torch.int64
-    line = torch.arange(flat.numel(), dtype=kind) * step + first
+    line = torch.arange(flat.numel(), dtype=kind, device=flat.device) * step + first
     return torch.equal(line.to(tensor.dtype), flat)

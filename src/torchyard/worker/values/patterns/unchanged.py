@@ -15,7 +15,7 @@ from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.options import Options
 from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scanner
+from torchyard.worker.values.scanners import Scanners
 
 LEAST_STEPS = 3
 _MOST_CALLS = 16384
@@ -57,7 +57,7 @@ class Unchanged(Pattern):
 
     name = "unchanged across steps"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanner) -> None:
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
         self._calls: Dict[Tuple[int, int], int] = {}
