@@ -1,0 +1,90 @@
+"""What the noise of a series is like: its size, how alike neighbours are, how sure each value is.
+
+All of it comes from differences between neighbours, which a few steps or a slow drift hardly
+touch; those that stand out are left out, for the steps' and the outliers' sake. Knows nothing of
+changes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from torchyard.stats.change_points_ranks import Values
+
+__all__ = ["calmed", "independent_share", "noise_sd", "weights_of"]
+
+_TOO_LARGE: Final = 4.0
+"""Differences above so many times the middle one are steps or outliers, and left out: of normal
+noise less than 1 in 100."""
+# Mean of |x - y| for two independent normal values, in their standard deviations, cut as above.
+_MEAN_TO_SD: Final = 1.0 / 1.1016
+_FEWEST: Final = 20
+"""Below this the likeness of neighbours is a guess (standard error 0.6 at 20 values)."""
+_DOUBT: Final = 0.5
+"""Likeness that is forgiven, times the root of the number of values. Its own standard error is about
+twice that: more forgiveness lets correlated noise raise alarms, less costs power everywhere."""
+_MOST_ALIKE: Final = 0.9
+_SHARPEST: Final = 4.0
+"""How much more than the middle value a value can count at most."""
+_OUTLIER_SD: Final = 3.0
+_NEIGHBOURS: Final = 3
+"""On each side; the median of seven values holds with three outliers among them."""
+
+
+def noise_sd(values: Values, *, apart: int = 1) -> float:
+    """Standard deviation between values that lie so far apart; 0 when there are too few."""
+    if values.size <= apart:
+        return 0.0
+    differences = np.abs(values[apart:] - values[:-apart])
+    kept = differences[differences <= _TOO_LARGE * np.median(differences)]
+    return float(np.mean(kept)) * _MEAN_TO_SD
+
+
+def independent_share(values: Values) -> float:
+    """How many of the values are worth an independent one: 1 when neighbours are not alike.
+
+    If noise follows a first-order autoregression, neighbours differ less than values two places
+    apart: the variances of these differences are as 1 to 1 + r. The mean of n values is then worth
+    n (1 - r) / (1 + r) of them. A likeness that chance may have made is not held against them.
+    """
+    near = noise_sd(values)
+    if values.size < _FEWEST or near <= 0.0:
+        return 1.0
+    likeness = (noise_sd(values, apart=2) / near) ** 2 - 1.0
+    likeness = min(max(likeness - _DOUBT / math.sqrt(values.size), 0.0), _MOST_ALIKE)
+    return (1.0 - likeness) / (1.0 + likeness)
+
+
+def weights_of(values: Values, errors: Values) -> Values:
+    """How much each value counts, around 1, from its standard error where one is known.
+
+    Runs differ by more than their own errors say, so the rest of the noise is added to all alike;
+    a value without an error counts as the middle one.
+    """
+    known = errors[np.isfinite(errors)]
+    if not known.size:
+        return np.ones(values.size)
+    middle = float(np.median(known))
+    rest = max(noise_sd(values) ** 2 - middle**2, 0.25 * middle**2)
+    variances = rest + np.where(np.isfinite(errors), errors, middle) ** 2
+    if float(np.max(variances)) <= 0.0:
+        return np.ones(values.size)
+    usual = rest + middle**2
+    weights: Values = np.minimum(usual / np.maximum(variances, usual / _SHARPEST), _SHARPEST)
+    return weights
+
+
+def calmed(values: Values) -> Values:
+    """The values with outliers drawn in to three standard deviations around their neighbours."""
+    width = 2 * _NEIGHBOURS + 1
+    if values.size < width:
+        return values
+    padded = np.pad(values, _NEIGHBOURS, mode="edge")
+    middle = np.median(sliding_window_view(padded, width), axis=1)
+    reach = _OUTLIER_SD * noise_sd(values)
+    drawn: Values = np.clip(values, middle - reach, middle + reach)
+    return drawn

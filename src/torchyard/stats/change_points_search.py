@@ -1,0 +1,159 @@
+"""Where a stretch of values changes its level, and how sure that is.
+
+Circular binary segmentation (Olshen, Venkatraman, Lucito & Wigler 2004) with ranks: of all inner
+pieces and all splits in two, the one that lies highest or lowest against the rest is tested; if it
+stands, its ends are changes and the parts are searched in the same way. An inner piece finds a step
+that goes back, which a split in two hides. A second pass, as in Hunter (Fleming, Kolaczkowski,
+Kumar, Das, McCarthy, Pattabhiraman & Ingo 2023), tests each change between its neighbours only and
+drops the weakest until all stand.
+
+Works on logarithms of values. Knows nothing of runs, of drift, or of what was settled before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from torchyard.stats.change_points_pieces import (
+    PieceSums,
+    all_splits,
+    inner_pieces,
+    one_split,
+)
+from torchyard.stats.change_points_ranks import Values, shift_between
+
+__all__ = ["Cut", "Stretch", "find_cuts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Values in order of time, with what is needed to judge them."""
+
+    values: Values
+    weights: Values
+    independent_share: float
+    """How many of the values are worth an independent one: below 1 when neighbours are alike."""
+    alpha: float
+    """Chance that a quiet stretch shows a change."""
+    least: float
+    """Smallest change that counts, on the scale of the values."""
+    fewest: int
+    """Values on each side of a change."""
+    nearest: int
+    """Values on each side that a change's size is taken from, at most."""
+    open_from: int = 0
+    """Changes before this place are settled and not looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A change of level before the value at `place`."""
+
+    place: int
+    p_value: float
+    shift: float
+    low: float
+    high: float
+
+
+def find_cuts(stretch: Stretch) -> list[Cut]:
+    """The changes in order; none when there are too few values."""
+    places: set[int] = set()
+    waiting = [(0, stretch.values.size)]
+    while waiting:
+        start, end = waiting.pop()
+        found = _strongest(stretch, start, end)
+        if found:
+            places.update(found)
+            bounds = [start, *found, end]
+            waiting += pairwise(bounds)
+    return _standing(stretch, sorted(place for place in places if place >= stretch.open_from))
+
+
+def _splits_worth(size: int) -> float:
+    """How many independent tests the search over all splits amounts to.
+
+    Neighbouring splits share nearly all of their values, so it grows slowly. From simulated noise:
+    at 10, 20, 50, 100 and 200 values 1, 7, 20, 20 and 20.
+    """
+    return min(max(0.55 * (size - 8), 1.0), 25.0)
+
+
+def _pieces_worth(size: int) -> float:
+    """The same for inner pieces: 12, 350, 650 and 650 at 20, 50, 100 and 200 values."""
+    return min(size**2 / 8.0, 7.0 * size)
+
+
+def _strongest(stretch: Stretch, start: int, end: int) -> list[int]:
+    """The ends of the piece, or the split, that stands out most; empty when none does."""
+    size, fewest = end - start, stretch.fewest
+    if size < 2 * fewest:
+        return []
+    sums = _sums(stretch, start, end)
+    best_p, best = sums.best(all_splits(size, fewest), tests=_splits_worth(size))
+    if size >= 3 * fewest:
+        piece_p, piece = sums.best(inner_pieces(size, fewest), tests=_pieces_worth(size))
+        if piece_p < best_p:
+            best_p, best = piece_p, piece
+    if best_p > stretch.alpha:
+        return []
+    return [start + place for place in best if 0 < place < size]
+
+
+def _standing(stretch: Stretch, places: list[int]) -> list[Cut]:
+    """The changes that stand between their neighbours, after the weakest was dropped in turn."""
+    while True:
+        places = _moved(stretch, places)
+        ends = [0, *places, stretch.values.size]
+        cuts = [
+            _judged(stretch, before, place, after)
+            for before, place, after in zip(ends[:-2], places, ends[2:], strict=True)
+        ]
+        failing = [
+            cut for cut in cuts if cut.p_value > stretch.alpha or abs(cut.shift) < stretch.least
+        ]
+        if not failing:
+            return cuts
+        weakest = max(failing, key=lambda cut: (cut.p_value, -abs(cut.shift)))
+        places = [place for place in places if place != weakest.place]
+
+
+def _moved(stretch: Stretch, places: list[int]) -> list[int]:
+    """Each change where the sides differ most between its neighbours, from left to right."""
+    moved = list(places)
+    ends = [*places[1:], stretch.values.size]
+    for number, after in zip(range(len(places)), ends, strict=False):
+        before = moved[number - 1] if number else 0
+        if after - before >= 2 * stretch.fewest:
+            splits = all_splits(after - before, stretch.fewest)
+            scores = _sums(stretch, before, after).scores(splits)
+            scores[before + splits.last < stretch.open_from] = -1.0
+            moved[number] = before + int(splits.last[np.argmax(scores)])
+    return moved
+
+
+def _judged(stretch: Stretch, before: int, place: int, after: int) -> Cut:
+    chance, _ = _sums(stretch, before, after).best(
+        one_split(place - before), tests=_splits_worth(after - before)
+    )
+    near = (
+        slice(max(before, place - stretch.nearest), place),
+        slice(place, min(after, place + stretch.nearest)),
+    )
+    shift, low, high = shift_between(
+        (stretch.values[near[0]], stretch.weights[near[0]]),
+        (stretch.values[near[1]], stretch.weights[near[1]]),
+        independent_share=stretch.independent_share,
+    )
+    return Cut(place=place, p_value=min(1.0, chance), shift=shift, low=low, high=high)
+
+
+def _sums(stretch: Stretch, start: int, end: int) -> PieceSums:
+    return PieceSums(
+        stretch.values[start:end],
+        stretch.weights[start:end],
+        independent_share=stretch.independent_share,
+    )

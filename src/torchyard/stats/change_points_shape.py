@@ -1,0 +1,165 @@
+"""Whether levels changed at once or over many values: steps and drifts.
+
+A slow drift looks to any search for steps like a staircase. For neighbouring changes in one
+direction two models are fitted to the same values: the steps, and one ramp from a level to another
+with a beginning and an end. The Bayesian information criterion decides, with a handicap for the
+ramp. Works on logarithms; knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from torchyard.stats.change_points_noise import calmed
+from torchyard.stats.change_points_ranks import Values
+from torchyard.stats.change_points_search import Cut, Stretch
+
+__all__ = ["Move", "shaped"]
+
+_KNOTS: Final = 16
+"""Places at which a ramp may begin or end."""
+_SHORTEST_RAMP: Final = 8
+"""Values; a shorter one is a step whose moment is not sharp."""
+_HANDICAP: Final = 6.0
+"""By how much the ramp's criterion must be better: strong evidence on Kass & Raftery's scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """From one level to another."""
+
+    kind: Literal["step", "drift"]
+    first: int
+    """Where the new level begins, or where the drift does."""
+    last: int
+    """Where the drift has come to its end; `first` for a step."""
+    p_value: float
+    shift: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ramp:
+    first: int
+    last: int
+    shift: float
+    error: float
+    squares: float
+
+
+def shaped(stretch: Stretch, cuts: list[Cut]) -> list[Move]:
+    """The changes as steps and drifts, in order."""
+    values = calmed(stretch.values)
+    ends = [0, *(cut.place for cut in cuts), values.size]
+    moves: list[Move] = []
+    numbered = list(enumerate(cuts))
+    for _, run in groupby(numbered, key=lambda one: one[1].shift > 0.0):
+        places = [number for number, _ in run]
+        moves += _of_one_direction(
+            stretch, values, cuts[places[0] : places[-1] + 1], ends[places[0] : places[-1] + 3]
+        )
+    return moves
+
+
+def _of_one_direction(
+    stretch: Stretch, values: Values, cuts: list[Cut], ends: list[int]
+) -> list[Move]:
+    """The longest row of changes that is one ramp, and the same for those before and after it."""
+    for length in range(len(cuts), 0, -1):
+        for start in range(len(cuts) - length + 1):
+            row = cuts[start : start + length]
+            ramp = _better_ramp(stretch, values, row, ends[start], ends[start + length + 1])
+            if ramp is not None:
+                return [
+                    *_of_one_direction(stretch, values, cuts[:start], ends[: start + 2]),
+                    _drift(row, ramp),
+                    *_of_one_direction(
+                        stretch, values, cuts[start + length :], ends[start + length :]
+                    ),
+                ]
+    return [
+        Move(
+            kind="step",
+            first=cut.place,
+            last=cut.place,
+            p_value=cut.p_value,
+            shift=cut.shift,
+            low=cut.low,
+            high=cut.high,
+        )
+        for cut in cuts
+    ]
+
+
+def _drift(row: list[Cut], ramp: _Ramp) -> Move:
+    return Move(
+        kind="drift",
+        first=ramp.first,
+        last=ramp.last,
+        p_value=min(cut.p_value for cut in row),
+        shift=ramp.shift,
+        low=ramp.shift - 1.96 * ramp.error,
+        high=ramp.shift + 1.96 * ramp.error,
+    )
+
+
+def _better_ramp(
+    stretch: Stretch, values: Values, row: list[Cut], start: int, end: int
+) -> _Ramp | None:
+    """The ramp between the neighbours of these changes, if it explains the values better."""
+    ramp = _best_ramp(stretch, values, row, start, end)
+    if ramp is None or ramp.last - ramp.first < _SHORTEST_RAMP:
+        return None
+    steps = 0.0
+    places = [start, *(cut.place for cut in row), end]
+    for one, other in pairwise(places):
+        weights = stretch.weights[one:other]
+        apart = values[one:other] - np.average(values[one:other], weights=weights)
+        steps += float(weights @ apart**2)
+    worth = stretch.independent_share * (end - start)
+    if steps <= 0.0:
+        return None
+    gain = worth * math.log(steps / max(ramp.squares, 1e-12 * steps))
+    # A step has a place and a level; a ramp two places and two levels, of which one is shared.
+    more_parameters = 4 - (2 * len(row) + 1)
+    return ramp if gain - more_parameters * math.log(worth) > _HANDICAP else None
+
+
+def _best_ramp(
+    stretch: Stretch, values: Values, row: list[Cut], start: int, end: int
+) -> _Ramp | None:
+    part, weights = values[start:end], stretch.weights[start:end]
+    lowest = max(start, stretch.open_from) - start
+    grid = np.linspace(lowest, end - start - 1, _KNOTS).round().astype(int)
+    knots = np.unique(np.concatenate((grid, [cut.place - start for cut in row])))
+    one, other = np.triu_indices(knots.size, k=1)
+    if not one.size:
+        return None
+    first, last = knots[one], knots[other]
+    # Each row is one ramp from 0 to 1; the two levels follow by least squares.
+    rise = np.clip(
+        (np.arange(end - start) - first[:, np.newaxis]) / (last - first)[:, np.newaxis], 0.0, 1.0
+    )
+    total = float(weights.sum())
+    part = part - float(weights @ part) / total
+    rise -= (rise @ weights / total)[:, np.newaxis]
+    spread = rise**2 @ weights
+    slope = rise @ (weights * part) / np.maximum(spread, 1e-300)
+    squares = float(weights @ part**2) - slope**2 * spread
+    best = int(np.argmin(squares))
+    left = max(float(squares[best]), 0.0)
+    variance = left / max(end - start - 4, 1)
+    worth = max(float(spread[best]) * stretch.independent_share, 1e-300)
+    return _Ramp(
+        first=start + int(first[best]),
+        last=start + int(last[best]),
+        shift=float(slope[best]),
+        error=math.sqrt(variance / worth),
+        squares=left,
+    )
