@@ -21,6 +21,7 @@ from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.html_page import asset, fingerprint, template_engine
 from torchyard.reports.launch_effects import blocks_by_workload
 from torchyard.reports.method_text import method_sentences
+from torchyard.reports.page_frame import SHARED_SCRIPTS, Frame
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.suite_charts import forest_description, forest_spec, verdicts_spec
 from torchyard.reports.suite_means import left_out, suite_means
@@ -33,7 +34,7 @@ from torchyard.reports.vega import (
     inline_chart,
     lazy_chart,
 )
-from torchyard.reports.vega_runtime import packed_runtime, runtime_script
+from torchyard.reports.vega_runtime import packed_runtime, runtime_link, runtime_script
 from torchyard.reports.wording import MARKS, number_text, title_of
 from torchyard.results.run_reader import Run
 
@@ -50,8 +51,8 @@ _STATES = {
 }
 
 
-def to_html(run: Run) -> str:
-    """The whole page."""
+def to_html(run: Run, *, frame: Frame | None = None) -> str:
+    """The whole page; with a frame it is one of many."""
     blocks = blocks_by_workload(run)
     budget, comparisons = run.study.budget, run.comparisons
     confidence = 1 - budget.alpha
@@ -65,8 +66,10 @@ def to_html(run: Run) -> str:
     charts = charts_available()
     drawn_later = charts and any(part["charts"] for part in parts)
     style = asset("report.css") + asset("run.css") + asset("charts.css")
+    style += frame.style if frame else ""
     script = asset("report.js") + (asset("charts.js") if drawn_later else "")
-    scripts = [asset("theme.js"), script, *([runtime_script()] if drawn_later else [])]
+    inlined = [runtime_script()] if drawn_later and frame is None else []
+    scripts = [asset("theme.js"), script, *inlined]
     return (
         _environment()
         .get_template("report.html.j2")
@@ -105,7 +108,9 @@ def to_html(run: Run) -> str:
             ],
             lazy_chart=lazy_chart,
             bases=chart_bases(BASES) if drawn_later else "",
-            runtime=packed_runtime() if drawn_later else "",
+            runtime=_runtime(frame) if drawn_later else "",
+            navigation=frame.navigation if frame else "",
+            shared_scripts=f" {SHARED_SCRIPTS}" if frame else "",
             style=style,
             theme_script=scripts[0],
             script=script,
@@ -113,6 +118,10 @@ def to_html(run: Run) -> str:
             script_hashes=[fingerprint(one) for one in scripts],
         )
     )
+
+
+def _runtime(frame: Frame | None) -> Markup:
+    return packed_runtime() if frame is None else runtime_link(frame.runtime)
 
 
 def _environment() -> Environment:
