@@ -85,8 +85,12 @@ def test_deepwave_from_its_source_distribution(home: Path) -> None:
         home,
         *("generic", "--variant", "scikit-build", "--name", "deepwave", "--base", sys.executable),
         *("--set", "source.sdist.name=deepwave", "--set", "source.sdist.version=0.1.0"),
-        *("--set", "verify.import-name=deepwave"),
+        *("--set", "verify.import-name=deepwave", "--set", "DW_SKIP_CUDA=ON"),
+        # All kernels at the project's own -Ofast take more than an hour of CPU time.
+        *("--set", 'compile-options."*elastic*.c"=-O0'),
+        *("--set", 'compile-options."*acoustic*.c"=-O0'),
     )
+    assert outcome["times"]["generic/build"]["compiles"] >= 293
     said = run_in(
         outcome["python"],
         """
@@ -95,12 +99,14 @@ v = torch.full((20, 30), 1500.0)
 source = torch.zeros(1, 1, 2, dtype=torch.long) + 5
 receiver = torch.tensor([[[5, 20]]])
 wavelet = deepwave.wavelets.ricker(25, 60, 0.004, 0.06).reshape(1, 1, -1)
-out = deepwave.scalar(v, 5.0, 0.004, source_amplitudes=wavelet, source_locations=source,
-                      receiver_locations=receiver)
-print(bool(out[-1].abs().max() > 0))
+def received(backend):
+    return deepwave.scalar(v, 5.0, 0.004, source_amplitudes=wavelet, source_locations=source,
+                           receiver_locations=receiver, backend=backend)[-1]
+native, python = received("auto"), received("eager")
+print(bool(native.abs().max() > 1), bool(torch.allclose(native, python, atol=1e-5)))
 """,
     )
-    assert said == "True"
+    assert said == "True True"
 
 
 def test_openblas_from_debian_is_built_and_used(home: Path) -> None:
