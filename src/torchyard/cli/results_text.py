@@ -80,8 +80,7 @@ def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
         "damaged": run.damage,
     }
     lines = [run.id, *(f"  {name:<10} {_one_line(text)}" for name, text in facts.items() if text)]
-    for note in run.notes:
-        lines.append(f"  {'note':<10} {_one_line(note)}")
+    lines += [f"  {'note':<10} {_one_line(note)}" for note in run.notes]
     if comparisons:
         lines += ["", comparison_table(comparisons, with_run=False)]
     return "\n".join(lines)

@@ -110,24 +110,26 @@ def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bo
 
 def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> Any:
     mapping = _expect(value, Mapping, "a table", where)
-    hints = _hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
+    fields, required = _fields_of(kind)
     known: dict[str, Any] = {}
     for raw, item in mapping.items():
         name = str(raw).replace("-", "_")
-        if name in fields:
-            known[name] = _convert(hints[name], item, f"{where}.{raw}" if where else raw, strict)
+        found = fields.get(name)
+        if found is not None:
+            hint, plain = found
+            known[name] = (
+                item
+                if type(item) in plain
+                else _convert(hint, item, f"{where}.{raw}" if where else raw, strict)
+            )
         elif strict:
             shown = [field.replace("_", "-") for field in fields]
             raise UsageError(
                 f"{where + ': ' if where else ''}unknown key {raw!r}",
                 hint=nearest_hint(str(raw), shown, what="key"),
             )
-    for name, field in fields.items():
-        required = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if required and name not in known:
+    for name in required:
+        if name not in known:
             raise UsageError(
                 f"{where + ': ' if where else ''}the key {name.replace('_', '-')!r} is missing",
                 hint=f"add {name.replace('_', '-')} = ... there",
@@ -163,5 +165,26 @@ def _say(kind: Any) -> str:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple[str, ...]]:
+    """Names with their type and the plain types of it, and the names that have no default."""
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
+    required = (
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    )
+    named = {field.name: (hints[field.name], _plain_types(hints[field.name])) for field in fields}
+    return named, tuple(required)
+
+
+def _plain_types(kind: Any) -> frozenset[type]:
+    """Types whose values are taken as they are; most values of a record have one of these."""
+    if kind in (str, int, float, bool):
+        return frozenset({kind})
+    if get_origin(kind) in (Union, types.UnionType):
+        parts = [
+            frozenset({part}) if part is type(None) else _plain_types(part)
+            for part in get_args(kind)
+        ]
+        return frozenset().union(*parts)
+    return frozenset()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from torchyard.results.run_changes import STAGING_PREFIX, sweep_leftovers
 __all__ = ["Imported", "import_runs"]
 
 Progress = Callable[[int, int], None]
+_OUR_ID: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{4}")
 _MARKS: Final = ("format", "id", "state", "torchyard", "study")
 
 
@@ -123,8 +125,8 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
         and not is_gone(owner if isinstance(owner, dict) else {})
     ):
         return "", "it is still going"
-    if folder.name == facts["id"] and folder.name[:8].isdecimal() and is_run_name(folder.name):
-        return folder.name, ""
+    if isinstance(facts["id"], str) and _OUR_ID.fullmatch(facts["id"]):
+        return facts["id"], ""
     # A run in a folder of the user's own gets a name that sorts by time and is always the same.
     digits = "".join(
         letter for letter in str(facts.get("started")) if letter.isdecimal() or letter == "."

@@ -40,8 +40,10 @@ def entries_of(folder: Path) -> Entries:
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         unread = ResultsDamaged(f"{folder} cannot be read", why=str(error))
         return Entries(run=_damaged(folder, unread))
-    comparisons = tuple(_comparison(run, row) for row in run.comparisons)
-    return Entries(run=_run(run, comparisons), comparisons=comparisons)
+    entry = _run(run)
+    return Entries(
+        run=entry, comparisons=tuple(_comparison(run, entry, row) for row in run.comparisons)
+    )
 
 
 def milliseconds(moment: str) -> int:
@@ -55,8 +57,8 @@ def milliseconds(moment: str) -> int:
     return round(parsed.timestamp() * 1000)
 
 
-def _run(run: Run, comparisons: tuple[ComparisonEntry, ...]) -> RunEntry:
-    counts = Counter(row.verdict for row in comparisons)
+def _run(run: Run) -> RunEntry:
+    counts = Counter(row.verdict for row in run.comparisons)
     return RunEntry(
         id=_clean(run.folder.name),
         folder=str(run.folder),
@@ -68,16 +70,16 @@ def _run(run: Run, comparisons: tuple[ComparisonEntry, ...]) -> RunEntry:
     )
 
 
-def _comparison(run: Run, row: Comparison) -> ComparisonEntry:
+def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
     candidate = _variant(run, row.candidate)
     estimate, interval = row.estimate, row.estimate.interval if row.estimate else None
     torch = row.candidate_metrics.torch_version
     if not torch and candidate is not None:
         torch = str(target_facts(run.info, candidate).get("torch") or "")
     return ComparisonEntry(
-        run=_clean(run.folder.name),
-        started=_started(run.folder, run.info),
-        machine=machine_name(run.info),
+        run=entry.id,
+        started=entry.started,
+        machine=entry.machine,
         revision=_clean(revision_of_variant(run.info, candidate) if candidate else ""),
         workload=_clean(row.workload.label),
         suite=_clean(row.workload.suite),
@@ -118,7 +120,7 @@ def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:
         state=_clean(info.get("state", "")),
         revision=_clean(info.get("revision") or ""),
         # The folder is said beside it; a report that is shared must not hold its path.
-        damage=_clean(why.replace(f"{folder}/", "")),
+        damage=_clean(why.replace(f"{folder}/", "").replace(str(folder), "it")),
         **_facts(folder, info),
     )
 
