@@ -22,6 +22,8 @@ __all__ = ["Archive"]
 _FRESH_S: Final = 2.0
 _LOOKING_SHARE: Final = 10
 """Looking for new runs takes at most a tenth of the time."""
+_NEAR_RUNS: Final = 200
+"""How far back the run before another one is looked for."""
 _NEWEST_BAD: Final = 1000
 """How many of the newest failed or wrong comparisons are looked at for workloads that never had a
 number, which therefore have no history."""
@@ -56,6 +58,14 @@ class Archive:
     def run(self, name: str) -> RunEntry | None:
         """The run of exactly this id."""
         return next((entry for entry in self.runs(Wanted(run=name)) if entry.id == name), None)
+
+    def before(self, entry: RunEntry) -> RunEntry | None:
+        """The run of the same study on the same machine before this one."""
+        if entry.damage or not entry.started:
+            return None
+        found = self._fresh().runs(Wanted(until=entry.started, limit=_NEAR_RUNS))
+        same = (entry.study, entry.machine)
+        return next((e for e in found if (e.study, e.machine) == same and not e.damage), None)
 
     def going(self) -> list[RunEntry]:
         """Runs that are going now, newest first."""

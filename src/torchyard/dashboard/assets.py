@@ -15,7 +15,15 @@ from torchyard.reports.html_page import asset
 from torchyard.reports.vega import VEGA_LITE, charts_available
 from torchyard.reports.vega_runtime import runtime_script
 
-__all__ = ["asset_kinds", "asset_text", "charts_name", "runtime_name", "script_name", "style_name"]
+__all__ = [
+    "asset_kinds",
+    "asset_text",
+    "charts_name",
+    "runtime_name",
+    "script_name",
+    "style_name",
+    "theme_name",
+]
 
 _DIGEST_LETTERS: Final = 10
 
@@ -30,6 +38,12 @@ def style_name() -> str:
 def script_name() -> str:
     """Sorting, filtering and live progress."""
     return f"dashboard-{_digest(asset('dashboard.js'))}.js"
+
+
+@cache
+def theme_name() -> str:
+    """What sets the theme before anything is seen."""
+    return f"theme-{_digest(asset('theme.js'))}.js"
 
 
 @cache
@@ -60,6 +74,7 @@ def _assets() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {
         style_name(): _style,
         script_name(): lambda: asset("dashboard.js"),
+        theme_name(): lambda: asset("theme.js"),
         charts_name(): lambda: asset("charts.js"),
     }
     if runtime_name():
@@ -69,7 +84,8 @@ def _assets() -> dict[str, Callable[[], str]]:
 
 @cache
 def _style() -> str:
-    return asset("report.css") + asset("dashboard.css")
+    names = ("report.css", "charts.css", "dashboard_navigation.css", "dashboard.css")
+    return "".join(map(asset, names))
 
 
 def _digest(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchyard import __version__
 from torchyard.core.stored import RunEntry, Series, Wanted
 from torchyard.dashboard.archive import Archive
-from torchyard.dashboard.assets import script_name, style_name
+from torchyard.dashboard.assets import runtime_name, script_name, style_name, theme_name
 from torchyard.dashboard.compare_view import Chosen, compare_chosen
 from torchyard.dashboard.history_view import METRIC_NAMES, history_of, history_rows
 from torchyard.dashboard.links import Links, series_query
@@ -26,8 +26,9 @@ from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
 from torchyard.dashboard.workload_list import workload_table
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.reports.compare_wording import LEGEND
-from torchyard.reports.html_page import template_engine
+from torchyard.reports.html_page import asset, template_engine
 from torchyard.reports.html_report import to_html
+from torchyard.reports.page_frame import Frame
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import MARKS
 from torchyard.results.layout import RECORD_FILES, RUN_FILE
@@ -102,7 +103,7 @@ class Pages:
         """One run: the report itself, or why it cannot be read."""
         folder = Path(entry.folder)
         try:
-            return _run_page(folder, _mark(folder), entry.state)
+            return self._report(links, entry, folder)
         except ResultsDamaged as error:
             return self.message(
                 links,
@@ -161,6 +162,16 @@ class Pages:
             data=links.data("compare", request.query) if sides is not None else "",
         )
 
+    def _report(self, links: Links, entry: RunEntry, folder: Path) -> str:
+        before = self._archive.before(entry)
+        actions = (
+            [("Compare with the run before", links.compare(before.id, entry.id))] if before else []
+        )
+        if data := links.data("run", [("id", entry.id)]):
+            actions.append(("JSON", data))
+        runtime = links.asset(runtime_name()) if runtime_name() else ""
+        return _run_page(folder, _mark(folder), entry.state, _navigation(links, actions), runtime)
+
     def live(self, links: Links) -> str:
         """Runs that are going."""
         going = self._archive.going()
@@ -199,7 +210,8 @@ class Pages:
                 policy=self._policy,
                 style=style_name(),
                 script=script_name(),
-                **{"data": "", **values},
+                theme=theme_name(),
+                **{"data": "", "actions": (), **values},
             )
         )
 
@@ -223,10 +235,28 @@ def _navigation_items(links: Links) -> list[tuple[str, str, str]]:
     return [item for item in items if item[2]]
 
 
+def _navigation(links: Links, actions: Sequence[tuple[str, str]]) -> str:
+    template = _engine().get_template("dashboard_navigation.html.j2")
+    return template.render(links=links, here="runs", actions=actions)
+
+
 @lru_cache(maxsize=_KEPT_RUN_PAGES)
-def _run_page(folder: Path, mark: object, state: str) -> str:  # noqa: ARG001 - part of the key
+def _run_page(
+    folder: Path,
+    mark: object,  # noqa: ARG001 - with the state it tells whether a kept page is still right
+    state: str,  # noqa: ARG001
+    navigation: str,
+    runtime: str,
+) -> str:
     """Kept while nothing changes: reading all samples of a large run takes seconds."""
-    return to_html(read_run(folder))
+    from markupsafe import Markup
+
+    frame = Frame(
+        navigation=Markup(navigation),  # noqa: S704 - rendered by a template of ours, escaped
+        style=asset("dashboard_navigation.css"),
+        runtime=runtime,
+    )
+    return to_html(read_run(folder), frame=frame)
 
 
 def _mark(folder: Path) -> tuple[tuple[int, int], ...]:
