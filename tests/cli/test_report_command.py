@@ -150,3 +150,19 @@ def test_json_and_another_format_exclude_each_other(capsys: Capture, home: Path)
     ended = call(capsys, "report", "--json", "--format", "csv")
     assert ended.code == 2
     assert "exclude each other" in json.loads(ended.out)["error"]["what"]
+
+
+def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:
+    open_run, shared = (call(capsys, "report", "--json", *more) for more in ((), ("--share",)))
+    assert "/usr/bin/python3" in open_run.out
+    assert shared.code == 0
+    document = json.loads(shared.out)
+    assert document["run"]["shared"] is True
+    assert document["study"]["baseline"]["target"]["python"] == "<path-1>"
+    assert "/usr/bin/python3" not in shared.out
+
+
+def test_the_columns_of_the_dynamo_harness(capsys: Capture, home: Path) -> None:
+    ended = call(capsys, "report", "--format", "dynamo-csv")
+    (row,) = csv.DictReader(io.StringIO(ended.out))
+    assert (row["dev"], row["name"], row["speedup"]) == ("cpu", "models/gpt inference", "1.25")

@@ -16,7 +16,14 @@ from torchyard.reports.terminal import comparison_table
 from torchyard.results.run_reader import Run
 
 GOLDEN = Path(__file__).parent / "golden"
-ENDINGS = {"terminal": "txt", "markdown": "md", "csv": "csv", "json": "json", "html": "html"}
+ENDINGS = {
+    "terminal": "txt",
+    "markdown": "md",
+    "csv": "csv",
+    "dynamo-csv": "dynamo.csv",
+    "json": "json",
+    "html": "html",
+}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torchyard.cli.output import common_options, print_data, talk, write_file
 __all__ = ["render", "report"]
 
 # Written out because the reports must not be loaded for `--help`; a test holds the two together.
-FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")
+FORMATS: Final = ("terminal", "json", "csv", "dynamo-csv", "html", "markdown")
 
 _HELP = """
 \b
@@ -20,8 +20,11 @@ Examples:
   torchyard report
   torchyard report latest --format html --output report.html
   torchyard report build/run --format json | jq .
+  torchyard report --share --output for-everybody.html
+  torchyard report --format dynamo-csv --output inductor_performance.csv
 
 Show a run again. RUN is a run's folder, the id of a run in the runs' home, or `latest`.
+`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo.
 """
 
 
@@ -39,8 +42,15 @@ Show a run again. RUN is a run's folder, the id of a run in the runs' home, or `
     metavar="FILE",
     help="Write to a file instead of stdout.",
 )
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Leave out host names, users, paths, values of variables and the command line.",
+)
 @common_options
-def report(run: str, format_name: str | None, output: Path | None, as_json: bool) -> None:
+def report(
+    run: str, format_name: str | None, output: Path | None, share: bool, as_json: bool
+) -> None:
     """Read the run and write it in the format."""
     from torchyard.cli.run_choice import find_run
     from torchyard.errors import UsageError
@@ -48,7 +58,7 @@ def report(run: str, format_name: str | None, output: Path | None, as_json: bool
     if as_json and format_name not in (None, "json"):
         raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
     name = "json" if as_json else format_name or _format_of(output)
-    text = render(find_run(run), name)
+    text = render(find_run(run), name, share=share)
     if output is None:
         print_data(text)
     else:
@@ -61,9 +71,11 @@ def _format_of(output: Path | None) -> str:
     return endings.get(output.suffix, "terminal") if output is not None else "terminal"
 
 
-def render(folder: Path, format_name: str) -> str:
+def render(folder: Path, format_name: str, *, share: bool = False) -> str:
     """The run in that folder as text."""
     from torchyard.reports.formats import FORMATS as WRITERS
+    from torchyard.reports.sharing import shared_run
     from torchyard.results.run_reader import read_run
 
-    return WRITERS[format_name](read_run(folder))
+    run = read_run(folder)
+    return WRITERS[format_name](shared_run(run) if share else run)

@@ -17,7 +17,7 @@ from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import notes_of
 from torchyard.results.run_reader import Run
 
-__all__ = ["to_csv"]
+__all__ = ["Cell", "safe_cell", "to_csv"]
 
 Cell = str | int | float | bool | None
 
@@ -35,7 +35,7 @@ def to_csv(run: Run) -> str:
     rows = [_row(run, comparison) for comparison in run.comparisons]
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(_row(run, _EMPTY))
-    writer.writerows([_safe(cell) for cell in row.values()] for row in rows)
+    writer.writerows([safe_cell(cell) for cell in row.values()] for row in rows)
     return page.getvalue()
 
 
@@ -99,7 +99,8 @@ def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
     }
 
 
-def _safe(cell: Cell) -> Cell:
+def safe_cell(cell: Cell) -> Cell:
+    """A cell that no spreadsheet runs, and that every reader of CSV takes for what it is."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, float) and not math.isfinite(cell):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from torchyard.reports.csv_report import to_csv
+from torchyard.reports.dynamo_csv import to_dynamo_csv
 from torchyard.reports.html_report import to_html
 from torchyard.reports.json_report import to_json
 from torchyard.reports.markdown_report import to_markdown
@@ -26,6 +27,7 @@ FORMATS: Final[Mapping[str, Render]] = {
     "terminal": to_text,
     "markdown": to_markdown,
     "csv": to_csv,
+    "dynamo-csv": to_dynamo_csv,
     "json": to_json,
     "html": to_html,
 }

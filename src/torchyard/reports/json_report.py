@@ -32,6 +32,7 @@ def to_json(run: Run) -> str:
             "started": run.info.get("started"),
             "finished": run.info.get("finished"),
             "torn_lines": run.torn_lines,
+            "shared": bool(run.info.get("shared")),
         },
         "summary": {
             "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},

@@ -1,0 +1,187 @@
+"""A run as it may be shown to anybody: the same numbers, nothing of the people and machines behind it.
+
+Host names, users, paths, values of variables and the command line are left out or replaced, in every
+field and inside logs, notes and messages; every report format then writes such a run like any other.
+What it looks for, and what it cannot know, is in `private_text.py` and in the documentation. Changes
+nothing on disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from torchyard.core.block import Block
+from torchyard.core.variant import Environment, Target
+from torchyard.core.workload import Workload
+from torchyard.reports.private_text import PrivateText, home_users
+from torchyard.results.run_reader import Run
+
+__all__ = ["shared_run"]
+
+_LEFT_OUT: Final = "<left out>"
+_DROPPED: Final = frozenset({"owner", "command"})
+_PRIVATE_KEYS: Final = re.compile(
+    r"(?i)^(host(_?name)?|node(_?name)?|user(_?name)?|home|cwd|folder|serial.*|.*uuid|boot(_?id)?"
+    r"|mac|ip|address|env(ironment)?|variables|argv|command)$"
+)
+_BUILD_FACTS: Final = frozenset({"torch_config"})
+"""How torch was built is full of NAME=value, none of which is of this machine's environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SharedRun(Run):
+    """A run whose samples and launches are cleaned as they are read."""
+
+    cleaner: PrivateText
+    labels: Mapping[str, str]
+    """Labels of workloads by the ones in the run's folder."""
+
+    def blocks(self, workload: Workload | None = None) -> Iterator[tuple[str, Block]]:
+        for label, block in super().blocks():
+            shown = self.labels.get(label) or self.cleaner.clean(label)
+            if workload is None or shown == workload.label:
+                yield shown, _cleaned(block, self.cleaner)
+
+    def launches(self) -> list[dict[str, Any]]:
+        return [_cleaned(record, self.cleaner) for record in super().launches()]
+
+
+def shared_run(run: Run) -> Run:
+    """The run without anything private."""
+    cleaner = _cleaner_of(run)
+    study = _cleaned(run.study, cleaner)
+    comparisons = tuple(_cleaned(one, cleaner) for one in run.comparisons)
+    labels = {
+        old.label: new.label
+        for old, new in (
+            *zip(run.study.workloads, study.workloads, strict=True),
+            *((a.workload, b.workload) for a, b in zip(run.comparisons, comparisons, strict=True)),
+        )
+    }
+    info = {
+        key: _cleaned(value, cleaner, key)
+        for key, value in run.info.items()
+        if key not in _DROPPED and key != "study"
+    }
+    return _SharedRun(
+        folder=run.folder,
+        id=cleaner.clean(run.id),
+        state=run.state,
+        info={**info, "shared": True},
+        study=study,
+        comparisons=comparisons,
+        torn_lines=run.torn_lines,
+        cleaner=cleaner,
+        labels=labels,
+    )
+
+
+def _cleaner_of(run: Run) -> PrivateText:
+    """With everything that is known to be private, of the run and of who shares it."""
+    variants = run.study.variants
+    variables = [
+        *(pair for variant in variants for pair in variant.target.variables),
+        *(pair for variant in variants for pair in variant.environment.variables),
+    ]
+    owner = run.info.get("owner") or {}
+    texts = [text for text in _texts((run.info, run.study, run.comparisons)) if "/" in text]
+    hosts = {str(owner.get("host", "")), platform.node()}
+    users = {str(owner.get("user", "")), _own_name()}
+    for key, value in _named(run.info):
+        if re.fullmatch(r"(?i)(host|node)(_?name)?", key):
+            hosts.add(value)
+        if re.fullmatch(r"(?i)user(_?name)?", key):
+            users.add(value)
+    for text in texts:
+        users |= home_users(text)
+    return PrivateText(
+        hosts=hosts | {host.partition(".")[0] for host in hosts},
+        users=users,
+        values=[value for _, value in variables],
+        paths=[
+            str(run.folder),
+            *(variant.target.python for variant in variants),
+            *(path for variant in variants for path in variant.environment.preload),
+            *(str(word) for word in run.info.get("command") or () if str(word).startswith("/")),
+        ],
+    )
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without an entry
+        return ""
+
+
+def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
+    """The same value, cleaned; what a key says is private is left out whatever it holds."""
+    if isinstance(value, (Target, Environment)):
+        return _cleaned_surroundings(value, cleaner)
+    if isinstance(value, Enum) or value is None or isinstance(value, (bool, int, float)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: _cleaned(getattr(value, field.name), cleaner)
+            for field in dataclasses.fields(value)
+        }
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, str):
+        return cleaner.clean(value, assignments=key not in _BUILD_FACTS)
+    if isinstance(value, Mapping):
+        return {
+            cleaner.clean(str(name)): _LEFT_OUT
+            if _PRIVATE_KEYS.fullmatch(str(name))
+            else _cleaned(item, cleaner, str(name))
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cleaned(item, cleaner, key) for item in value)
+    return cleaner.clean(str(value))
+
+
+def _cleaned_surroundings(
+    value: Target | Environment, cleaner: PrivateText
+) -> Target | Environment:
+    variables = tuple(
+        (cleaner.clean(name), cleaner.placeholder("value", text)) for name, text in value.variables
+    )
+    name = cleaner.clean(value.name)
+    if isinstance(value, Target):
+        python = cleaner.placeholder("path", value.python)
+        return dataclasses.replace(value, name=name, python=python, variables=variables)
+    preload = tuple(cleaner.placeholder("path", path) for path in value.preload)
+    return dataclasses.replace(value, name=name, preload=preload, variables=variables)
+
+
+def _named(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _named(item, str(name))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _named(item, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _texts(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield str(name)
+            yield from _texts(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
