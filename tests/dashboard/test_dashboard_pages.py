@@ -295,7 +295,7 @@ def test_assets_may_be_kept_for_good(home: Path) -> None:
             assert answer.status_code == 200
             assert answer.headers["content-type"].startswith(kind)
             assert "immutable" in answer.headers["cache-control"]
-            assert (f"assets/{name}" in page) == name.startswith("dashboard")
+            assert (f"assets/{name}" in page) == name.startswith(("dashboard", "theme"))
         assert seen.client.get("/assets/report.css").status_code == 404
 
 

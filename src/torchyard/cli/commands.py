@@ -25,6 +25,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     "baseline": ("torchyard.cli.baseline:baseline", "name runs that later ones are compared with"),
     "gate": ("torchyard.cli.gate:gate", "fail when something got slower than allowed, for sure"),
     "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
+    "site": ("torchyard.cli.site:site", "write the same pages as files for any web host"),
     "results": (
         "torchyard.cli.results:results",
         "list, show, export, import and check kept runs",

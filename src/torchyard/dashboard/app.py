@@ -98,7 +98,9 @@ class _Answers:
         return _page(self._pages.runs(self._links, runs_request(_query(request))))
 
     def run(self, request: Request) -> Response:
-        return _page(self._pages.run(self._links, self._entry(request)))
+        entry = self._entry(request)
+        before = self._archive.before(entry)
+        return _page(self._pages.run(self._links, entry, before=before))
 
     def workloads(self, request: Request) -> Response:
         return _page(self._pages.workloads(self._links, workloads_request(_query(request))))

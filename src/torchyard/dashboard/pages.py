@@ -37,7 +37,7 @@ from torchyard.results.run_reader import read_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["PAGE_POLICY", "Pages"]
+__all__ = ["PAGE_POLICY", "Pages", "run_mark"]
 
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -99,11 +99,11 @@ class Pages:
             data=links.data("workloads", request.query()),
         )
 
-    def run(self, links: Links, entry: RunEntry) -> str:
-        """One run: the report itself, or why it cannot be read."""
+    def run(self, links: Links, entry: RunEntry, *, before: RunEntry | None) -> str:
+        """One run: the report itself, with a way to the one before, or why it cannot be read."""
         folder = Path(entry.folder)
         try:
-            return self._report(links, entry, folder)
+            return self._report(links, entry, folder, before)
         except ResultsDamaged as error:
             return self.message(
                 links,
@@ -143,34 +143,45 @@ class Pages:
         self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
     ) -> str:
         """Two runs beside each other; without sides only their choice."""
-        runs = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE))
+        runs = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
         if sides is not None:
             known = {run.id for run in runs}
             runs += [side.run for side in sides if side.run.id not in known]
+        return self._compare(
+            links,
+            runs=runs,
+            request=request,
+            sides=None if sides is None else [side.run for side in sides],
+            compared=None if sides is None else compare_chosen(*sides),
+            data=links.data("compare", request.query) if sides is not None else "",
+        )
+
+    def compare_pairs(self, links: Links, pairs: Sequence[tuple[RunEntry, RunEntry]]) -> str:
+        """Pairs of runs that have a page, where nobody answers a choice."""
+        return self._compare(links, pairs=pairs)
+
+    def _compare(self, links: Links, **values: Any) -> str:
+        usual = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
         return self._render(
             "dashboard_compare.html.j2",
             links,
             here="compare",
             title="Compare two runs",
             about="What two runs say of each other, as far as their data can support it",
-            runs=runs,
-            pairs=[],
-            request=request,
-            sides=None if sides is None else [side.run for side in sides],
-            compared=None if sides is None else compare_chosen(*sides),
             legend=LEGEND,
-            data=links.data("compare", request.query) if sides is not None else "",
+            **{**usual, **values},
         )
 
-    def _report(self, links: Links, entry: RunEntry, folder: Path) -> str:
-        before = self._archive.before(entry)
+    def _report(self, links: Links, entry: RunEntry, folder: Path, before: RunEntry | None) -> str:
         actions = (
             [("Compare with the run before", links.compare(before.id, entry.id))] if before else []
         )
         if data := links.data("run", [("id", entry.id)]):
             actions.append(("JSON", data))
         runtime = links.asset(runtime_name()) if runtime_name() else ""
-        return _run_page(folder, _mark(folder), entry.state, _navigation(links, actions), runtime)
+        return _run_page(
+            folder, run_mark(folder), entry.state, _navigation(links, actions), runtime
+        )
 
     def live(self, links: Links) -> str:
         """Runs that are going."""
@@ -259,7 +270,7 @@ def _run_page(
     return to_html(read_run(folder), frame=frame)
 
 
-def _mark(folder: Path) -> tuple[tuple[int, int], ...]:
+def run_mark(folder: Path) -> tuple[tuple[int, int], ...]:
     """Changes when the files of a run do."""
     found = []
     for name in (RUN_FILE, *RECORD_FILES):
