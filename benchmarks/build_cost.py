@@ -9,7 +9,7 @@ a percent or two from run to run on a busy machine. The account has not: what on
 the meter says the compilers took, is Torchyard with cmake and ninja, so that it is an upper bound of
 Torchyard's own cost.
 
-    python benchmarks/build_cost.py [--files 100] [--rounds 3]
+    python benchmarks/build_cost.py [--files 100] [--rounds 3] [--tiny]
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ FILE = (
     "  if (std::regex_search(text, found, pattern)) seen[found[1]] = {n};\n"
     "  std::cout << seen.size();\n  return (int)seen.size();\n}}\n"
 )
+TINY = "int f{n}() {{ return {n}; }}\n"
 LISTS = """\
 cmake_minimum_required(VERSION 3.18)
 project(cost CXX)
@@ -48,17 +49,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--tiny", action="store_true", help="files of one line: what a compile costs us, in seconds"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="build-cost-") as name:
-        measure(Path(name), options.files, options.rounds)
+        text = TINY if options.tiny else FILE
+        measure(Path(name), text, options.files, options.rounds)
 
 
-def measure(folder: Path, files: int, rounds: int) -> None:
+def measure(folder: Path, text: str, files: int, rounds: int) -> None:
     source, plain = folder / "source", folder / "plain"
     source.mkdir()
     (source / "CMakeLists.txt").write_text(LISTS)
     for number in range(files):
-        (source / f"f{number}.cpp").write_text(FILE.format(n=number))
+        (source / f"f{number}.cpp").write_text(text.format(n=number))
     jobs = str(len(os.sched_getaffinity(0)))
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8"}
     ours = {**variables, "TORCHYARD_HOME": str(folder / "yard")}
