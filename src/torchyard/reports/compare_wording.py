@@ -34,6 +34,7 @@ __all__ = [
     "row_title",
     "side_lines",
     "side_speedup",
+    "side_text",
     "side_time",
     "state_text",
     "unpaired_text",
@@ -69,7 +70,7 @@ def row_title(row: CrossRow | Unpaired, *, variants: bool) -> str:
 
 def side_lines(comparison: CrossComparison) -> list[tuple[str, str]]:
     """A and B, each with what it is."""
-    return [("A", _side_text(comparison.one)), ("B", _side_text(comparison.other))]
+    return [("A", side_text(comparison.one)), ("B", side_text(comparison.other))]
 
 
 def side_time(numbers: SideNumbers) -> str:
@@ -153,7 +154,7 @@ def drift_text(comparison: CrossComparison) -> str:
     mean = math.exp(math.fsum(math.log1p(shift) for shift in shifts) / len(shifts)) - 1.0
     return (
         f"the baseline's own time: {format_percent(mean, signed=True)} from A to B on average; "
-        "plain times of two runs are off by at least that"
+        "plain times of these runs compare no better than that"
     )
 
 
@@ -177,7 +178,8 @@ def state_text(state: SideState) -> str:
     return _STATES[state]
 
 
-def _side_text(side: CrossSide) -> str:
+def side_text(side: CrossSide) -> str:
+    """What a side is: its name, variants, torch, revision and machine."""
     runs = (
         side.runs[-1] if len(side.runs) == 1 else f"{len(side.runs)} runs, newest {side.runs[-1]}"
     )

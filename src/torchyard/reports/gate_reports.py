@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from torchyard.core.cross_comparison import CrossSide
 from torchyard.core.gate_outcome import Action, GateOutcome, GateRow, Standing
 from torchyard.core.records import encode
 from torchyard.core.units import format_percent
 from torchyard.reports.compare_data import finite
+from torchyard.reports.compare_wording import side_text
 from torchyard.reports.markdown_report import escaped
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import ABSENT
@@ -54,6 +54,8 @@ _WHAT: Final = {
     "compile": "compile time with a cold cache",
     "memory": "peak memory",
 }
+_PRIVATE: Final = frozenset({"host", "start of the machine"})
+"""Facts that a summary on a public page does not tell."""
 _HEADINGS: Final = ("", "workload", "change", "limit", "standing")
 
 
@@ -69,9 +71,9 @@ def gate_verdict(outcome: GateOutcome) -> str:
 def gate_text(outcome: GateOutcome) -> str:
     """Columns of plain text."""
     lines = [
-        f"before  {_side(outcome.one)}",
-        f"now     {_side(outcome.other)}",
-        f"change of {_WHAT[outcome.metric]}; interval at {outcome.confidence:.0%}",
+        f"A, before  {side_text(outcome.one)}",
+        f"B, now     {side_text(outcome.other)}",
+        f"change of {_what(outcome)}",
         "",
     ]
     cells = [_HEADINGS, *(_cells(outcome, row) for row in outcome.rows)]
@@ -95,7 +97,7 @@ def gate_markdown(outcome: GateOutcome) -> str:
     mark = "❌" if outcome.failed else "✅"
     lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
     lines += [
-        f"Change of {escaped(_WHAT[outcome.metric])}, with its {outcome.confidence:.0%} interval.",
+        f"Change of {escaped(_what(outcome))}.",
         "",
         "| | workload | change | limit | standing |",
         "| --- | --- | ---: | ---: | --- |",
@@ -106,16 +108,20 @@ def gate_markdown(outcome: GateOutcome) -> str:
         lines += ["", "<details><summary>Notes</summary>", ""]
         lines += [f"- {escaped(_title(outcome, row))}: {escaped(text)}" for row, text in notes]
         lines += ["", "</details>"]
-    if outcome.facts:
+    facts = [fact for fact in outcome.facts if fact.name not in _PRIVATE]
+    if facts:
         lines += ["", "<details><summary>Facts that differ</summary>", ""]
         lines += ["| fact | before | now |", "| --- | --- | --- |"]
-        for fact in outcome.facts:
+        for fact in facts:
             name = f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name)
             lines.append(
                 f"| {name} | {escaped(fact.one or 'none')} | {escaped(fact.other or 'none')} |"
             )
         lines += ["", "</details>"]
-    lines += ["", f"Before: {escaped(_side(outcome.one))}<br>Now: {escaped(_side(outcome.other))}"]
+    lines += [
+        "",
+        f"A, before: {escaped(side_text(outcome.one))}<br>B, now: {escaped(side_text(outcome.other))}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -166,15 +172,10 @@ def _many(standing: Standing, count: int) -> str:
     return f"{count} workloads {_SAID[standing]}"
 
 
-def _side(side: CrossSide) -> str:
-    parts = [
-        side.text,
-        ", ".join(side.variants),
-        f"torch {side.torch}" if side.torch else "",
-        f"revision {side.revision[:12]}" if side.revision else "",
-        f"on {side.machine}" if side.machine else "",
-    ]
-    return " · ".join(one_line(part) for part in parts if part)
+def _what(outcome: GateOutcome) -> str:
+    sure = outcome.metric in {"speedup", "time"}
+    interval = f", with its {outcome.confidence:.0%} interval" if sure else ""
+    return _WHAT[outcome.metric] + interval
 
 
 def _capital(text: str) -> str:

@@ -23,6 +23,7 @@ from torchyard.errors import NothingToDo, UsageError
 from torchyard.stats.between_runs import Effect, interval_of, mean_effect
 from torchyard.stats.suite import benjamini_hochberg
 from torchyard.workflow.compare_facts import (
+    UNKNOWN,
     baseline_facts,
     candidate_facts,
     condition_facts,
@@ -138,8 +139,12 @@ def _facts(
         blocking += differing(
             baseline_facts(runs[0], bases[0]), baseline_facts(runs[1], bases[1]), blocks=True
         )
-        informing = differing(
-            other_facts(runs[0], matched[0][0]), other_facts(runs[1], matched[0][1])
-        )
+        informing = [
+            fact
+            for fact in differing(
+                other_facts(runs[0], matched[0][0]), other_facts(runs[1], matched[0][1])
+            )
+            if UNKNOWN not in {fact.one, fact.other}
+        ]
         found = blocking + found + informing
     return list({(fact.name, fact.one, fact.other): fact for fact in found}.values())

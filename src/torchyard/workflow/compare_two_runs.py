@@ -204,9 +204,9 @@ def unmatched_rows(
     one: Side, other: Side, matched: Sequence[tuple[str, str]]
 ) -> Iterator[Unpaired]:
     """Candidates that the other side does not have at all."""
+    if one.variant is not None or other.variant is not None:
+        return  # somebody chose; the rest was not asked for
     for place, side in enumerate((one, other)):
-        if side.variant is not None:
-            continue
         taken = {pair[place] for pair in matched}
         for name in (name for name in side.candidates if name not in taken):
             for label, found in _by_label(side, name).items():

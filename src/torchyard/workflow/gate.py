@@ -90,8 +90,8 @@ def run_gate(comparison: CrossComparison, gate: Gate) -> GateOutcome:
     rows += [_unpaired(item, gate) for item in comparison.unpaired]
     if not any(row.max_slowdown is not None for row in rows):
         raise NothingToDo(
-            "no limit fits any workload",
-            why=f"{len(rows)} workloads were compared",
+            f"there is no {gate.metric} of any workload to hold against a limit",
+            why=f"{len(rows)} rows were compared, and no limit fits a number of theirs",
             hint="give --max-slowdown, or a pattern such as --limit 'models/*=5%'",
         )
     acted = [replace(row, action=_action(row.standing, gate.policy, row)) for row in rows]
@@ -148,10 +148,12 @@ def _reading(found: GateRow, row: CrossRow, metric: Metric) -> GateRow:
         before, now = row.one.compile_s, row.other.compile_s
     else:
         before, now = row.one.memory_bytes, row.other.memory_bytes
-    if not before or now is None:
-        absent = (f"no {metric} reading on {'either side' if not (before or now) else 'one side'}",)
+    if not before and not now:
+        return replace(found, max_slowdown=None, why=(f"no {metric} reading on either side",))
+    if not before or not now:
+        absent = f"no {metric} reading {'before' if not before else 'now'}"
         standing: Standing = "unsupported" if found.max_slowdown is not None else "no limit"
-        return replace(found, standing=standing, support="not supported", why=absent)
+        return replace(found, standing=standing, support="not supported", why=(absent,))
     found = replace(found, slowdown=now / before - 1.0)
     if found.max_slowdown is None:
         return found
