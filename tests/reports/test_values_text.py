@@ -125,7 +125,15 @@ def test_the_first_line_says_it_all() -> None:
     assert summary_sentence(timed).endswith("Their time was not measured.")
     all_timed = replace(timed, findings=(finding(worth=Worth(per_step_ns=1e5)),))
     assert summary_sentence(all_timed).endswith(
-        "Mending all of them saves at most 10.0% of a step (100 µs)."
+        "Mending it saves at most 10.0% of a step (100 µs)."
+    )
+    whole = replace(all_timed, steps=1)
+    assert summary_sentence(whole).endswith("saves at most 10.0% of the program (100 µs).")
+    later = replace(all_timed.findings[0], pattern="sparse gradient")
+    both = replace(all_timed, findings=(*all_timed.findings, later))
+    assert summary_sentence(both).endswith(
+        "Mending all of them saves at most 10.0% of a step (100 µs) in the operators themselves; "
+        "what comes after them may save more."
     )
 
 
@@ -328,3 +336,32 @@ def test_json_has_no_numbers_that_are_none() -> None:
     )
     document = json.loads(values_json(odd), parse_constant=pytest.fail)
     assert document["findings"][0]["evidence"] == {"range": [None, {"x": None}]}
+
+
+def test_what_ran_elsewhere_and_what_was_too_much_is_said() -> None:
+    counts = {
+        "operators": 10,
+        "other_threads": 2,
+        "other_thread_operators": 1234,
+        "loader_processes": 4,
+        "child_processes": 1,
+        "steps_surveyed": 3,
+        "trials": 1,
+        "not_tried": 2,
+    }
+    rows = scope_rows(replace(BARE, steps=6, counts=counts, findings_left_out=1500))
+    said = [text for name, text in rows if name == "left out"]
+    assert said == [
+        "2 operators with findings that were not tried again; the notes say why",
+        "4 worker processes of data loaders: their operators were not looked at",
+        "1 other process of the program: their operators were not looked at",
+        "1,234 operators in 2 other threads: counted, not looked at",
+        "1,500 sightings of more causes than are kept: the findings are not all",
+    ]
+    assert dict(rows)["steps"].startswith("5 looked at: 2 closely, 3 surveyed for what changed")
+    assert dict(rows)["trials"].startswith("1 operator tried again")
+
+
+def test_a_program_without_steps_is_one() -> None:
+    rows = dict(scope_rows(replace(BARE, steps=1)))
+    assert rows["steps"].startswith("none that were seen: the whole program counts as one")

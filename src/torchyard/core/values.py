@@ -178,6 +178,8 @@ class ValueProfile:
     """A step natively, without the profiler."""
     counts: dict[str, int] = field(default_factory=dict)
     findings: tuple[ValueFinding, ...] = ()
+    findings_left_out: int = 0
+    """Sightings of causes beyond the most that are kept."""
     flow: FlowGraph = field(default_factory=FlowGraph)
     excerpts: tuple[SourceExcerpt, ...] = ()
     """Source around the places of findings and of the flow graph."""

@@ -38,6 +38,7 @@ def values_json(profile: ValueProfile) -> str:
         "threads": profile.threads,
         "summary": {
             "findings": len(profile.findings),
+            "findings_left_out": profile.findings_left_out,
             "certainty": {word.value: sure[word] for word in Certainty},
             "bytes_wasted_per_step": sum(
                 bytes_per_step(found, profile) for found in profile.findings

@@ -21,10 +21,22 @@ _LEFT_OUT_BYTES: Final = {
 _LEFT_OUT_COUNTS: Final = {
     "not_strided": "sparse, nested and other tensors without plain memory",
     "not_deep": "operators that could not be followed inside",
+    "not_tried": "operators with findings that were not tried again; the notes say why",
+    "loader_processes": "worker processes of data loaders: their operators were not looked at",
+    "child_processes": "other processes of the program: their operators were not looked at",
 }
 _SAID: Final = frozenset({*_LEFT_OUT_BYTES, *_LEFT_OUT_COUNTS})
 _SAID_TOTALS: Final = frozenset(
-    {"operators", "written_bytes", "steps_left_out", "trials", "trials_ms"}
+    {
+        "operators",
+        "written_bytes",
+        "steps_left_out",
+        "steps_surveyed",
+        "trials",
+        "trials_ms",
+        "other_threads",
+        "other_thread_operators",
+    }
 )
 _MOST_NOTES: Final = 50
 _MOST_NOTE: Final = 500
@@ -39,9 +51,13 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
     sampling = ", ".join(_sampling(options))
     rows.append(("sampling", sampling or "none: every step, all of every tensor"))
     rows += [("left out", text) for text in _left_out(counts, options, written)]
+    if profile.findings_left_out:
+        text = f"{profile.findings_left_out:,} sightings of more causes than are kept"
+        rows.append(("left out", f"{text}: the findings are not all"))
     if counts.get("trials"):
         took = f"{counts.get('trials_ms', 0) / 1000:,.1f} s"
-        rows.append(("trials", f"{counts['trials']:,} operators tried again, in {took}"))
+        tried = f"{counts['trials']:,} operator{_s(counts['trials'])}"
+        rows.append(("trials", f"{tried} tried again, in {took}"))
     if options.get("prove") is False:
         rows.append(("proofs", "not asked for: nothing here can be more than likely"))
     if options.get("approximate"):
@@ -64,6 +80,11 @@ def _steps(profile: ValueProfile) -> str:
     looked = steps_looked_at(profile)
     left_out = profile.counts.get("steps_left_out", 0)
     text = f"{looked:,} looked at"
+    if profile.steps == 1:
+        text = "none that were seen: the whole program counts as one"
+    surveyed = profile.counts.get("steps_surveyed", 0)
+    if surveyed:
+        text += f": {looked - surveyed:,} closely, {surveyed:,} surveyed for what changed"
     if left_out:
         text += f", {left_out:,} left out"
     return f"{text}, in {profile.seconds:,.1f} s" if profile.seconds else text
@@ -98,7 +119,12 @@ def _left_out(counts: Mapping[str, int], options: Mapping[str, Any], written: in
             yield f"{format_bytes(size)}{share} {text.format(least=least, memory=memory)}"
     for name, text in _LEFT_OUT_COUNTS.items():
         if counts.get(name, 0):
-            yield f"{counts[name]:,} {text}"
+            said = text if counts[name] != 1 else text.replace("processes", "process", 1)
+            yield f"{counts[name]:,} {said}"
+    threads, operators = counts.get("other_threads", 0), counts.get("other_thread_operators", 0)
+    if threads:
+        where = f"in {threads:,} other thread{_s(threads)}"
+        yield f"{operators:,} operator{_s(operators)} {where}: counted, not looked at"
     # A newer worker may count more than we know.
     for name, count in sorted(counts.items()):
         if count and name not in _SAID and name not in _SAID_TOTALS:

@@ -48,6 +48,8 @@ MARKS: Final[dict[Certainty, str]] = {
     Certainty.INPUT_DEPENDENT: "○",
 }
 _SURE: Final = tuple(Certainty)
+_SAVES_LATER: Final = frozenset({"sparse gradient", "heavy type", "frequent values", "structured"})
+"""Patterns whose results are smaller when mended, so that their readers have less to read."""
 _MOST_NAME: Final = 160
 _MOST_SENTENCE: Final = 700
 _FOLDERS_KEPT: Final = 3
@@ -109,13 +111,28 @@ def _bound_sentence(profile: ValueProfile) -> str:
     bound = upper_bound(profile)
     if bound is None or profile.step_ns is None:
         wasted = sum(bytes_per_step(found, profile) for found in profile.findings)
-        return f"They waste {format_bytes(wasted)} of writes per step; their time was not measured."
+        whose = f"per {_span(profile)}; their time was not measured."
+        return f"They waste {format_bytes(wasted)} of writes {whose}"
     priced = sum(_number(found.worth.per_step_ns) is not None for found in profile.findings)
     if not priced:
         return "Their time was not measured."
     time = format_duration(bound * profile.step_ns)
     what = "Mending all of them" if priced == len(profile.findings) else f"Mending {priced} of them"
-    return f"{what} saves at most {format_percent(bound)} of a step ({time})."
+    if len(profile.findings) == 1:
+        what = "Mending it"
+    saved = f"saves at most {format_percent(bound)} of {_article(profile)} ({time})"
+    if any(found.pattern in _SAVES_LATER for found in profile.findings):
+        saved += " in the operators themselves; what comes after them may save more"
+    return f"{what} {saved}."
+
+
+def _span(profile: ValueProfile) -> str:
+    """What times and bytes are told of: a program in which no step was seen counts as one."""
+    return "program" if profile.steps == 1 else "step"
+
+
+def _article(profile: ValueProfile) -> str:
+    return "the program" if profile.steps == 1 else "a step"
 
 
 def state_sentence(profile: ValueProfile) -> str:
