@@ -164,8 +164,9 @@ def _said(blocking: Sequence[FactDifference]) -> str:
         return f"other machine: {first.one} and {first.other}"
     names = ", ".join(fact.name for fact in blocking[:4])
     more = f" and {len(blocking) - 4} more" if len(blocking) > 4 else ""  # noqa: PLR2004
+    verb = "differs" if len(blocking) == 1 else "differ"
     common = any(fact.name.startswith("baseline") for fact in blocking)
-    return f"{'no common baseline' if common else 'other conditions'}: {names}{more} differ"
+    return f"{'no common baseline' if common else 'other conditions'}: {names}{more} {verb}"
 
 
 def _by_label(side: Side, variant: str) -> dict[str, Measured]:
