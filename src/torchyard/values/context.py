@@ -6,6 +6,7 @@
         for batch in batches:
             train(batch)
             v.step()
+    v.prove(lambda: train(batch))    # the same work once more, unwatched: what holds is proven
     v.save("waste")          # then: torchyard values show waste --format html --output waste.html
 
 Needs Torchyard in the environment of the program; `torchyard values SCRIPT` does not.
@@ -14,6 +15,7 @@ Needs Torchyard in the environment of the program; `torchyard values SCRIPT` doe
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from typing import Any, Self
 
 from torchyard.core.values import ValueProfile
 from torchyard.errors import UsageError
+from torchyard.values.own_process import confirm_here, price_here
 from torchyard.values.profile_file import new_profile_folder, read_profile, write_profile
 from torchyard.values.request import WatchOptions
 from torchyard.values.source_excerpts import with_excerpts
@@ -70,6 +73,33 @@ class Values:
     def step(self) -> None:
         """A step of the program is over. Steps of optimisers are seen without it."""
         self._session.step()
+
+    def prove(
+        self, function: Callable[[], Any], *, timed_runs: int = 1, price: bool = True
+    ) -> ValueProfile:
+        """Call a function that does again what the block did, unwatched, and judge every finding.
+
+        It is called `1 + timed_runs` times, with its side effects: give it a step, or all that the
+        block did where that has no steps. A finding whose trials passed in the block, and whose
+        operators run here, too, is proven. `price` measures what each finding costs.
+        """
+        profile = self.profile
+        if not self.options.prove:
+            raise UsageError(
+                "nothing was tried while the block was watched, so nothing can be proven",
+                hint="use torchyard.values() without prove=False",
+            )
+        if not self.options.graph:
+            raise UsageError(
+                "the flow graph was not recorded: the function cannot be held against the block",
+                hint="use torchyard.values() without graph=False",
+            )
+        if profile.state != "finished":
+            raise UsageError("the block did not finish", hint="mend it and watch it again")
+        with tempfile.TemporaryDirectory(prefix="torchyard-values-") as folder:
+            profile = confirm_here(profile, function, scratch=Path(folder), timed_runs=timed_runs)
+        self._profile = price_here(profile) if price else profile
+        return self._profile
 
     def save(self, folder: str | Path) -> Path:
         """Keep the profile in a new folder, for `torchyard values show`."""

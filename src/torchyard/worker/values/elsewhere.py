@@ -70,7 +70,7 @@ class Elsewhere:
         self._start = processes.BaseProcess.start
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
-        processes.BaseProcess.start = self._wrapped_start()
+        processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
         os.register_at_fork(after_in_parent=self._forked, after_in_child=self._in_child)
 
     def remove(self) -> None:
@@ -82,7 +82,7 @@ class Elsewhere:
             thread.off = True
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._bootstrap)
-        processes.BaseProcess.start = self._start
+        processes.BaseProcess.start = self._start  # type: ignore[method-assign]
 
     @property
     def busy(self) -> List[ThreadCount]:

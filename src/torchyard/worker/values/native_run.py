@@ -7,6 +7,7 @@ program runs untouched, and its steps are timed. Knows no values.
 import os
 import signal
 import statistics
+import threading
 import time
 from typing import Any, Dict, List, Optional
 
@@ -43,6 +44,8 @@ class Native(Surrounding):
         self._took_ns = 0
         self._steps = 0
         self._recorded_whole = False
+        self._all_steps: bool = plan.get("all_steps", False)
+        """Record to the end, to know everything that runs."""
         self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
         self.notes: List[str] = []
 
@@ -66,12 +69,13 @@ class Native(Surrounding):
 
     def step(self) -> None:
         """A step is over: look whether all was seen, or take its time."""
-        now_ns, now_cpu_ns = _finished_ns(), time.process_time_ns()
+        now_ns, now_cpu_ns = finished_ns(), time.process_time_ns()
         self._steps += 1
         if self._events.on:
             self._harvest()
             self._recorded_steps += 1
-            if self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS:
+            enough = self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS
+            if enough and not self._all_steps:
                 self._stop_recording()
             self._last_ns = None
         else:
@@ -80,11 +84,11 @@ class Native(Surrounding):
                 self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
                 if self._turns is not None:
                     self._turns.step(now_ns - self._last_ns)
-            self._last_ns, self._last_cpu_ns = _finished_ns(), time.process_time_ns()
+            self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
 
     def stop(self, ending: Ending) -> None:
         """Write what was seen."""
-        self._took_ns = _finished_ns() - self._began_ns
+        self._took_ns = finished_ns() - self._began_ns
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         self._recorded_whole = self._events.on
         self._stop_recording()
@@ -140,6 +144,8 @@ class Native(Surrounding):
 
     def _harvest_now_and_then(self) -> None:
         """A program without steps must not fill the memory with events."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are the main thread's
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             signal.signal(signal.SIGVTALRM, self._on_timer)
             signal.setitimer(signal.ITIMER_VIRTUAL, _HARVEST_EVERY_S, _HARVEST_EVERY_S)
@@ -163,9 +169,21 @@ class Native(Surrounding):
             return prepare(of)
 
         profiler.profile._prepare_trace = prepare_alone
+        self._hooks.append(_PutBack(profiler.profile, "_prepare_trace", prepare))
 
 
-def _finished_ns() -> int:
+class _PutBack:
+    """What was replaced, until removed."""
+
+    def __init__(self, owner: Any, name: str, own: Any) -> None:
+        self._owner, self._name, self._own = owner, name, own
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        setattr(self._owner, self._name, self._own)
+
+
+def finished_ns() -> int:
     """Now, after the device has done what it was told."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

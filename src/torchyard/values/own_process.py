@@ -1,0 +1,89 @@
+"""What the context manager can prove: the same work again in this process, with nobody watching.
+
+The trials of a finding (other bits in its place, the work left out) were made while it was watched.
+What is missing for a proof is a run without the watch. In a process of its own the whole program runs
+again; here it is what the caller hands over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.values import ValueProfile
+from torchyard.values.confirmation import confirm, unconfirmed, wanted_chains
+from torchyard.values.native_file import NativeRun, read_native_run
+from torchyard.values.prices import with_prices
+
+__all__ = ["confirm_here", "price_here"]
+
+_MOST_NAMES: Final = 3
+_MOST_MISSING: Final = 0.25
+"""Share of the block's operators that the function may lack: some run in a first step alone, some only
+under a watch. With more it is other work, and confirms nothing."""
+_SECONDS_EACH: Final = 0.3
+
+
+def confirm_here(
+    profile: ValueProfile, function: Callable[[], Any], *, scratch: Path, timed_runs: int
+) -> ValueProfile:
+    """Call the function without the watch: once for the operators that run, then for the time."""
+    native = _recorded(profile, function, scratch / "native.json")
+    steps = native.steps or 1
+    took_ns = [_timed_ns(function) / steps for _ in range(timed_runs)]
+    if took_ns:
+        native = replace(native, step_ns=min(took_ns), recorded_whole=False)
+    watched, missing = _missing(profile, native)
+    if len(missing) > _MOST_MISSING * len(watched):
+        return unconfirmed(profile, _said(watched, missing))
+    confirmed = confirm(profile, native)
+    if not missing:
+        return confirmed
+    return replace(confirmed, notes=(*confirmed.notes, _said(watched, missing)))
+
+
+def price_here(profile: ValueProfile) -> ValueProfile:
+    """What each finding costs, measured in this process."""
+    from torchyard.worker.values.worth import price
+
+    return with_prices(profile, [price(found.recipe, _SECONDS_EACH) for found in profile.findings])
+
+
+def _recorded(profile: ValueProfile, function: Callable[[], Any], output: Path) -> NativeRun:
+    from torchyard.worker.values.native_run import Native
+    from torchyard.worker.values.program import Ending
+
+    native = Native({"output": str(output), "wanted": wanted_chains(profile), "all_steps": True})
+    native.start()
+    state = "crashed"
+    try:
+        function()
+        state = "finished"
+    finally:
+        native.stop(Ending(0 if state == "finished" else 1, state))
+    return read_native_run(output)
+
+
+def _timed_ns(function: Callable[[], Any]) -> int:
+    from torchyard.worker.values.native_run import finished_ns
+
+    began_ns = finished_ns()
+    function()
+    return finished_ns() - began_ns
+
+
+def _missing(profile: ValueProfile, native: NativeRun) -> tuple[set[str], list[str]]:
+    """Operators of the block, and those of them that the function does not run."""
+    ran = {name for item in native.chains for name in item.chain}
+    watched = {node.operator for node in profile.flow.nodes if not node.path}
+    return watched, sorted(watched - ran)
+
+
+def _said(watched: set[str], missing: list[str]) -> str:
+    named = ", ".join(missing[:_MOST_NAMES]) + (" and others" if len(missing) > _MOST_NAMES else "")
+    return (
+        f"the function that was given to prove does not run {len(missing)} of the {len(watched)} "
+        f"operators that were watched ({named})"
+    )
