@@ -78,6 +78,6 @@ def _row(row: CrossRow, *, several: bool) -> dict[str, Any]:
 
 
 def _numbers(row: CrossRow) -> list[float]:
-    if row.ratio is None:
+    if row.ratio is None or row.support == "not supported":
         return []
     return [row.ratio, *([row.interval.low, row.interval.high] if row.interval else [])]

@@ -184,7 +184,7 @@ def side_text(side: CrossSide) -> str:
         side.runs[-1] if len(side.runs) == 1 else f"{len(side.runs)} runs, newest {side.runs[-1]}"
     )
     parts = [
-        side.text if side.text in runs else f"{side.text} ({runs})",
+        side.text if side.text in runs or runs in side.text else f"{side.text} ({runs})",
         ", ".join(side.variants),
         f"torch {side.torch}" if side.torch else "",
         f"revision {side.revision[:12]}" if side.revision else "",
