@@ -11,7 +11,7 @@ import click
 
 from torchyard.cli.output import check_writable, common_options, print_json, talk
 from torchyard.cli.results_filter import filter_options
-from torchyard.cli.sections import SectionedCommand
+from torchyard.cli.sections import SectionedCommand, section
 
 if TYPE_CHECKING:
     from torchyard.core.stored import RunEntry, Wanted
@@ -21,6 +21,8 @@ __all__ = ["export"]
 
 # Written out because `results` must not be loaded for `--help`; a test holds the two together.
 FORMS: Final = ("csv", "jsonl", "parquet")
+
+_write = section("What to write, and where")
 
 _HELP = """
 \b
@@ -39,19 +41,19 @@ of hosts.
 
 @click.command(cls=SectionedCommand, help=_HELP)
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
-@click.option(
+@_write(
     "--format",
     "form",
     type=click.Choice(FORMS),
     help="csv when left out, or what the ending of --output says.",
 )
-@click.option(
+@_write(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write here instead of to stdout.",
 )
-@click.option(
+@_write(
     "--archive",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.tar.gz",

@@ -8,7 +8,7 @@ import click
 
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 from torchyard.cli.results_filter import filter_options
-from torchyard.cli.sections import SectionedCommand
+from torchyard.cli.sections import SectionedCommand, section
 
 __all__ = ["list_results"]
 
@@ -26,7 +26,7 @@ lists the runs that have such a comparison.
 
 
 @click.command("list", cls=SectionedCommand, help=_HELP)
-@click.option("--comparisons", is_flag=True, help="List comparisons instead of runs.")
+@section("What to list")("--comparisons", is_flag=True, help="List comparisons instead of runs.")
 @filter_options(limit=50)
 @common_options
 def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:

@@ -14,7 +14,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -72,7 +72,8 @@ def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | N
     except OSError as error:
         raise write_failed(path, error, kept="what was there") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def unpack(path: Path, into: Path, *, largest_bytes: int = LARGEST_BYTES) -> list[str]:
