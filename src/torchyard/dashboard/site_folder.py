@@ -90,10 +90,9 @@ def _claimed(folder: Path) -> dict[str, str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = any(folder.iterdir())
-        text = (folder / MARKER).read_bytes() if taken else b"{}"
-        facts = json.loads(text)
-    except FileNotFoundError as error:
-        raise _not_ours(folder, f"it holds no {MARKER}") from error
+        if taken and not (folder / MARKER).is_file():
+            raise _not_ours(folder, f"it holds no {MARKER}")
+        facts = json.loads((folder / MARKER).read_bytes() if taken else b"{}")
     except FileExistsError as error:
         raise _not_ours(folder, "it is not a folder") from error
     except (ValueError, RecursionError) as error:

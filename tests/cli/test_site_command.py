@@ -1,0 +1,40 @@
+"""`torchyard site`: what it prints and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import call
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_it_says_where_the_site_is_and_what_changed(capsys: Capture, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    ended = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"))
+    assert ended.code == 0
+    assert ended.out == f"{folder / 'index.html'}\n"
+    assert "files written, 0 unchanged, 0 removed" in ended.err
+    assert (folder / "index.html").is_file()
+    ended = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"), "--json")
+    said = json.loads(ended.out)
+    assert said["schema"] == 1
+    assert said["written"] == 0
+    assert said["unchanged"] > 3
+    assert said["index"] == str(folder / "index.html")
+
+
+def test_a_folder_of_somebody_else(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("precious")
+    ended = call(capsys, "site", str(tmp_path))
+    assert ended.code == 2
+    assert "is not written to" in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_a_folder_that_cannot_be_made(capsys: Capture) -> None:
+    ended = call(capsys, "site", "/proc/nowhere/site")
+    assert ended.code in {4, 5}
+    assert "cannot write" in ended.err

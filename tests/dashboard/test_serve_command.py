@@ -1,0 +1,281 @@
+"""`torchyard serve` as a real process: what it prints, who gets in, how it ends, and live progress."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from dashboard_home import write_home
+
+STEP = """
+    import time
+    import torch
+
+    def step(x):
+        time.sleep(0.001)
+        return x + 1
+
+    def make():
+        return step, torch.ones(4)
+"""
+LIMIT_S = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A dashboard that answers."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
+
+    def get(
+        self, path: str, *, host: str = "127.0.0.1", **headers: str
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection(host, self.port, timeout=60)
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), answer.headers
+        finally:
+            connection.close()
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str, float]:
+        """Exit code, what it said, and how long it took."""
+        started_s = time.monotonic()
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said, time.monotonic() - started_s
+
+
+@contextmanager
+def serve(home: Path, *options: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchyard", "serve", "--home", str(home), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        if "--json" in options:
+            while not line.rstrip().endswith("}"):
+                line += process.stdout.readline()
+            line = json.loads(line)["url"]
+        yield Served(process=process, url=line.strip())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
+    ids = write_home(tmp_path)
+    with serve(tmp_path) as served:
+        assert served.url.startswith("http://127.0.0.1:")
+        status, page, headers = served.get("/")
+        assert status == 200
+        assert ids[0] in page
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["server"] is None
+        assert served.get("/", Host="evil.example")[0] == 400
+        code, said, took_s = served.end()
+        assert code == 0
+        assert "Traceback" not in said
+        assert said.endswith("ended\n")
+        assert took_s < 20
+    # The port is free at once.
+    with socket.create_server(("127.0.0.1", served.port)):
+        pass
+
+
+def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> None:
+    from dashboard_home import write_run
+
+    write_run(tmp_path / "going", state="running")
+    with serve(tmp_path) as served:
+        connections = []
+        for _ in range(5):
+            connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+            connection.request("GET", "/events?id=going")
+            answer = connection.getresponse()
+            assert answer.status == 200
+            assert answer.readline().startswith(b"retry")
+            connections.append((connection, answer))
+        code, said, took_s = served.end(signal.SIGTERM)
+        assert code == 0
+        assert "Traceback" not in said
+        assert took_s < 20
+        for connection, answer in connections:
+            answer.read()
+            connection.close()
+
+
+def test_a_token_for_every_other_address_shown_once(tmp_path: Path) -> None:
+    with serve(tmp_path, "--host", "0.0.0.0", "--json") as served:  # noqa: S104
+        (token,) = parse_qs(urlsplit(served.url).query)["token"]
+        assert len(token) >= 40
+        assert served.get("/")[0] == 401
+        assert served.get("/api/runs", Authorization=f"Bearer {token}")[0] == 200
+        status, _, headers = served.get(f"/?token={token}")
+        assert status == 303
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert cookie.startswith(f"torchyard-{served.port}=")
+        assert served.get("/", Cookie=cookie)[0] == 200
+        _, said, _ = served.end()
+        assert "shown only now" in said
+        assert token not in said
+
+
+def test_a_token_of_the_users_own_is_never_shown(tmp_path: Path) -> None:
+    token = "a-token-of-my-own-1234"  # noqa: S105
+    (tmp_path / "token").write_text(token)
+    with serve(tmp_path, "--token-file", str(tmp_path / "token")) as served:
+        assert token not in served.url
+        assert served.get("/")[0] == 401
+        assert served.get("/", Authorization=f"Bearer {token}")[0] == 200
+        assert token not in served.end()[1]
+
+
+def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchyard", "serve", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+def test_a_port_that_is_taken_and_a_host_that_is_none(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_serve("--home", str(tmp_path), "--port", str(port))
+        assert done.returncode == 2
+        assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+    done = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
+    assert done.returncode == 2
+    assert "is no address" in done.stderr
+    done = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert "holds no token" in done.stderr
+
+
+def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['uvicorn'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nreal = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'uvicorn' else real(name, *a)\n" + hidden
+    )
+    done = run_serve("--home", str(tmp_path), PYTHONPATH=str(tmp_path))
+    assert done.returncode == 4
+    assert "the dashboard needs uvicorn" in done.stderr
+    assert "pip install 'torchyard[dashboard]'" in done.stderr
+
+
+def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, object]]]:
+    """Events of a stream as they come."""
+    name = ""
+    for raw in answer:
+        line = raw.decode().rstrip("\n")
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+@contextmanager
+def bench(tmp_path: Path, home: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A tiny real bench into that home."""
+    work, mine = tmp_path / "step.py", tmp_path / "mine.py"
+    work.write_text(dedent(STEP))
+    mine.write_text("def healthy(module):\n    return lambda x: module(x)\n")
+    command = ["bench", "--only", str(work), "--candidate", f"{mine}:healthy", "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchyard", *command, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TORCHYARD_HOME": str(home.parent)},
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def going(served: Served) -> str:
+    """The id of the run that is going, as soon as there is one."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        runs = json.loads(served.get("/api/live")[1])["runs"]
+        if runs:
+            return str(runs[0]["id"])
+        time.sleep(0.2)
+    raise AssertionError("no run started")
+
+
+@pytest.mark.torch
+def test_a_real_bench_is_watched_live_until_it_ends(tmp_path: Path) -> None:
+    home = tmp_path / "yard" / "runs"
+    with serve(home) as served, bench(tmp_path, home, "--time", "3s") as process:
+        run = going(served)
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
+        connection.request("GET", f"/events?id={run}")
+        seen, came_while_running = [], 0
+        for name, data in events(connection.getresponse()):
+            seen.append((name, data))
+            came_while_running += process.poll() is None
+        connection.close()
+        assert seen[0][1]["kind"] == "workload"
+        assert "comparison" in {data.get("kind") for _, data in seen}
+        assert seen[-1] == ("end", {"state": "finished"})
+        fractions = [
+            data["fraction"] for _, data in seen if isinstance(data.get("fraction"), float)
+        ]
+        assert fractions[-1] == 1.0
+        assert came_while_running >= 3
+        time.sleep(2.5)
+        assert json.loads(served.get("/api/live")[1])["runs"] == []
+        status = served.get(f"/run?id={run}")[0]
+        assert (status, served.end()[1].count("Traceback")) == (200, 0)
+
+
+@pytest.mark.torch
+def test_a_bench_that_is_killed_is_shown_as_interrupted(tmp_path: Path) -> None:
+    home = tmp_path / "yard" / "runs"
+    with serve(home) as served, bench(tmp_path, home, "--time", "5m") as process:
+        run = going(served)
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
+        connection.request("GET", f"/events?id={run}")
+        stream = events(connection.getresponse())
+        next(stream)
+        process.kill()
+        process.wait()
+        assert list(stream)[-1] == ("end", {"state": "interrupted"})
+        connection.close()
+        assert "interrupted" in served.get("/")[1]
+        assert served.end()[0] == 0
