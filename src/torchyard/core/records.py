@@ -50,7 +50,7 @@ def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
 
 
 def _convert(kind: Any, value: object, where: str, strict: bool) -> Any:
-    origin = get_origin(kind)
+    origin = _origin(kind)
     if origin in (Union, types.UnionType):
         return _convert_union(kind, value, where, strict)
     if origin is Literal:
@@ -65,7 +65,7 @@ def _convert(kind: Any, value: object, where: str, strict: bool) -> Any:
             for k, v in mapping.items()
         }
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(_convert_choice(tuple(item.value for item in kind), value, where))
+        return kind(_convert_choice(_enum_values(kind), value, where))
     if dataclasses.is_dataclass(kind):
         return _convert_dataclass(kind, value, where, strict)
     return _convert_scalar(kind, value, where)
@@ -96,6 +96,8 @@ def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bo
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise _wrong(value, "a list", where)
     if len(items) == 2 and items[1] is Ellipsis:  # noqa: PLR2004
+        if _plain_types(items[0]).issuperset(map(type, value)):
+            return tuple(value)
         return tuple(
             _convert(items[0], item, f"{where}[{index}]", strict)
             for index, item in enumerate(value)
@@ -165,6 +167,16 @@ def _say(kind: Any) -> str:
 
 
 @cache
+def _origin(kind: Any) -> Any:
+    return get_origin(kind)
+
+
+@cache
+def _enum_values(kind: type[Enum]) -> tuple[Any, ...]:
+    return tuple(item.value for item in kind)
+
+
+@cache
 def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple[str, ...]]:
     """Names with their type and the plain types of it, and the names that have no default."""
     hints, fields = get_type_hints(kind), dataclasses.fields(kind)
@@ -177,6 +189,7 @@ def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple
     return named, tuple(required)
 
 
+@cache
 def _plain_types(kind: Any) -> frozenset[type]:
     """Types whose values are taken as they are; most values of a record have one of these."""
     if kind in (str, int, float, bool):
