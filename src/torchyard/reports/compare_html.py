@@ -26,7 +26,7 @@ from torchyard.reports.html_page import asset, fingerprint, template_engine
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import number_text
 
-__all__ = ["compare_html"]
+__all__ = ["compare_html", "compare_values"]
 
 
 def compare_html(comparison: CrossComparison) -> str:
@@ -34,26 +34,34 @@ def compare_html(comparison: CrossComparison) -> str:
     style = asset("report.css") + asset("compare.css")
     engine = template_engine()
     engine.filters["number"] = number_text
-    several = len(comparison.one.variants) > 1 or len(comparison.other.variants) > 1
-    numbers = [number for row in comparison.rows for number in _numbers(row)]
     return engine.get_template("compare.html.j2").render(
         title=f"{one_line(comparison.one.text)} against {one_line(comparison.other.text)}",
         version=__version__,
         sides=side_lines(comparison),
-        mean=comparison.mean,
-        counts=counts_text(comparison),
-        remarks=[text for text in (drift_text(comparison), assumption_text(comparison)) if text],
-        confidence=f"{100 * comparison.confidence:g}%",
-        margin=comparison.margin,
-        axis=speedup_axis([1.0, *numbers]),
-        rows=[_row(row, several=several) for row in comparison.rows],
-        unpaired=[
-            (row_title(item, variants=several), unpaired_text(item)) for item in comparison.unpaired
-        ],
-        facts=comparison.facts,
         style=style,
         style_hash=fingerprint(style),
+        sortable=False,
+        **compare_values(comparison),
     )
+
+
+def compare_values(comparison: CrossComparison) -> dict[str, Any]:
+    """What `compare_body.html.j2` shows; it also asks whether a script sorts its table."""
+    several = len(comparison.one.variants) > 1 or len(comparison.other.variants) > 1
+    numbers = [number for row in comparison.rows for number in _numbers(row)]
+    return {
+        "mean": comparison.mean,
+        "counts": counts_text(comparison),
+        "remarks": [text for text in (drift_text(comparison), assumption_text(comparison)) if text],
+        "confidence": f"{100 * comparison.confidence:g}%",
+        "margin": comparison.margin,
+        "axis": speedup_axis([1.0, *numbers]),
+        "rows": [_row(row, several=several) for row in comparison.rows],
+        "unpaired": [
+            (row_title(item, variants=several), unpaired_text(item)) for item in comparison.unpaired
+        ],
+        "facts": comparison.facts,
+    }
 
 
 def _row(row: CrossRow, *, several: bool) -> dict[str, Any]:
