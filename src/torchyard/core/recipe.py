@@ -160,7 +160,7 @@ class EnvironmentTable:
     python: str = ""
     """Version (`3.12`) or path of the interpreter; empty means the yard's, or the root's."""
     base: str = ""
-    """An interpreter whose packages (a torch) the build sees and does not change."""
+    """An interpreter, or `build:NAME`, whose packages (a torch) the build sees and does not change."""
     venv: VenvTable = field(default_factory=VenvTable)
     conda: CondaTable = field(default_factory=CondaTable)
     debian_root: DebianRootTable = field(default_factory=DebianRootTable)
