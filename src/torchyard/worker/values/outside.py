@@ -8,7 +8,7 @@ C++ interface can reach any memory; where there are some, all that can be said i
 import mmap
 import os
 import sys
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -32,6 +32,8 @@ class OutsideAccess:
 
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
+        self.handed_out: Dict[str, int] = {}
+        """How often tensors were handed out, by the name of the method."""
         self._replaced: List[Tuple[Any, str, Any]] = []
         for name in KEPT_OUTSIDE:
             self._replace(torch.Tensor, name, self._kept)
@@ -49,6 +51,16 @@ class OutsideAccess:
                 setattr(owner, name, own)
         self._replaced.clear()
 
+    def notes(self) -> List[str]:
+        """What the user should know of it."""
+        if not self.handed_out:
+            return []
+        said = ", ".join(
+            "%s %s" % (name, "once" if count == 1 else "%d times" % count)
+            for name, count in sorted(self.handed_out.items())
+        )
+        return ["tensors were handed to code that is not seen: " + said]
+
     def _replace(self, owner: Any, name: str, note: Optional[Callable[[Any], None]]) -> None:
         function = getattr(owner, name, None)
         if function is None:
@@ -59,6 +71,8 @@ class OutsideAccess:
             if note is not None:
                 if args and not _called_by_torch_or_us():
                     note(args[0])
+                    if name in KEPT_OUTSIDE:
+                        self.handed_out[name] = self.handed_out.get(name, 0) + 1
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)
             noted_result(result)
