@@ -78,6 +78,7 @@ class Session:
         self._since_close = 0
         self.exit_code: Optional[int] = None
         self._elsewhere: Optional[Elsewhere] = None
+        self._outside: Optional[OutsideAccess] = None
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -87,9 +88,9 @@ class Session:
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
         self._hooks.append(CompileNotes(self.notes))
-        self._hooks.append(OutsideAccess(self.watch.storages))
+        self._outside = OutsideAccess(self.watch.storages)
         self._elsewhere = Elsewhere(self.watch.storages, self.leave)
-        self._hooks.append(self._elsewhere)
+        self._hooks += [self._outside, self._elsewhere]
         self.watch.__enter__()
         self._on = True
 
@@ -193,8 +194,8 @@ class Session:
 
     def _all_notes(self) -> List[str]:
         notes = list(self.notes)
-        if self._elsewhere is not None:
-            notes += self._elsewhere.notes()
+        if self._elsewhere is not None and self._outside is not None:
+            notes += self._elsewhere.notes() + self._outside.notes()
         return notes + (self.proofs.notes() if self.proofs is not None else [])
 
     def _unseen(self) -> str:
@@ -210,7 +211,14 @@ class Session:
         return self.watch.room_bytes()
 
     def _after_optimizer(self, *_: Any) -> None:
-        self.step()
+        try:
+            self.step()
+        except Exception as error:  # a mistake of ours must not end somebody's training
+            self.watch.off = True
+            self.notes.append(
+                "the profile ends after step %d, because the profiler failed: %s: %s"
+                % (self.watch.step, type(error).__name__, error)
+            )
 
     def _look_closely(self, surveyed: Surveyed) -> bool:
         """Whether the next step is looked at closely: the first ones, and after something new."""
