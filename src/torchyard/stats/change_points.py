@@ -25,6 +25,9 @@ from torchyard.stats.change_points_shape import Move, shaped
 
 __all__ = ["Rules", "Settled", "find_moves", "settle"]
 
+Numbers = Sequence[float] | Values
+Errors = Sequence[float | None] | Values
+
 _NOTHING: Final = math.nan
 _AROUND: Final = 15
 """Points on each side of a drift's ends that its size is taken from."""
@@ -58,8 +61,8 @@ class Settled:
 
 
 def find_moves(
-    values: Sequence[float],
-    errors: Sequence[float | None] = (),
+    values: Numbers,
+    errors: Errors = (),
     *,
     settled: Settled | None = None,
     rules: Rules | None = None,
@@ -79,8 +82,8 @@ def find_moves(
 
 
 def settle(
-    values: Sequence[float],
-    errors: Sequence[float | None] = (),
+    values: Numbers,
+    errors: Errors = (),
     *,
     settled: Settled | None = None,
     rules: Rules | None = None,
@@ -96,8 +99,8 @@ def settle(
 
 
 def _look(
-    values: Sequence[float],
-    errors: Sequence[float | None],
+    values: Numbers,
+    errors: Errors,
     settled: Settled,
     end: int,
     rules: Rules,
@@ -109,22 +112,28 @@ def _look(
     stretch = Stretch(
         values=logs,
         weights=weights_of(logs, _array(errors[start:end], logs.size)),
-        independent_share=independent_share(logs),
+        independent_share=1.0,
         alpha=rules.alpha,
         least=math.log1p(rules.least),
         fewest=rules.fewest,
         nearest=rules.nearest,
         open_from=settled.upto - start,
     )
+    cuts = find_cuts(stretch)
+    share = independent_share(logs, [cut.place for cut in cuts]) if cuts else 1.0
+    if share < 1.0:
+        stretch = dataclasses.replace(stretch, independent_share=share)
+        cuts = find_cuts(stretch)
     return [
         dataclasses.replace(move, first=move.first + start, last=move.last + start)
-        for move in shaped(stretch, find_cuts(stretch))
+        for move in shaped(stretch, cuts)
     ]
 
 
-def _array(errors: Sequence[float | None], size: int) -> Values:
-    known = [_NOTHING if error is None else error for error in errors]
-    return np.asarray(known or [_NOTHING] * size, dtype=np.float64)
+def _array(errors: Errors, size: int) -> Values:
+    if len(errors) == 0:
+        return np.full(size, _NOTHING)
+    return np.asarray([_NOTHING if error is None else error for error in errors], dtype=np.float64)
 
 
 def _before(moves: list[Move], upto: int) -> list[Move]:
@@ -147,7 +156,7 @@ def _before(moves: list[Move], upto: int) -> list[Move]:
     return kept
 
 
-def _measured(values: Sequence[float], drift: Move) -> Move:
+def _measured(values: Numbers, drift: Move) -> Move:
     """A drift that was put together, with its size from the points around both of its ends."""
     around = [
         np.log(np.asarray(values[max(end - _AROUND, 0) : end + _AROUND], dtype=np.float64))

@@ -1,13 +1,15 @@
 """What the noise of a series is like: its size, how alike neighbours are, how sure each value is.
 
-All of it comes from differences between neighbours, which a few steps or a slow drift hardly
+The size comes from differences between neighbours, which a few steps or a slow drift hardly
 touch; those that stand out are left out, for the steps' and the outliers' sake. Knows nothing of
-changes.
+how changes are found.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -23,10 +25,10 @@ noise less than 1 in 100."""
 # Mean of |x - y| for two independent normal values, in their standard deviations, cut as above.
 _MEAN_TO_SD: Final = 1.0 / 1.1016
 _FEWEST: Final = 20
-"""Below this the likeness of neighbours is a guess (standard error 0.6 at 20 values)."""
-_DOUBT: Final = 0.5
-"""Likeness that is forgiven, times the root of the number of values. Its own standard error is about
-twice that: more forgiveness lets correlated noise raise alarms, less costs power everywhere."""
+"""Below this the likeness of neighbours is a guess."""
+_DOUBT: Final = 0.6
+"""Likeness that is forgiven, times the root of the number of values; its standard error is about 1
+on that scale. More forgiveness lets correlated noise raise alarms, less costs power everywhere."""
 _MOST_ALIKE: Final = 0.9
 _SHARPEST: Final = 4.0
 """How much more than the middle value a value can count at most."""
@@ -35,26 +37,33 @@ _NEIGHBOURS: Final = 3
 """On each side; the median of seven values holds with three outliers among them."""
 
 
-def noise_sd(values: Values, *, apart: int = 1) -> float:
-    """Standard deviation between values that lie so far apart; 0 when there are too few."""
-    if values.size <= apart:
+def noise_sd(values: Values) -> float:
+    """Standard deviation of a value around its level; 0 when there are too few."""
+    if values.size <= 1:
         return 0.0
-    differences = np.abs(values[apart:] - values[:-apart])
+    differences = np.abs(np.diff(values))
     kept = differences[differences <= _TOO_LARGE * np.median(differences)]
     return float(np.mean(kept)) * _MEAN_TO_SD
 
 
-def independent_share(values: Values) -> float:
+def independent_share(values: Values, places: Sequence[int]) -> float:
     """How many of the values are worth an independent one: 1 when neighbours are not alike.
 
-    If noise follows a first-order autoregression, neighbours differ less than values two places
-    apart: the variances of these differences are as 1 to 1 + r. The mean of n values is then worth
-    n (1 - r) / (1 + r) of them. A likeness that chance may have made is not held against them.
+    If noise follows a first-order autoregression with likeness r, the mean of n values is worth
+    n (1 - r) / (1 + r) of them. r is taken around the levels between the changes that would stand
+    if all values were independent. A likeness that chance may have made is not held against them.
     """
-    near = noise_sd(values)
-    if values.size < _FEWEST or near <= 0.0:
+    if values.size < _FEWEST:
         return 1.0
-    likeness = (noise_sd(values, apart=2) / near) ** 2 - 1.0
+    products = squares = 0.0
+    for start, end in pairwise((0, *places, values.size)):
+        level = calmed(values[start:end])
+        apart = level - float(np.mean(level))
+        products += float(apart[1:] @ apart[:-1])
+        squares += float(apart @ apart)
+    likeness = products / squares if squares > 0.0 else 0.0
+    # Around its own mean noise seems less alike than it is (Marriott & Pope 1954).
+    likeness += (1.0 + 3.0 * likeness) * (len(places) + 1) / values.size
     likeness = min(max(likeness - _DOUBT / math.sqrt(values.size), 0.0), _MOST_ALIKE)
     return (1.0 - likeness) / (1.0 + likeness)
 
