@@ -12,7 +12,7 @@ import dataclasses
 import getpass
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -23,7 +23,7 @@ from torchyard.core.workload import Workload
 from torchyard.reports.private_text import PrivateText, home_users
 from torchyard.results.run_reader import Run
 
-__all__ = ["shared_run"]
+__all__ = ["cleaner_of", "shared_run"]
 
 _LEFT_OUT: Final = "<left out>"
 _DROPPED: Final = frozenset({"owner", "command"})
@@ -53,9 +53,9 @@ class _SharedRun(Run):
         return [_cleaned(record, self.cleaner) for record in super().launches()]
 
 
-def shared_run(run: Run) -> Run:
-    """The run without anything private."""
-    cleaner = _cleaner_of(run)
+def shared_run(run: Run, *, cleaner: PrivateText | None = None) -> Run:
+    """The run without anything private; runs that are shown together share a cleaner."""
+    cleaner = cleaner or cleaner_of([run])
     study = _cleaned(run.study, cleaner)
     comparisons = tuple(_cleaned(one, cleaner) for one in run.comparisons)
     labels = {
@@ -83,34 +83,32 @@ def shared_run(run: Run) -> Run:
     )
 
 
-def _cleaner_of(run: Run) -> PrivateText:
-    """With everything that is known to be private, of the run and of who shares it."""
-    variants = run.study.variants
-    variables = [
-        *(pair for variant in variants for pair in variant.target.variables),
-        *(pair for variant in variants for pair in variant.environment.variables),
-    ]
-    owner = run.info.get("owner") or {}
-    texts = [text for text in _texts((run.info, run.study, run.comparisons)) if "/" in text]
-    hosts = {str(owner.get("host", "")), platform.node()}
-    users = {str(owner.get("user", "")), _own_name()}
-    for key, value in _named(run.info):
-        if re.fullmatch(r"(?i)(host|node)(_?name)?", key):
-            hosts.add(value)
-        if re.fullmatch(r"(?i)user(_?name)?", key):
-            users.add(value)
-    for text in texts:
-        users |= home_users(text)
+def cleaner_of(runs: Iterable[Run]) -> PrivateText:
+    """With everything that is known to be private, of the runs and of who shares them."""
+    hosts, users, values, paths = {platform.node()}, {_own_name()}, set[str](), set[str]()
+    for run in runs:
+        variants = run.study.variants
+        for variant in variants:
+            values |= {value for _, value in variant.target.variables}
+            values |= {value for _, value in variant.environment.variables}
+            paths |= {variant.target.python, *variant.environment.preload}
+        paths |= {str(run.folder)}
+        paths |= {str(word) for word in run.info.get("command") or () if str(word).startswith("/")}
+        owner = run.info.get("owner") or {}
+        hosts.add(str(owner.get("host", "")))
+        users.add(str(owner.get("user", "")))
+        for key, value in _named(run.info):
+            if re.fullmatch(r"(?i)(host|node)(_?name)?", key):
+                hosts.add(value)
+            if re.fullmatch(r"(?i)user(_?name)?", key):
+                users.add(value)
+        for text in _texts((run.info, run.study, run.comparisons)):
+            users |= home_users(text) if "/" in text else set()
     return PrivateText(
         hosts=hosts | {host.partition(".")[0] for host in hosts},
         users=users,
-        values=[value for _, value in variables],
-        paths=[
-            str(run.folder),
-            *(variant.target.python for variant in variants),
-            *(path for variant in variants for path in variant.environment.preload),
-            *(str(word) for word in run.info.get("command") or () if str(word).startswith("/")),
-        ],
+        values=values,
+        paths=paths,
     )
 
 
