@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -177,9 +178,66 @@ def test_an_index_that_is_taken_away_while_it_is_open(home: Path) -> None:
         store.refresh()
         (home / INDEX_FILE).unlink()
         shutil.rmtree(home / day(1))
-        store.refresh()
+        assert store.refresh().runs == RUNS - 1
         assert len(store.runs(Wanted())) == RUNS - 1
+        assert (store.place, store.warnings) == (home / INDEX_FILE, [])
     check_answers(home, runs=RUNS - 1)
+
+
+def test_an_index_that_another_process_made_anew(home: Path) -> None:
+    with Store.open(home) as store, Store.open(home) as other:
+        store.refresh()
+        (home / INDEX_FILE).unlink()
+        shutil.rmtree(home / day(1))
+        check_answers(home, runs=RUNS - 1)
+        shutil.copytree(home / day(1, "0001"), home / day(2))
+        for one in (store, other):
+            assert one.refresh().runs == RUNS
+            assert one.run(day(2)).verdicts
+            assert one.place == home / INDEX_FILE
+    check_answers(home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to be another user")
+def test_an_index_of_another_user(kept: Path) -> None:
+    home = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        shutil.copytree(kept, home / "runs")
+        check_answers(home / "runs")
+        for folder in (home, home / "runs"):
+            folder.chmod(0o777)
+        place = seen_by(65534, home)
+        assert place.parent == home / "cache" / "torchyard"
+        (home / "runs" / INDEX_FILE).unlink()
+        assert seen_by(65534, home) == home / "runs" / INDEX_FILE
+        check_answers(home / "runs")
+    finally:
+        shutil.rmtree(home)
+
+
+def seen_by(user: int, home: Path) -> Path:
+    """Where another user's index is, who gets the same answers without a warning."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            os.environ["XDG_CACHE_HOME"] = str(home / "cache")
+            with Store.open(home / "runs") as store:
+                assert store.refresh().warnings == ()
+                assert len(store.comparisons(Wanted())) == 2 * RUNS
+                os.write(writer, str(store.place).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        place = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return Path(place)
 
 
 def test_a_lock_that_is_held_for_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

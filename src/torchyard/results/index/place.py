@@ -25,10 +25,15 @@ _LOCAL: Final = frozenset(
 
 
 def places_for(home: Path) -> list[Path]:
-    """Files to try, best first; empty when there is no place to write at all."""
+    """Files to try, best first; empty when there is no place to write, or no home yet."""
+    if not home.is_dir():
+        return []
     places = []
-    if is_local(home) and os.access(home, os.W_OK | os.X_OK):
-        places.append(home / INDEX_FILE)
+    inside = home / INDEX_FILE
+    # In a home of several users the file may be another one's.
+    ours = not inside.exists() or os.access(inside, os.R_OK | os.W_OK)
+    if ours and is_local(home) and os.access(home, os.W_OK | os.X_OK):
+        places.append(inside)
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
     cache = _cache_folder()
     if cache is not None:

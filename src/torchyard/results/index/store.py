@@ -80,6 +80,7 @@ class Store:
         """The file of the index; None while it is in memory only."""
         self.warnings: list[str] = []
         self._connection = connection
+        self._inode = _inode(place)
         self._lock = RLock()
 
     @classmethod
@@ -240,14 +241,16 @@ class Store:
                 self._renew(error)
             return action()
 
-    def _renew(self, error: sqlite3.DatabaseError) -> None:
-        """Another file for one that is damaged; read in, because it may be asked next."""
+    def _renew(self, error: sqlite3.Error) -> None:
+        """Another file for one that is damaged or gone; read in, because it may be asked next."""
         if self.place is None:
             raise error
         self._connection.close()
-        remove_damaged(self.place)
+        if _inode(self.place) == self._inode:
+            remove_damaged(self.place)
         try:
             self._connection = _opened(self.place)
+            self._inode = _inode(self.place)
         except Unusable as problem:
             self._connection, self.place = in_memory(), None
             self.warnings.append(_unkept(str(problem)))
@@ -260,6 +263,10 @@ class Store:
         """From now on in memory: the disk is full, read-only, or locked by somebody for long."""
         if self.place is None:
             raise error
+        if _inode(self.place) != self._inode:
+            # Another process has taken a damaged file away, and made or will make a new one.
+            self._renew(error)
+            return
         copy = copied_to_memory(self._connection)
         self._connection.close()
         self.warnings.append(_unkept(f"{self.place}: {error}"))
@@ -276,6 +283,14 @@ def _opened(place: Path) -> sqlite3.Connection:
         return open_file(place)
     except sqlite3.DatabaseError as error:
         raise Unusable(f"{place}: {error}") from error
+
+
+def _inode(place: Path | None) -> int | None:
+    """Which file lies there now."""
+    try:
+        return place.stat().st_ino if place is not None else None
+    except OSError:
+        return None
 
 
 def _unkept(why: str) -> str:
