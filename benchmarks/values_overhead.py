@@ -1,20 +1,21 @@
-"""What the watch of values costs: a step watched over a step alone, side by side in one run.
+"""What the watch of values costs on a CPU: blocks of steps watched beside blocks of steps alone.
 
-python benchmarks/values_overhead.py [--rounds 8] [--threads 1] [--device cpu]
-
-Each round runs a native step, a fast and a deep one of the same model, in random order; the ratio is
-taken within the round, and its median with the range of the middle half is shown. Times are CPU
-time of the process on the CPU, so that neighbours matter less, and wall time between two
-synchronisations on a GPU. Proofs are off: they run once per cause, not per step.
+A part of `benchmarks/values.py`, which runs it. Each round has one block of native, one of fast and
+one of deep steps of the same model, in random order, and ratios are taken within the round: a busy
+machine slows all three. A watch looks closely at its first steps and surveys the later ones; both are
+told apart, and the first step of a block, which learns operators and places, is left out of both.
+Proofs are off: they run once for each cause, not in each step.
 """
 
 from __future__ import annotations
 
-import argparse
+import math
 import random
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,33 @@ from torchyard.worker.values.options import Options
 from torchyard.worker.values.session import Session
 
 Step = Callable[[], None]
+KINDS = ("native", "fast", "deep")
+GOALS = {"fast": 1.3, "deep": 2.0}
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Watched over native: the median over rounds, with an interval for it."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """Of one model and one kind of watch."""
+
+    model: str
+    kind: str
+    phase: str
+    """`close` or `surveyed`."""
+    native_ms: float
+    """CPU time of a native step: the median."""
+    cpu: Ratio
+    wall: Ratio
 
 
 class Residual(torch.nn.Module):  # type: ignore[misc]
@@ -46,7 +74,7 @@ class Residual(torch.nn.Module):  # type: ignore[misc]
         return torch.relu(self.body(x) + self.short(x))
 
 
-def resnet(device: str) -> Step:
+def resnet() -> Step:
     """A ResNet-18 training step: batch 4 of 64x64 pictures."""
     stages = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))
     layers: list[torch.nn.Module] = [
@@ -60,12 +88,11 @@ def resnet(device: str) -> Step:
         layers.append(Residual(before, wide, stride))
         before = wide
     head = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(512, 1000))
-    model = torch.nn.Sequential(*layers, *head).to(device)
-    pictures = torch.randn(4, 3, 64, 64, device=device)
-    labels = torch.randint(0, 1000, (4,), device=device)
+    model = torch.nn.Sequential(*layers, *head)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 
     def step() -> None:
+        pictures, labels = torch.randn(4, 3, 64, 64), torch.randint(0, 1000, (4,))
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
@@ -73,86 +100,133 @@ def resnet(device: str) -> Step:
     return step
 
 
-def transformer(device: str) -> Step:
+def transformer() -> Step:
     """A transformer training step: 4 layers of width 512, 8 sequences of 128."""
     layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).to(device)
-    words = torch.randn(8, 128, 512, device=device)
+    model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        model(words).square().mean().backward()
+        model(torch.randn(8, 128, 512)).square().mean().backward()
         optimizer.step()
 
     return step
 
 
-MODELS: dict[str, Callable[[str], Step]] = {"resnet18": resnet, "transformer": transformer}
+MODELS: dict[str, Callable[[], Step]] = {"resnet18": resnet, "transformer": transformer}
+
+Times = dict[str, list[tuple[float, float]]]
+"""Phase -> (CPU seconds, wall seconds) of each step."""
 
 
-def cost_s(step: Step, device: str) -> float:
-    """One step: CPU time of the process, or wall time to the end of the GPU's work."""
-    if device == "cpu":
-        started = time.process_time()
+def measure_overhead(
+    *, rounds: int, steps: int, chance: random.Random, say: Callable[[str], None]
+) -> list[Overhead]:
+    """All models, kinds and phases."""
+    found: list[Overhead] = []
+    for name, make in MODELS.items():
+        torch.manual_seed(0)
+        step = make()
+        for _ in range(2):
+            step()
+        taken: list[dict[str, Times]] = []
+        for number in range(rounds):
+            say(f"{name}: round {number + 1} of {rounds}")
+            taken.append(
+                {kind: _block(step, kind, steps) for kind in chance.sample(KINDS, len(KINDS))}
+            )
+        found += [_overhead(name, kind, phase, taken) for kind in GOALS for phase in _phases(taken)]
+    return found
+
+
+def _block(step: Step, kind: str, steps: int) -> Times:
+    """A block of steps of one kind; the phase of each is what the watch says."""
+    if kind == "native":
         step()
-        return time.process_time() - started
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
-def watched(step: Step, device: str, *, deep: bool) -> float:
-    """One step under the watch, without the cost of opening it."""
-    session = Session(Options(deep=deep, prove=False))
+        return {"native": [_cost_s(step) for _ in range(steps - 1)]}
+    times: Times = defaultdict(list)
+    session = Session(Options(deep=kind == "deep", prove=False))
     session.start()
     try:
-        step()  # the first step under a new watch learns operators and places
-        return cost_s(step, device)
+        step()
+        for _ in range(steps - 1):
+            phase = "surveyed" if session.watch.surveying else "close"
+            times[phase].append(_cost_s(step))
     finally:
         session.stop()
+    return times
 
 
-def measure(name: str, device: str, rounds: int) -> None:
-    """Print one line."""
-    step = MODELS[name](device)
-    for _ in range(2):
-        step()
-    ratios: dict[str, list[float]] = {"fast": [], "deep": []}
+def _cost_s(step: Step) -> tuple[float, float]:
+    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    step()
+    return time.process_time() - cpu_s, time.perf_counter() - wall_s
+
+
+def _phases(taken: list[dict[str, Times]]) -> list[str]:
+    seen = {phase for block in taken for kind in GOALS for phase in block[kind]}
+    return [phase for phase in ("close", "surveyed") if phase in seen]
+
+
+def _overhead(model: str, kind: str, phase: str, taken: list[dict[str, Times]]) -> Overhead:
+    ratios: tuple[list[float], list[float]] = ([], [])
     natives: list[float] = []
-    for _ in range(rounds):
-        times: dict[str, float] = {}
-        for kind in random.sample(["native", "fast", "deep"], 3):
-            if kind == "native":
-                times[kind] = cost_s(step, device)
-            else:
-                times[kind] = watched(step, device, deep=kind == "deep")
-        natives.append(times["native"])
-        for kind, values in ratios.items():
-            values.append(times[kind] / times["native"])
-    said = "  ".join(f"{kind} {_spread(values)}" for kind, values in ratios.items())
-    print(f"{name:12} {device} native {statistics.median(natives) * 1e3:7.1f} ms  {said}")
+    for block in taken:
+        natives.append(_middle(block["native"]["native"], 0))
+        if block[kind].get(phase):
+            for clock, values in enumerate(ratios):
+                native = _middle(block["native"]["native"], clock)
+                values.append(_middle(block[kind][phase], clock) / native)
+    return Overhead(
+        model=model,
+        kind=kind,
+        phase=phase,
+        native_ms=statistics.median(natives) * 1e3,
+        cpu=ratio_of(ratios[0]),
+        wall=ratio_of(ratios[1]),
+    )
 
 
-def _spread(values: list[float]) -> str:
-    quarters = statistics.quantiles(values, n=4)
-    return f"{statistics.median(values):.2f}x ({quarters[0]:.2f}-{quarters[2]:.2f})"
+def _middle(times: list[tuple[float, float]], clock: int) -> float:
+    return statistics.median(one[clock] for one in times)
 
 
-def main() -> None:
-    """Measure every model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    torch.manual_seed(0)
-    torch.set_num_threads(given.threads)
-    for name in MODELS:
-        measure(name, given.device, given.rounds)
+def ratio_of(values: list[float]) -> Ratio:
+    """The median with an interval between two of the values that holds it, whatever the distribution.
+
+    With too few values for the confidence the interval is all of them.
+    """
+    ordered, count = sorted(values), len(values)
+    outside = (1 - CONFIDENCE) / 2
+    rank, below = 0, 0.0
+    while rank < count // 2:
+        below += math.comb(count, rank) / 2**count
+        if below > outside:
+            break
+        rank += 1
+    low = max(0, rank - 1)
+    return Ratio(
+        median=statistics.median(ordered),
+        low=ordered[low],
+        high=ordered[count - 1 - low],
+        rounds=count,
+    )
 
 
-if __name__ == "__main__":
-    main()
+def overhead_table(found: list[Overhead]) -> str:
+    """As Markdown."""
+    lines = [
+        "| training step | native, CPU | watch | steps | CPU time | wall time | goal |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.model} | {one.native_ms:.0f} ms | {one.kind} | {one.phase} | {_said(one.cpu)} "
+        f"| {_said(one.wall)} | {GOALS[one.kind]:.1f}x |"
+        for one in found
+    ]
+    return "\n".join(lines)
+
+
+def _said(ratio: Ratio) -> str:
+    return f"{ratio.median:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"

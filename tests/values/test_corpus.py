@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from corpus import CLEAN, PLANTED, Program  # noqa: E402
+from corpus.true_inside import TRUE_INSIDE  # noqa: E402
 from corpus.watching import Outcome, watch  # noqa: E402
 
 from torchyard.values.pattern_texts import pattern_names  # noqa: E402
@@ -19,14 +20,6 @@ pytestmark = [
     # Torch says so on CPUs without bfloat16, and goes on.
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),
 ]
-
-TRUE_INSIDE = {
-    ("redundant write", "aten::nll_loss2d_backward"),  # zeroed twice
-    ("dead initialisation", "aten::slice_backward"),  # of a slice that takes everything
-    ("guard that never fires", "aten::_safe_softmax"),
-    ("guard that never fires", "aten::_euclidean_dist"),
-}
-"""Waste inside operators of torch that the corpus is known to meet, with --deep."""
 
 
 def _said(found: tuple[Finding, ...]) -> list[str]:
