@@ -19,11 +19,14 @@ from torchyard.build.environments import EnvironmentPlan, plan_environment
 from torchyard.build.environments.base import find_base, named_base
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.record import write_record
+from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox, root_python_script
+from torchyard.cli.build_run import build_request
 from torchyard.core.build_plan import Command
 from torchyard.core.build_record import WheelRecord
 from torchyard.core.recipe import EnvironmentTable
 from torchyard.errors import MissingTool, UsageError
+from torchyard.workflow.build_run import BuildChoices, plan_build
 
 Perform = Callable[..., str]
 
@@ -215,3 +218,35 @@ def test_a_base_that_does_not_start_is_said(tmp_path: Path) -> None:
     build.python.write_text("#!/bin/sh\necho broken >&2\nexit 9\n")
     with pytest.raises(UsageError, match=r"x\.base: .*does not"):
         plan(tmp_path / "p", build.python)
+
+
+@needs_mounts
+def test_a_whole_plan_against_a_named_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = finished(tmp_path, "torch", rooted=True)
+    monkeypatch.setenv("TORCHYARD_HOME", str(build.home.folder))
+    source = tmp_path / "ops"
+    source.mkdir()
+    request = build_request(
+        "generic", "python", "", (f"source.folder.path={source}",), "build:torch"
+    )
+    assert request.settings[""]["environment.base"] == "build:torch", "kept for a later rebuild"
+    planned = plan_build(request, BuildChoices(name="ops"))
+    fetch, *others = (step for step in planned.plan.steps if step.component == "generic")
+    assert fetch.root == "", "sources are fetched by this machine"
+    assert {step.root for step in others} == {str(build.root)}
+    assert planned.resolved.environment.base == str(build.python), "for the doctor"
+    ops = build.home.build("ops")
+    ops.folder.mkdir()
+    script = write_runtime_files(planned.plan, ops)
+    assert script is not None
+    assert f"--root {build.root}" in script.read_text()
+    with pytest.raises(UsageError, match="there is no build 'torhc'"):
+        plan_build(build_request("generic", "python", "", (), "build:torhc"), BuildChoices())
+
+
+def test_a_folder_as_base_is_found_before_anything_is_planned(tmp_path: Path) -> None:
+    build = finished(tmp_path, "torch")
+    request = build_request("generic", "python", "", (), str(build.folder))
+    assert request.settings[""]["environment.base"] == str(build.python)
