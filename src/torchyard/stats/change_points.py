@@ -58,6 +58,8 @@ class Settled:
 
     upto: int = 0
     moves: tuple[Move, ...] = ()
+    rests_on: int = 0
+    """How many points were looked at to know it; later ones do not matter."""
 
 
 def find_moves(
@@ -93,8 +95,11 @@ def settle(
     settled = settled or Settled()
     while len(values) - settled.upto >= 2 * rules.settled_after:
         upto = settled.upto + rules.settled_after
-        found = _look(values, errors, settled, upto + rules.settled_after, rules)
-        settled = Settled(upto=upto, moves=(*settled.moves, *_before(found, upto)))
+        rests_on = upto + rules.settled_after
+        found = _look(values, errors, settled, rests_on, rules)
+        settled = Settled(
+            upto=upto, moves=(*settled.moves, *_before(found, upto)), rests_on=rests_on
+        )
     return settled
 
 
