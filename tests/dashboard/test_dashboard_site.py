@@ -12,6 +12,7 @@ import pytest
 from dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 
 from torchyard.core.comparison import Verdict
+from torchyard.core.workload import Workload
 from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.links import SiteLinks, file_stem
 from torchyard.dashboard.site import Written, write_site
@@ -229,3 +230,42 @@ def test_names_inside_a_site_only(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no name inside"):
             folder.write(name, "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_site_for_everybody_has_nothing_of_the_people_behind_it(tmp_path: Path) -> None:
+    home = tmp_path / "home" / "alice" / "runs"
+    names = Names(
+        study="bench of /home/alice/secret/study.toml",
+        note="asked bob@corp.example, see /home/alice/notes.txt",
+    )
+    mine = Workload(suite="file", name="/home/alice/private/model.py")
+    for number in range(2):
+        rows = [
+            comparison(mine, Verdict.FASTER, 1.5, names),
+            comparison(MATMUL, Verdict.FASTER, 1.2),
+        ]
+        day = f"2025-01-0{number + 1}T00:00:00.000Z"
+        folder = write_run(home / f"run-{number}", rows=rows, names=names, started=day)
+        facts = json.loads((folder / "run.json").read_text())
+        facts["owner"] = {**facts["owner"], "host": "node17.corp.example"}
+        (folder / "run.json").write_text(json.dumps(facts))
+    (home / "broken").mkdir()
+    (home / "broken" / "run.json").write_text("no json")
+    archive = Archive(home)
+    written = write_site(archive, tmp_path / "site", share=True)
+    again = write_site(archive, tmp_path / "site", share=True)
+    archive.close()
+    assert (again.written, again.removed) == (0, 0)
+    files = files_of(written.folder)
+    secrets = (b"alice", b"node17", b"corp.example", b"/opt/torch", b"secret", b"private/")
+    for name, data in files.items():
+        if name.endswith(".html"):
+            assert not [word for word in secrets if word in data], name
+            assert not [word for word in secrets if word in name.encode()]
+        for found in re.findall(rb'href="([^"#]+)"', data if name.endswith(".html") else b""):
+            link = found.decode()
+            assert link == "data:," or ((written.folder / name).parent / link).is_file(), name
+    index = files["index.html"].decode()
+    assert "bench of &lt;path-" in index
+    assert "2.9.0" in index
+    assert "1.500x" in files["workloads.html"].decode()

@@ -21,6 +21,8 @@ Examples:
       write all pages into the folder public
   torchyard site /srv/www/bench --home results/runs
       runs of another home, for a web host
+  torchyard site public --share
+      for everybody: nothing of the people and machines behind it
 
 Write runs, workloads, histories and comparisons as files that need no server: open index.html, or
 put the folder on any web host. Written again, only what changed is replaced. A folder that holds
@@ -36,8 +38,13 @@ anything else is left alone.
     metavar="FOLDER",
     help="Where the runs are; the runs' home when left out.",
 )
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Leave out host names, users, paths, values of variables and command lines.",
+)
 @common_options
-def site(folder: Path, home: Path | None, as_json: bool) -> None:
+def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
     """Write the site and say what changed."""
     from torchyard.dashboard.archive import Archive
     from torchyard.dashboard.site import write_site
@@ -45,7 +52,7 @@ def site(folder: Path, home: Path | None, as_json: bool) -> None:
     archive = Archive(home, progress=_Lines("reading runs"))
     for warning in archive.warnings:
         talk(f"warning: {warning}")
-    written = write_site(archive, folder, told=_Lines("writing files"))
+    written = write_site(archive, folder, share=share, told=_Lines("writing files"))
     archive.close()
     if as_json:
         print_json(

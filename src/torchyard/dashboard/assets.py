@@ -84,7 +84,7 @@ def _assets() -> dict[str, Callable[[], str]]:
 
 @cache
 def _style() -> str:
-    names = ("report.css", "charts.css", "dashboard_navigation.css", "dashboard.css")
+    names = ("report.css", "charts.css", "compare.css", "dashboard_navigation.css", "dashboard.css")
     return "".join(map(asset, names))
 
 

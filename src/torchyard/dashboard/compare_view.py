@@ -9,23 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchyard.core.cross_comparison import CrossComparison, CrossRow
+from torchyard.core.cross_comparison import CrossComparison
 from torchyard.core.records import encode
 from torchyard.core.stored import RunEntry
 from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageError
-from torchyard.reports.compare_wording import (
-    assumption_text,
-    counts_text,
-    drift_text,
-    mean_text,
-    notes_of_row,
-    p_of_row,
-    ratio_text,
-    row_title,
-    side_speedup,
-    side_time,
-    unpaired_text,
-)
 from torchyard.results.run_reader import Run, read_run
 from torchyard.workflow.compare_rules import Rules
 from torchyard.workflow.compare_runs import compare_sides
@@ -50,38 +37,6 @@ class Compared:
     problem: TorchyardError | None = None
     variants: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """Of both runs, to choose from."""
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """What the template shows of each row, as text and numbers."""
-        if self.comparison is None:
-            return []
-        several = self._several()
-        return [_row(row, several) for row in self.comparison.rows]
-
-    @property
-    def unpaired(self) -> list[tuple[str, str]]:
-        """Workloads that cannot be compared, and why."""
-        if self.comparison is None:
-            return []
-        several = self._several()
-        return [
-            (row_title(item, variants=several), unpaired_text(item))
-            for item in self.comparison.unpaired
-        ]
-
-    @property
-    def sentences(self) -> list[str]:
-        """What has to be said below the table."""
-        made = self.comparison
-        if made is None:
-            return []
-        said = [counts_text(made), mean_text(made), drift_text(made), assumption_text(made)]
-        return [text for text in said if text]
-
-    def _several(self) -> bool:
-        made = self.comparison
-        return made is not None and max(len(made.one.variants), len(made.other.variants)) > 1
 
 
 def compare_chosen(before: Chosen, after: Chosen) -> Compared:
@@ -122,19 +77,3 @@ def _side(chosen: Chosen, run: Run) -> Side:
 
 def _variants(run: Run) -> tuple[str, ...]:
     return tuple(variant.name for variant in run.study.variants)
-
-
-def _row(row: CrossRow, several: bool) -> dict[str, Any]:
-    ratio, interval = ratio_text(row)
-    return {
-        "title": row_title(row, variants=several),
-        "support": row.support,
-        "verdict": row.verdict.value if row.verdict is not None else "",
-        "times": (side_time(row.one), side_time(row.other)),
-        "speedups": (side_speedup(row.one), side_speedup(row.other)),
-        "ratio_value": row.ratio,
-        "ratio": ratio,
-        "interval": interval,
-        "p": p_of_row(row),
-        "notes": notes_of_row(row),
-    }

@@ -9,18 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import urlencode
 
 from torchyard.core.records import encode
 from torchyard.core.stored import Series
 
-__all__ = ["Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
+__all__ = ["Address", "Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
 
 Pairs = list[tuple[str, str]]
 
 _STEM_LETTERS: Final = 60
 _DIGEST_LETTERS: Final = 10
+
+
+class Address(str):
+    """An address of ours. Where private texts are taken out of pages, it stays as it is."""
+
+    __slots__ = ()
 
 
 class Links(Protocol):
@@ -102,37 +109,42 @@ class ServedLinks:
 
 
 class SiteLinks:
-    """Files of a site; `depth` is how many folders down the page that links lies."""
+    """Files of a site; `depth` is how many folders down the page that links lies.
+
+    `clean` takes out of names what must not be seen in the name of a file either.
+    """
 
     is_served: Final = False
 
-    def __init__(self, depth: int = 0) -> None:
+    def __init__(self, depth: int = 0, *, clean: Callable[[str], str] = str) -> None:
         self._up = "../" * depth
+        self._clean = clean
 
     def runs(self, query: Pairs | None = None) -> str:
         """`index.html`; of a query only the page is kept."""
         page = dict(query or []).get("page", "1")
-        return self._up + ("index.html" if page == "1" else f"runs-{page}.html")
+        return self._file("index.html" if page == "1" else f"runs-{page}.html")
 
     def run(self, run: str) -> str:
         """In a folder of their own."""
-        return f"{self._up}runs/{file_stem(run)}.html"
+        return self._file(f"runs/{self._stem(run)}.html")
 
     def workloads(self, query: Pairs | None = None) -> str:
         """Of a query only the page is kept."""
         page = dict(query or []).get("page", "1")
-        return self._up + ("workloads.html" if page == "1" else f"workloads-{page}.html")
+        return self._file("workloads.html" if page == "1" else f"workloads-{page}.html")
 
     def history(self, series: Series) -> str:
         """In a folder of their own."""
-        key = json.dumps(encode(series))
-        return f"{self._up}history/{file_stem(series.workload, key=key)}.html"
+        key = json.dumps([self._clean(text) for text in encode(series).values()])
+        return self._file(f"history/{self._stem(series.workload, key=key)}.html")
 
     def compare(self, before: str = "", after: str = "") -> str:
         """In a folder of their own."""
         if not before or not after:
-            return f"{self._up}compare.html"
-        return f"{self._up}compare/{file_stem(after, key=json.dumps([before, after]))}.html"
+            return self._file("compare.html")
+        key = json.dumps([self._clean(before), self._clean(after)])
+        return self._file(f"compare/{self._stem(after, key=key)}.html")
 
     def live(self) -> str:
         """Nothing goes on in files."""
@@ -148,7 +160,13 @@ class SiteLinks:
 
     def asset(self, name: str) -> str:
         """Shared by all pages."""
-        return f"{self._up}assets/{name}"
+        return self._file(f"assets/{name}")
+
+    def _stem(self, name: str, *, key: str = "") -> str:
+        return file_stem(self._clean(name), key=key)
+
+    def _file(self, name: str) -> str:
+        return Address(self._up + name)
 
 
 def series_query(series: Series) -> Pairs:
@@ -172,4 +190,4 @@ def file_stem(name: str, *, key: str = "") -> str:
 
 def _with(path: str, query: Pairs | None) -> str:
     # Half of a surrogate pair cannot be sent; a name with one is asked for with a question mark.
-    return f"{path}?{urlencode(query, errors='replace')}" if query else path
+    return Address(f"{path}?{urlencode(query, errors='replace')}" if query else path)

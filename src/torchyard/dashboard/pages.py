@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from torchyard import __version__
 from torchyard.core.stored import RunEntry, Series, Wanted
 from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.assets import runtime_name, script_name, style_name, theme_name
-from torchyard.dashboard.compare_view import Chosen, compare_chosen
+from torchyard.dashboard.compare_view import Chosen, Compared, compare_chosen
 from torchyard.dashboard.history_view import METRIC_NAMES, history_of, history_rows
 from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.paging import Paging
@@ -25,12 +25,14 @@ from torchyard.dashboard.run_list import run_table
 from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
 from torchyard.dashboard.workload_list import workload_table
 from torchyard.errors import ResultsDamaged, TorchyardError
-from torchyard.reports.compare_wording import LEGEND
+from torchyard.reports.compare_html import compare_values
 from torchyard.reports.html_page import asset, template_engine
 from torchyard.reports.html_report import to_html
 from torchyard.reports.page_frame import Frame
-from torchyard.reports.plain_text import one_line
-from torchyard.reports.wording import MARKS
+from torchyard.reports.plain_text import one_line, without_controls
+from torchyard.reports.private_text import PrivateText
+from torchyard.reports.sharing import shared_run
+from torchyard.reports.wording import MARKS, number_text
 from torchyard.results.layout import RECORD_FILES, RUN_FILE
 from torchyard.results.run_reader import read_run
 
@@ -51,9 +53,14 @@ _RUNS_TO_CHOOSE: Final = 200
 class Pages:
     """Renders from one archive."""
 
-    def __init__(self, archive: Archive, *, policy: str = PAGE_POLICY) -> None:
+    def __init__(
+        self, archive: Archive, *, policy: str = PAGE_POLICY, cleaner: PrivateText | None = None
+    ) -> None:
+        """With a cleaner nothing private is on any page."""
         self._archive = archive
         self._policy = policy
+        self._cleaner = cleaner
+        self._engine = _engine(cleaner)
 
     def runs(self, links: Links, request: RunsRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of runs."""
@@ -162,13 +169,17 @@ class Pages:
 
     def _compare(self, links: Links, **values: Any) -> str:
         usual = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
+        compared = values.get("compared")
+        made = compared.comparison if isinstance(compared, Compared) else None
+        body = compare_values(made) if made is not None else {}
         return self._render(
             "dashboard_compare.html.j2",
             links,
             here="compare",
             title="Compare two runs",
             about="What two runs say of each other, as far as their data can support it",
-            legend=LEGEND,
+            sortable=True,
+            **body,
             **{**usual, **values},
         )
 
@@ -179,8 +190,10 @@ class Pages:
         if data := links.data("run", [("id", entry.id)]):
             actions.append(("JSON", data))
         runtime = links.asset(runtime_name()) if runtime_name() else ""
+        template = self._engine.get_template("dashboard_navigation.html.j2")
+        navigation = template.render(links=links, here="runs", actions=actions)
         return _run_page(
-            folder, run_mark(folder), entry.state, _navigation(links, actions), runtime
+            folder, run_mark(folder), entry.state, navigation, runtime, cleaner=self._cleaner
         )
 
     def live(self, links: Links) -> str:
@@ -213,23 +226,26 @@ class Pages:
         )
 
     def _render(self, template: str, links: Links, **values: Any) -> str:
-        return (
-            _engine()
-            .get_template(template)
-            .render(
-                links=links,
-                policy=self._policy,
-                style=style_name(),
-                script=script_name(),
-                theme=theme_name(),
-                **{"data": "", "actions": (), **values},
-            )
+        return self._engine.get_template(template).render(
+            links=links,
+            policy=self._policy,
+            style=style_name(),
+            script=script_name(),
+            theme=theme_name(),
+            **{"data": "", "actions": (), **values},
         )
 
 
-@cache
-def _engine() -> Environment:
+def _engine(cleaner: PrivateText | None) -> Environment:
     engine = template_engine()
+    if cleaner is not None:
+
+        def finalize(value: object) -> object:
+            # Addresses of ours are no plain texts, and neither is what a template made.
+            return cleaner.clean(without_controls(value)) if type(value) is str else value
+
+        engine.finalize = finalize
+    engine.filters["number"] = number_text
     engine.globals["version"] = __version__
     engine.globals["marks"] = {verdict.value: mark for verdict, mark in MARKS.items()}
     engine.globals["navigation_items"] = _navigation_items
@@ -246,11 +262,6 @@ def _navigation_items(links: Links) -> list[tuple[str, str, str]]:
     return [item for item in items if item[2]]
 
 
-def _navigation(links: Links, actions: Sequence[tuple[str, str]]) -> str:
-    template = _engine().get_template("dashboard_navigation.html.j2")
-    return template.render(links=links, here="runs", actions=actions)
-
-
 @lru_cache(maxsize=_KEPT_RUN_PAGES)
 def _run_page(
     folder: Path,
@@ -258,6 +269,8 @@ def _run_page(
     state: str,  # noqa: ARG001
     navigation: str,
     runtime: str,
+    *,
+    cleaner: PrivateText | None,
 ) -> str:
     """Kept while nothing changes: reading all samples of a large run takes seconds."""
     from markupsafe import Markup
@@ -267,7 +280,8 @@ def _run_page(
         style=asset("dashboard_navigation.css"),
         runtime=runtime,
     )
-    return to_html(read_run(folder), frame=frame)
+    run = read_run(folder)
+    return to_html(run if cleaner is None else shared_run(run, cleaner=cleaner), frame=frame)
 
 
 def run_mark(folder: Path) -> tuple[tuple[int, int], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,10 @@ from torchyard.dashboard.links import SiteLinks
 from torchyard.dashboard.pages import Pages, run_mark
 from torchyard.dashboard.queries import CompareRequest, RunsRequest, WorkloadsRequest
 from torchyard.dashboard.site_folder import SiteFolder
+from torchyard.errors import ResultsDamaged
 from torchyard.reports.page_frame import SHARED_SCRIPTS
+from torchyard.reports.sharing import cleaner_of
+from torchyard.results.run_reader import Run, read_run
 
 __all__ = ["SITE_POLICY", "Written", "write_site"]
 
@@ -32,7 +36,6 @@ SITE_POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'"
 )
 _PAGE_SIZE: Final = 500
-_TOP, _BELOW = SiteLinks(0), SiteLinks(1)
 
 Told = Callable[[int, int], None]
 """Told how many of how many files are done."""
@@ -59,11 +62,15 @@ class _File:
 
 
 def write_site(
-    archive: Archive, folder: Path, *, told: Told = lambda _done, _total: None
+    archive: Archive,
+    folder: Path,
+    *,
+    share: bool = False,
+    told: Told = lambda _done, _total: None,
 ) -> Written:
-    """Write or renew the site in a folder of its own."""
+    """Write or renew the site in a folder of its own; `share` leaves out what is private."""
     site = SiteFolder(folder)
-    files = list(_files(archive))
+    files = list(_Site(archive, share=share).files())
     site.plan([file.name for file in files])
     try:
         for number, file in enumerate(files):
@@ -79,72 +86,95 @@ def write_site(
     )
 
 
-def _files(archive: Archive) -> Iterator[_File]:
-    # Assets first and the entry last: a page that is there finds what it needs.
-    for name in asset_kinds():
-        # Their names hold what they are made from, and Vega takes seconds.
-        key = name if name == runtime_name() else ""
-        yield _File(name=f"assets/{name}", make=partial(_asset, name), key=key)
-    pages = Pages(archive, policy=SITE_POLICY)
-    runs = archive.runs(Wanted())
-    yield from _run_files(pages, runs)
-    yield from _compare_files(pages, runs)
-    yield from _history_files(archive, pages)
-    yield from _list_files(archive, pages, len(runs))
+class _Site:
+    """What files there are."""
 
+    def __init__(self, archive: Archive, *, share: bool) -> None:
+        self._archive = archive
+        self._runs = archive.runs(Wanted())
+        self._befores = _befores(self._runs)
+        cleaner = cleaner_of(_readable(self._runs)) if share else None
+        self._share = share
+        self._pages = Pages(archive, policy=SITE_POLICY, cleaner=cleaner)
+        clean = cleaner.clean if cleaner is not None else str
+        self._top, self._below = SiteLinks(0, clean=clean), SiteLinks(1, clean=clean)
 
-def _run_files(pages: Pages, runs: list[RunEntry]) -> Iterator[_File]:
-    before = _befores(runs)
-    for run in runs:
-        earlier = before.get(run.id)
-        key = _key(run, earlier.id if earlier else "")
-        yield _File(
-            name=_TOP.run(run.id),
-            make=partial(pages.run, _BELOW, run, before=earlier),
-            key=key,
-        )
+    def files(self) -> Iterator[_File]:
+        """Assets first and the entry last: a page that is there finds what it needs."""
+        for name in asset_kinds():
+            # Its name holds what it is made from, and making Vega takes seconds.
+            key = name if name == runtime_name() else ""
+            yield _File(name=self._top.asset(name), make=partial(_asset, name), key=key)
+        yield from self._run_files()
+        yield from self._compare_files()
+        yield from self._history_files()
+        yield from self._list_files()
 
+    def _run_files(self) -> Iterator[_File]:
+        for run in self._runs:
+            before = self._befores.get(run.id)
+            yield _File(
+                name=self._top.run(run.id),
+                make=partial(self._pages.run, self._below, run, before=before),
+                key=self._key(run, before),
+            )
 
-def _compare_files(pages: Pages, runs: list[RunEntry]) -> Iterator[_File]:
-    before = _befores(runs)
-    pairs = [(before[run.id], run) for run in runs if run.id in before]
-    for one, other in pairs:
-        request = CompareRequest(before=one.id, after=other.id)
-        sides = (Chosen(run=one), Chosen(run=other))
-        yield _File(
-            name=_TOP.compare(one.id, other.id),
-            make=partial(pages.compare, _BELOW, request, sides),
-            key=_key(one, _key(other)),
-        )
-    yield _File(name=_TOP.compare(), make=partial(pages.compare_pairs, _TOP, pairs))
+    def _compare_files(self) -> Iterator[_File]:
+        pairs = [(self._befores[run.id], run) for run in self._runs if run.id in self._befores]
+        for one, other in pairs:
+            request = CompareRequest(before=one.id, after=other.id)
+            sides = (Chosen(run=one), Chosen(run=other))
+            yield _File(
+                name=self._top.compare(one.id, other.id),
+                make=partial(self._pages.compare, self._below, request, sides),
+                key=self._key(other, one),
+            )
+        make = partial(self._pages.compare_pairs, self._top, pairs)
+        yield _File(name=self._top.compare(), make=make)
 
+    def _history_files(self) -> Iterator[_File]:
+        for series in self._archive.series(Wanted()):
+            for metric in METRICS:
+                one = replace(series, metric=metric)
+                if metric == "speedup" or self._archive.points(one):
+                    make = partial(self._pages.history, self._below, one)
+                    yield _File(name=self._top.history(one), make=make)
 
-def _history_files(archive: Archive, pages: Pages) -> Iterator[_File]:
-    for series in archive.series(Wanted()):
-        for metric in METRICS:
-            one = replace(series, metric=metric)
-            if metric == "speedup" or archive.points(one):
-                yield _File(name=_TOP.history(one), make=partial(pages.history, _BELOW, one))
+    def _list_files(self) -> Iterator[_File]:
+        for page in range(1, _pages(len(self._archive.series(Wanted()))) + 1):
+            wanted = WorkloadsRequest(page=page)
+            make = partial(self._pages.workloads, self._top, wanted, size=_PAGE_SIZE)
+            yield _File(name=self._top.workloads(wanted.query()), make=make)
+        for page in range(_pages(len(self._runs)), 0, -1):
+            request = RunsRequest(page=page)
+            make = partial(self._pages.runs, self._top, request, size=_PAGE_SIZE)
+            yield _File(name=self._top.runs(request.query()), make=make)
 
-
-def _list_files(archive: Archive, pages: Pages, runs: int) -> Iterator[_File]:
-    series = len(archive.series(Wanted()))
-    for page in range(1, max(1, -(-series // _PAGE_SIZE)) + 1):
-        wanted = WorkloadsRequest(page=page)
-        yield _File(
-            name=_TOP.workloads(wanted.query()),
-            make=partial(pages.workloads, _TOP, wanted, size=_PAGE_SIZE),
-        )
-    for page in range(max(1, -(-runs // _PAGE_SIZE)), 0, -1):
-        request = RunsRequest(page=page)
-        yield _File(
-            name=_TOP.runs(request.query()),
-            make=partial(pages.runs, _TOP, request, size=_PAGE_SIZE),
-        )
+    def _key(self, *runs: RunEntry | None) -> str:
+        """Changes with everything that a page of the runs is made from."""
+        if self._share:
+            # Names in place of private texts are given anew each time.
+            return ""
+        facts: list[object] = [__version__, style_name(), runtime_name()]
+        for run in runs:
+            if run is not None:
+                mark = run_mark(Path(run.folder))
+                facts.append([run.id, run.state, run.damage, run.notes, mark])
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
 
 
 def _asset(name: str) -> str:
     return asset_text(name) or ""
+
+
+def _pages(items: int) -> int:
+    return max(1, -(-items // _PAGE_SIZE))
+
+
+def _readable(runs: list[RunEntry]) -> Iterator[Run]:
+    for run in runs:
+        with suppress(ResultsDamaged):
+            yield read_run(Path(run.folder))
 
 
 def _befores(runs: list[RunEntry]) -> dict[str, RunEntry]:
@@ -159,19 +189,3 @@ def _befores(runs: list[RunEntry]) -> dict[str, RunEntry]:
             found[run.id] = newest[same]
         newest[same] = run
     return found
-
-
-def _key(run: RunEntry, *more: str) -> str:
-    """Changes with everything that a page of the run is made from."""
-    made_from = [
-        __version__,
-        style_name(),
-        runtime_name(),
-        run.id,
-        run.state,
-        run.damage,
-        run.notes,
-        run_mark(Path(run.folder)),
-        more,
-    ]
-    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:20]

@@ -9,7 +9,7 @@
     const difference = Number(a) - Number(b);
     return Number.isNaN(difference) ? a.localeCompare(b, "en", { numeric: true }) : difference;
   };
-  for (const table of document.querySelectorAll("table.list")) {
+  for (const table of document.querySelectorAll("table.list, table.sorted")) {
     const body = table.tBodies[0];
     for (const button of table.querySelectorAll("button[data-sort]")) {
       button.addEventListener("click", () => {
