@@ -277,3 +277,28 @@ def test_the_summary_goes_to_a_file_and_to_the_job(
 def test_wrong_gates_end_with_2(capsys: Capture, arguments: tuple[str, ...]) -> None:
     ended = call(capsys, "gate", FIRST, *arguments)
     assert (ended.code, "hint:" in ended.err) == (2, True)
+
+
+def test_a_run_that_was_interrupted_is_held_to_what_it_lacks(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cut"
+    write_session(folder, Plan())
+    facts = json.loads((folder / "run.json").read_text())
+    lines = (folder / "comparisons.jsonl").read_text().splitlines(keepends=True)
+    (folder / "comparisons.jsonl").write_text("".join(lines[:2]))
+    (folder / "run.json").write_text(json.dumps(facts | {"state": "interrupted"}))
+    ended = call(capsys, "gate", str(folder), "--max-slowdown", "2%")
+    assert ended.code == 7
+    assert "the run did not reach it" in ended.out
+    assert "the run was interrupted" in ended.err
+    (folder / "run.json").write_text(json.dumps(facts | {"state": "running"}))
+    assert call(capsys, "gate", str(folder), "--max-slowdown", "2%").code == 2
+
+
+def test_a_baseline_file_has_no_samples_to_pair_again(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "base.json"
+    call(capsys, "baseline", "save", "main", FIRST, "--file", str(path))
+    ended = call(capsys, "compare", f"{path}#slow", "#fast")
+    assert (ended.code, "holds no samples" in ended.err) == (2, True)
+    assert call(capsys, "compare", f"{path}#eager", "#fast").code == 0

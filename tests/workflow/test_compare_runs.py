@@ -15,7 +15,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.cross_comparison import CrossComparison, CrossRow
 from torchyard.core.variant import Environment, Target, Variant
 from torchyard.errors import UsageError
-from torchyard.results.run_reader import Run
+from torchyard.results.run_reader import Run, read_run
 from torchyard.workflow.compare_rules import Rules
 from torchyard.workflow.compare_runs import compare_sides
 from torchyard.workflow.compare_sides import Side, choose_side
@@ -68,6 +68,35 @@ def test_pairing_again_gives_what_the_run_itself_found(main: Run) -> None:
     assert row.interval is not None
     assert row.interval.low == pytest.approx(recorded.interval.low)
     assert row.interval.high == pytest.approx(recorded.interval.high)
+
+
+def test_pairing_again_pays_for_the_looks_that_the_run_took(tmp_path: Path) -> None:
+    """A candidate leaves when it is decided, so what is left of it was chosen by looking."""
+    budget = replace(STUDY.budget, precision_goal=0.02)
+    looked = write_session(tmp_path / "looked", Plan(study=replace(STUDY, budget=budget)))
+    single = write_session(tmp_path / "single", Plan())
+
+    wide, narrow = (
+        row_of(compare(side(run, "slow"), side(run, "fast"))).interval for run in (looked, single)
+    )
+
+    assert wide is not None
+    assert narrow is not None
+    assert math.log(wide.high / wide.low) > 1.02 * math.log(narrow.high / narrow.low)
+
+
+def test_only_launches_that_both_are_in_are_paired(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_session(folder, Plan())
+    kept = [
+        line
+        for line in (folder / "samples.jsonl").read_text().splitlines(keepends=True)
+        if '"variant": "slow"' not in line or '"launch": 7' not in line
+    ]
+    (folder / "samples.jsonl").write_text("".join(kept))
+    run = read_run(folder)
+    assert row_of(compare(side(run, "slow"), side(run, "fast"))).degrees == 6.0
+    assert row_of(compare(side(run, "eager"), side(run, "fast"))).degrees == 7.0
 
 
 def test_either_order_is_the_other_turned_round(main: Run) -> None:
@@ -300,8 +329,6 @@ def test_another_torch_of_the_candidate_is_what_is_compared(main: Run, tmp_path:
     (folder / "run.json").write_text(
         text.replace('"targets": {', '"targets": {"new+default": {"torch": "2.10.0"}, ')
     )
-    from torchyard.results.run_reader import read_run
-
     other = read_run(folder)
     found = compare(side(main), side(other))
     assert row_of(found).verdict is Verdict.FASTER

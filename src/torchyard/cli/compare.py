@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from torchyard.cli.output import check_writable, common_options, print_data, talk, write_file
-from torchyard.cli.side_options import percent, rules_options
+from torchyard.cli.side_options import percent, session_option
 
 if TYPE_CHECKING:
     from torchyard.core.cross_comparison import CrossComparison
@@ -45,7 +45,12 @@ without one, with the reason.
     metavar="WORKLOAD",
     help="Every run of one workload in the order of time; may hold * and ?.",
 )
-@rules_options
+@click.option(
+    "--margin",
+    metavar="PERCENT",
+    help="Differences below it are called the same; that of B's run when left out.",
+)
+@session_option
 @click.option(
     "--format",
     "format_name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +18,13 @@ from torchyard.cli.output import (
     talk,
     write_file,
 )
-from torchyard.cli.side_options import find_any_run, percent, rules_options
+from torchyard.cli.side_options import find_any_run, percent, session_option
 
 if TYPE_CHECKING:
     from torchyard.core.cross_comparison import CrossComparison
     from torchyard.core.gate_outcome import GateOutcome
+    from torchyard.results.run_reader import Run
+    from torchyard.workflow.compare_sides import Side
     from torchyard.workflow.gate import Gate
 
 __all__ = ["gate"]
@@ -92,7 +95,7 @@ said. RUN is a run's id or the beginning of it, its folder, `latest` (when left 
 @click.option(
     "--require-all", is_flag=True, help="Fail when a workload of the baseline is not in the run."
 )
-@rules_options
+@session_option
 @click.option(
     "--markdown",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -109,11 +112,15 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     """Compare, judge, say, and end with 7 when the gate is shut."""
     from torchyard.errors import GateFailed
     from torchyard.reports.gate_reports import gate_json, gate_markdown, gate_text, gate_verdict
+    from torchyard.workflow.compare_sides import choose_side
     from torchyard.workflow.gate import run_gate
 
     wanted = _gate(options)
     files = _summary_files(options)
-    outcome = run_gate(_comparison(run, options), wanted)
+    side = choose_side(run, find=find_any_run)
+    if side.newest.state != "finished":
+        wanted = _strict(wanted, side.newest)
+    outcome = run_gate(_comparison(side, options), wanted)
     for path, option, append in files:
         _write(path, gate_markdown(outcome), option=option, append=append)
     print_data(gate_json(outcome) if as_json else printable(gate_text(outcome)))
@@ -169,18 +176,25 @@ def _gate(options: dict[str, Any]) -> Gate:
     )
 
 
-def _comparison(text: str, options: dict[str, Any]) -> CrossComparison:
+def _strict(wanted: Gate, run: Run) -> Gate:
+    """A run that did not end well has not seen everything: what it lacks shuts the gate."""
+    from torchyard.errors import UsageError
+
+    if run.state == "running":
+        raise UsageError(f"the run {run.id} is still going", hint="wait for it, then gate it")
+    talk(f"warning: the run was {run.state}; workloads that it did not reach fail the gate")
+    return replace(wanted, policy=replace(wanted.policy, on_missing="fail"))
+
+
+def _comparison(side: Side, options: dict[str, Any]) -> CrossComparison:
     from torchyard.stats.between_runs import SESSION_SD
     from torchyard.workflow.compare_rules import Rules
     from torchyard.workflow.compare_runs import compare_sides
     from torchyard.workflow.compare_sides import choose_side
     from torchyard.workflow.gate import compare_inside
 
-    side = choose_side(text, find=find_any_run)
-    budget = side.newest.study.budget
     rules = Rules(
-        confidence=1.0 - budget.alpha,
-        margin=percent(options["margin"], "--margin", budget.margin),
+        confidence=1.0 - side.newest.study.budget.alpha,
         session_sd=percent(options["session_spread"], "--session-spread", SESSION_SD),
     )
     if options["baseline"] is None:

@@ -8,22 +8,17 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["find_any_run", "percent", "rules_options"]
+__all__ = ["find_any_run", "percent", "session_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def rules_options(command: F) -> F:
-    """`--margin` and `--session-spread`."""
-    command = click.option(
+def session_option(command: F) -> F:
+    """`--session-spread`."""
+    return click.option(
         "--session-spread",
         metavar="PERCENT",
         help="What two sessions of the same code are taken to differ by; 0.5%.",
-    )(command)
-    return click.option(
-        "--margin",
-        metavar="PERCENT",
-        help="Differences below it are called the same; that of B's run when left out.",
     )(command)
 
 

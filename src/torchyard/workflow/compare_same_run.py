@@ -9,6 +9,7 @@ import math
 
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.cross_comparison import CrossRow, SideState, Unpaired
+from torchyard.errors import UsageError
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
 from torchyard.workflow.compare_interleaved import RunBlocks, pair_variants, read_blocks
@@ -25,7 +26,9 @@ def same_run_rows(
     rows: list[CrossRow] = []
     unpaired: list[Unpaired] = []
     blocks: RunBlocks | None = None
-    for label in dict.fromkeys(row.workload.label for row in run.comparisons):
+    measured = (row.workload.label for row in run.comparisons)
+    planned = (workload.label for workload in run.study.workloads)
+    for label in dict.fromkeys([*measured, *planned]):
         own = [row for row in run.comparisons if row.workload.label == label]
         states = (_state(own, run, pair[0]), _state(own, run, pair[1]))
         if states != ("measured", "measured"):
@@ -35,11 +38,21 @@ def same_run_rows(
         if recorded is not None:
             found, busy = recorded
         else:
-            blocks = read_blocks(run) if blocks is None else blocks
+            blocks = _blocks(run) if blocks is None else blocks
             paired, found = pair_variants(run, label, *pair, blocks)
             busy = paired.busy
         rows.append(_row(run, label, pair, own, found, busy=busy, rules=rules))
     return rows, unpaired
+
+
+def _blocks(run: Run) -> RunBlocks:
+    if run.folder.is_file():
+        raise UsageError(
+            f"{run.folder} holds no samples of {run.id}",
+            why="two candidates of one run are paired again from its samples",
+            hint="name the run's folder, or compare with the run's baseline",
+        )
+    return read_blocks(run)
 
 
 def _recorded(own: list[Comparison], pair: tuple[str, str]) -> tuple[Estimate, bool] | None:
@@ -108,6 +121,8 @@ def _row_with(own: list[Comparison], name: str) -> Comparison:
 
 
 def _state(own: list[Comparison], run: Run, name: str) -> SideState:
+    if not own:
+        return "absent"
     if name == run.study.baseline.name:
         states = [state_of(row) for row in own]
         sound = any(state in {"measured", "wrong"} for state in states)
@@ -128,7 +143,11 @@ def _unpaired(
         detail = f": {failure.kind} ({failure.message})" if failure is not None else ""
         if rows and rows[0].verdict is Verdict.WRONG and rows[0].accuracy is not None:
             detail = f": {rows[0].accuracy.detail}"
-        texts.append(f"{name} {state}{detail}")
+        texts.append("the run did not reach it" if not own else f"{name} {state}{detail}")
     return Unpaired(
-        workload=label, variants=pair, one=states[0], other=states[1], why="; ".join(texts)
+        workload=label,
+        variants=pair,
+        one=states[0],
+        other=states[1],
+        why="; ".join(dict.fromkeys(texts)),
     )
