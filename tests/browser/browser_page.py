@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
     from playwright.sync_api import ConsoleMessage, Page, Request, Route
 
-__all__ = ["PHONE_WIDTH", "SCREENSHOTS", "Browser", "Watched", "open_browser", "save_picture"]
+__all__ = [
+    "PHONE_WIDTH",
+    "SCREENSHOTS",
+    "Browser",
+    "Watched",
+    "open_browser",
+    "overflow",
+    "save_picture",
+]
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS: Final = Path(__file__).resolve().parents[2] / "build" / "screenshots"
@@ -106,7 +114,7 @@ class Browser:
         finally:
             context.close()
         surprises = [fault for fault in watched.faults if not any(e in fault for e in expected)]
-        assert surprises == []
+        assert surprises == [], "\n".join(surprises)
 
 
 @contextmanager

@@ -34,8 +34,10 @@ T = TypeVar("T")
 SAMPLES_DRAWN: Final = 360
 BLOCKS_DRAWN: Final = 180
 PAIRS_DRAWN: Final = 240
-_EDGE: Final = 3.0
-"""Samples slower than this many times the slower side's median would flatten all the others."""
+_EDGE: Final = 1.5
+_EDGE_SHARE: Final = 0.97
+"""The chart reaches to this many times the slower side's median, and at least as far as this share of
+the samples: a few slow ones would flatten all the others."""
 _REASON_HEIGHT: Final = 22
 _UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
@@ -73,7 +75,7 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         for side in (True, False)
         if (times := [b.median_ns for b in shown if (b.variant == baseline) is side])
     ]
-    edge = _EDGE * max(middles, default=1.0)
+    edge = _edge_of(blocks, max(middles, default=1.0))
     scale, unit = next((s, u) for s, u in _UNITS if max(middles, default=1.0) >= s or s == 1.0)
     reasons = _Reasons()
     rows: list[list[object]] = []
@@ -105,7 +107,11 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
 
 
 def launch_chart(
-    launches: Sequence[Sequence[float]], *, low: float | None, high: float | None, speedup: float
+    launches: Sequence[Sequence[float]],
+    *,
+    low: float | None,
+    high: float | None,
+    speedup: float | None,
 ) -> ChartData:
     """The pairs of each launch and their median, from log speedups."""
     total = sum(map(len, launches))
@@ -119,6 +125,8 @@ def launch_chart(
         ],
         reach=1.0,
     )
+    # What is not known lies at the bottom, unseen.
+    bottom = round(math.exp(ends.low), 6)
     for number, launch in enumerate(launches, start=1):
         if launch:
             taken = _every(launch, each)
@@ -133,10 +141,10 @@ def launch_chart(
         own={
             "data": _table(("launch", "middle", "ratio"), rows),
             "params": [
-                {"name": "low", "value": _short(low or 0.0)},
-                {"name": "high", "value": _short(high or 0.0)},
-                {"name": "speedup", "value": _short(speedup)},
-                {"name": "bottom", "value": round(math.exp(ends.low), 6)},
+                {"name": "low", "value": _short(low) if low else bottom},
+                {"name": "high", "value": _short(high) if high else bottom},
+                {"name": "speedup", "value": _short(speedup) if speedup else bottom},
+                {"name": "bottom", "value": bottom},
                 {"name": "top", "value": round(math.exp(ends.high), 6)},
                 {"name": "ticks", "value": [_short(number) for number in ends.numbers]},
             ],
@@ -189,6 +197,12 @@ class _Reasons:
         if text not in self.texts:
             self.texts.append(text)
         return self.texts.index(text)
+
+
+def _edge_of(blocks: Sequence[Block], slower_ns: float) -> float:
+    everything = sorted(sample for block in blocks for sample in block.samples_ns)
+    most = everything[int(_EDGE_SHARE * (len(everything) - 1))]
+    return max(_EDGE * slower_ns, 1.1 * most)
 
 
 def _thinned_rounds(blocks: Sequence[Block]) -> list[Block]:

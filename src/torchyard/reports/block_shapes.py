@@ -128,9 +128,12 @@ _LAUNCHES: Final[dict[str, Any]] = {
             "transform": [
                 {"calculate": "low", "as": "low"},
                 {"calculate": "high", "as": "high"},
-                {"filter": "datum.high > 0"},
             ],
-            "mark": {"type": "rect", "color": "var(--accent)", "opacity": 0.16},
+            "mark": {
+                "type": "rect",
+                "color": "var(--accent)",
+                "opacity": {"expr": "high > low ? 0.16 : 0"},
+            },
             "encoding": {
                 "y": {"field": "low", "type": "quantitative"},
                 "y2": {"field": "high"},
@@ -143,11 +146,13 @@ _LAUNCHES: Final[dict[str, Any]] = {
         },
         {
             "data": {"values": [{}]},
-            "transform": [
-                {"calculate": "speedup", "as": "speedup"},
-                {"filter": "datum.speedup > 0"},
-            ],
-            "mark": {"type": "rule", "color": "var(--accent)", "strokeWidth": 1.5},
+            "transform": [{"calculate": "speedup", "as": "speedup"}],
+            "mark": {
+                "type": "rule",
+                "color": "var(--accent)",
+                "strokeWidth": 1.5,
+                "opacity": {"expr": "speedup > bottom ? 1 : 0"},
+            },
             "encoding": {"y": {"field": "speedup", "type": "quantitative"}},
         },
         {

@@ -105,7 +105,7 @@ def _charts(
                 pairs.medians,
                 low=interval.low if interval else None,
                 high=interval.high if interval else None,
-                speedup=estimate.speedup if counts else 0.0,
+                speedup=estimate.speedup if counts else None,
             )
         )
     if any(block.dirty for block in own):

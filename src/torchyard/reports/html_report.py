@@ -23,7 +23,12 @@ from torchyard.reports.launch_effects import blocks_by_workload
 from torchyard.reports.method_text import method_sentences
 from torchyard.reports.page_frame import SHARED_SCRIPTS, Frame
 from torchyard.reports.plain_text import one_line
-from torchyard.reports.suite_charts import forest_description, forest_spec, verdicts_spec
+from torchyard.reports.suite_charts import (
+    ROWS_NAMED,
+    forest_description,
+    forest_spec,
+    verdicts_spec,
+)
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.suite_rows import NOT_PASSED, pass_text, suite_rows
 from torchyard.reports.summary import verdict_counts
@@ -92,6 +97,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             )
             if charts and len(suites) > 1
             else "",
+            forest_named=sum(map(bool, map(numbers_of, comparisons))) <= ROWS_NAMED,
             charts_missing="" if charts else MISSING,
             confidence=f"{100 * confidence:g}%",
             margin=budget.margin,

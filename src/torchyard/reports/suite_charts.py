@@ -18,9 +18,12 @@ from torchyard.reports.suite_means import SuiteMean
 from torchyard.reports.suite_rows import SuiteRow
 from torchyard.reports.wording import MARKS, interval_text, number_text, title_of
 
-__all__ = ["forest_description", "forest_spec", "verdicts_spec"]
+__all__ = ["ROWS_NAMED", "forest_description", "forest_spec", "verdicts_spec"]
 
+ROWS_NAMED: Final = 40
+"""A forest plot with more comparisons than this is a curve without names."""
 _WIDTH: Final = 560
+_CURVE_WIDTH, _CURVE_HEIGHT = 900, 300
 _ROW: Final = 19
 _LABEL_WIDTH: Final = 330
 _MEAN: Final = "mean"
@@ -33,10 +36,15 @@ _SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "diamond"]
 def forest_spec(
     comparisons: Sequence[Comparison], means: Sequence[SuiteMean], *, margin: float
 ) -> dict[str, Any]:
-    """Speedups with their intervals, the fastest first, and the means below them."""
+    """Speedups with their intervals, the fastest first, and the means below them.
+
+    More than a reader can take in as rows are one curve.
+    """
     plotted = sorted(
         (one for one in comparisons if numbers_of(one)), key=lambda one: -numbers_of(one)[0]
     )
+    if len(plotted) > ROWS_NAMED:
+        return _curve_spec(plotted, margin=margin)
     several = len({one.candidate for one in plotted}) > 1
     rows: list[dict[str, Any]] = [
         _row(place, one, several=several) for place, one in enumerate(plotted)
@@ -152,6 +160,69 @@ def forest_spec(
                     "y": y,
                     "text": {"field": "text", "type": "nominal"},
                 },
+            },
+        ],
+    }
+
+
+def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, Any]:
+    """All speedups in order, from left to right."""
+    rows = [_row(place, one, several=False) for place, one in enumerate(plotted)]
+    for row in rows:
+        del row["label"], row["text"]
+    axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
+    ends = [math.exp(axis.low), math.exp(axis.high)]
+    kinds = [verdict.value for verdict in _PLOTTED]
+    colour = {
+        "field": "kind",
+        "scale": {"domain": kinds, "range": _COLOURS[:-1]},
+        "legend": {"title": None, "orient": "top", "symbolType": "square"},
+    }
+    x = {
+        "field": "place",
+        "type": "quantitative",
+        "title": f"{len(rows)} comparisons, the fastest first",
+        "scale": {"domain": [-1, len(rows)], "nice": False},
+        "axis": {"labels": False, "ticks": False, "grid": False},
+    }
+    y = {
+        "type": "quantitative",
+        "title": "speedup (logarithmic)",
+        "scale": {"type": "log", "domain": ends, "nice": False, "clamp": True},
+        "axis": {
+            "values": axis.numbers,
+            "labelExpr": "format(datum.value, '.4~g') + 'x'",
+            "domain": False,
+        },
+    }
+    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
+    return {
+        "width": _CURVE_WIDTH,
+        "height": _CURVE_HEIGHT,
+        "data": {"values": rows},
+        "layer": [
+            {
+                "data": {"values": [band]},
+                "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
+                "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "data": {"values": [{"one": 1}]},
+                "mark": {"type": "rule", "color": "var(--muted)"},
+                "encoding": {"y": {"field": "one", "type": "quantitative"}},
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.75},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "low"},
+                    "y2": {"field": "high"},
+                    "color": colour,
+                },
+            },
+            {
+                "mark": {"type": "point", "size": 22, "opacity": 1},
+                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": colour},
             },
         ],
     }
