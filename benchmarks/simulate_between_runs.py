@@ -17,13 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.core.comparison import Estimate, Verdict
+from torchyard.core.comparison import Verdict
 from torchyard.core.study import Budget
-from torchyard.stats.between_runs import SESSION_SD, Effect, difference, effect_of, ratio_verdict
+from torchyard.stats.between_runs import (
+    SESSION_SD,
+    Effect,
+    beyond_p,
+    difference,
+    effect_of,
+    ratio_verdict,
+)
 from torchyard.stats.estimate import decided, estimate
 from torchyard.stats.noise import IID, NOISES, Noise, draw_launches
 from torchyard.stats.rivals import mann_whitney_rule, threshold_rule, welch_rule
 from torchyard.stats.sequential import Look
+from torchyard.stats.suite import benjamini_hochberg
 
 PAIRS = 10
 LAUNCHES = 10
@@ -55,6 +63,7 @@ def main() -> None:
     print_sessions(rng, options.repeats)
     print_machines(rng, options.repeats)
     print_power(rng, options.repeats // 2)
+    print_gate(rng, options.repeats // 8)
 
 
 def print_drift(rng: np.random.Generator, repeats: int) -> None:
@@ -112,7 +121,12 @@ def print_machines(rng: np.random.Generator, repeats: int) -> None:
             shares[row, column] = found / repeats
         fewer = max(1, repeats // 8)
         found = sum(
-            claims([stopping(noise, rng)], [stopping(noise, rng)], stop=True) for _ in range(fewer)
+            claims(
+                [draw(noise, rng, launches=20, drift=0.03, sessions=SESSION_SD)],
+                [draw(noise, rng, launches=20, drift=0.03, sessions=SESSION_SD)],
+                stop=True,
+            )
+            for _ in range(fewer)
         )
         shares[row, 2] = found / fewer
     print_table("machine", columns, rules, shares)
@@ -142,6 +156,36 @@ def print_power(rng: np.random.Generator, repeats: int) -> None:
     print_table("design", [f"{s:.0%} slower" for s in slowdowns], rules, shares)
 
 
+def print_gate(rng: np.random.Generator, repeats: int) -> None:
+    print("### A gate at 2 %, drift 3 %, sessions as the allowance: fails\n")
+    cases = ((1, 0.0), (20, 0.0), (100, 0.0), (20, 0.02))
+    columns = [f"{size} workloads, {slowdown:.0%} slower" for size, slowdown in cases]
+    rules = ("medians differ by 2 %", "every interval by itself", "Torchyard")
+    shares = np.zeros((len(rules), len(cases)))
+    for column, (size, slowdown) in enumerate(cases):
+        fails = np.zeros(len(rules), dtype=int)
+        for _ in range(repeats):
+            fails += gate(rng, size, slowdown)
+        shares[:, column] = fails / repeats
+    print_table("rule", columns, rules, shares)
+
+
+def gate(rng: np.random.Generator, size: int, slowdown: float) -> tuple[bool, bool, bool]:
+    """Whether any of the workloads shuts the gate, by each rule; drift hits all of a run alike."""
+    limit, shift = 0.02, rng.normal(0.0, 0.03 * np.sqrt(2.0))
+    values, medians = [], []
+    for _ in range(size):
+        one, other = (draw(IID, rng, sessions=SESSION_SD) for _ in range(2))
+        slower = Session(effects=other.effects - np.log1p(slowdown), times=other.times)
+        before, now = (_effect(run) for run in (one, slower))
+        turned = difference([now], [before])
+        values.append(beyond_p(turned, float(np.log1p(limit))))
+        ratio = np.median(other.times) * (1.0 + slowdown) * np.exp(shift) / np.median(one.times)
+        medians.append(ratio > 1.0 + limit)
+    adjusted = benjamini_hochberg(values)
+    return any(medians), min(values) <= 0.025, min(adjusted) <= 0.025
+
+
 def draw(
     noise: Noise,
     rng: np.random.Generator,
@@ -159,11 +203,6 @@ def draw(
     return Session(effects=effects, times=0.01 * np.exp(logs))
 
 
-def stopping(noise: Noise, rng: np.random.Generator) -> Session:
-    """A run that ends as soon as it is decided, as `bench` does."""
-    return draw(noise, rng, launches=20, drift=0.03, sessions=SESSION_SD)
-
-
 def claims(
     one: list[Session],
     other: list[Session],
@@ -173,26 +212,26 @@ def claims(
     stop: bool = False,
 ) -> bool:
     """Whether Torchyard calls the two sides different."""
-    sides = [
-        [effect for run in side if (effect := _effect(run, stop=stop))] for side in (one, other)
-    ]
+    sides = [[_effect(run, stop=stop) for run in side] for side in (one, other)]
     found = difference(sides[0], sides[1], session_sd=session_sd)
     return ratio_verdict(found, confidence=0.95, margin=margin) in CLAIMS
 
 
-def _effect(run: Session, *, stop: bool) -> Effect | None:
+def _effect(run: Session, *, stop: bool = False) -> Effect:
+    """What the run says; with `stop` it ends as soon as it is decided, as `bench` does."""
     launches = [[float(effect)] for effect in run.effects]
-    if not stop:
-        return effect_of(estimate(launches, looks=(), budget=Budget()))
     budget = Budget(precision_goal=0.02)
+    found = estimate(launches, looks=(), budget=budget)
     looks: list[Look] = []
-    found: Estimate | None = None
-    for count in range(3, len(launches) + 1):
+    for count in range(3, len(launches) + 1) if stop else ():
         looks.append(Look(launches=count, fraction=count / len(launches)))
         found = estimate(launches[:count], looks=looks, budget=budget)
         if decided(found, budget):
             break
-    return None if found is None else effect_of(found)
+    effect = effect_of(found)
+    if effect is None:
+        raise ValueError("a simulated run has launches enough for an interval")
+    return effect
 
 
 def print_table(

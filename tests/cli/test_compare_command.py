@@ -199,6 +199,7 @@ def test_limits_by_pattern_and_from_a_file(capsys: Capture, tmp_path: Path) -> N
     )
     assert call(capsys, *base, "--limits", str(study)).code == 0
     assert call(capsys, *base, "--limits", str(study), "--limit", "models/gpt=1%").code == 7
+    assert call(capsys, "bench", str(study), "--only", "kernels/matmul", "--dry-run").code == 0
     document = json.loads(call(capsys, *base, "--limits", str(study), "--json").out)
     assert document["policy"]["on_undecided"] == "fail"
 

@@ -306,6 +306,18 @@ def test_a_run_is_not_compared_with_itself(main: Run) -> None:
     assert raised.value.hint == "name two of its variants as RUN#VARIANT: eager, fast, slow"
 
 
+def test_facts_of_several_candidates_are_told_apart(main: Run, tmp_path: Path) -> None:
+    tuned = replace(
+        STUDY.candidates[0], environment=Environment(name="default", variables=(("A", "1"),))
+    )
+    other = write_session(
+        tmp_path / "other", Plan(study=replace(STUDY, candidates=(tuned, STUDY.candidates[1])))
+    )
+    facts = {fact.name: (fact.one, fact.other) for fact in compare(side(main), side(other)).facts}
+    assert facts["fast variables"] == ("", "A=1")
+    assert not any(name.startswith("slow") for name in facts)
+
+
 def test_sides_are_chosen_by_text(main: Run) -> None:
     def find(text: str) -> Path:
         assert text == "main"

@@ -61,9 +61,9 @@ def baseline_facts(run: Run, name: str) -> Facts:
     return _variant_facts(run, name, "baseline")
 
 
-def candidate_facts(run: Run, name: str) -> Facts:
-    """What the variant is that is compared."""
-    return {"candidate": name, **_variant_facts(run, name, "candidate")}
+def candidate_facts(run: Run, name: str, *, called: str = "candidate") -> Facts:
+    """What the variant is that is compared; `called` tells several apart."""
+    return {called: name, **_variant_facts(run, name, called)}
 
 
 def other_facts(run: Run, variant: str) -> Facts:

@@ -129,8 +129,10 @@ def _facts(
 ) -> list[FactDifference]:
     found: list[FactDifference] = []
     for first, second in matched:
+        called = first if len(matched) > 1 else "candidate"
         found += differing(
-            candidate_facts(one.newest, first), candidate_facts(other.newest, second)
+            candidate_facts(one.newest, first, called=called),
+            candidate_facts(other.newest, second, called=called),
         )
     if not same_run:
         runs = (one.newest, other.newest)
