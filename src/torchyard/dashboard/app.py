@@ -26,7 +26,7 @@ from torchyard.dashboard.assets import asset_kinds, asset_text
 from torchyard.dashboard.compare_view import Chosen, compare_chosen, compared_data
 from torchyard.dashboard.feeds import Feeds
 from torchyard.dashboard.gate import Gate
-from torchyard.dashboard.history_view import history_data, history_of
+from torchyard.dashboard.history_view import history_data, read_history
 from torchyard.dashboard.links import ServedLinks
 from torchyard.dashboard.pages import Pages
 from torchyard.dashboard.queries import (
@@ -110,7 +110,7 @@ class _Answers:
 
     def history_data(self, request: Request) -> Response:
         series = history_request(_query(request))
-        return _data(history_data(history_of(self._archive, series)))
+        return _data(history_data(read_history(self._archive, series)))
 
     def compare(self, request: Request) -> Response:
         wanted = compare_request(_query(request))

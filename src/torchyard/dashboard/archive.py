@@ -16,6 +16,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.stored import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
 from torchyard.dashboard.feeds import state_now
 from torchyard.results.index.store import Store
+from torchyard.workflow.history_memory import HistoryMemory
 
 __all__ = ["Archive"]
 
@@ -38,6 +39,8 @@ class Archive:
         """Open the store and look for runs; at a large home the first look takes a while."""
         self.store = Store.open(home)
         self.home = self.store.home
+        self.memory = HistoryMemory()
+        """What was found in histories so far, so that a page asked for again costs little."""
         self._looking = threading.Lock()
         self._fresh_until_s = 0.0
         self._look(progress)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from torchyard.core.change import SeriesHistory
 from torchyard.core.records import encode
 from torchyard.core.stored import METRICS, Metric, RunEntry, Series, SeriesPoint, Wanted
-from torchyard.core.units import format_bytes, format_duration
+from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.dashboard.archive import Archive
 from torchyard.errors import NothingToDo
 from torchyard.reports.wording import number_text
+from torchyard.workflow.history import history_of as find_changes
 
-__all__ = ["METRIC_NAMES", "History", "history_data", "history_of", "history_rows"]
+__all__ = ["METRIC_NAMES", "History", "change_rows", "history_data", "history_rows", "read_history"]
 
 METRIC_NAMES: Final[dict[Metric, str]] = {
     "speedup": "Speedup",
@@ -26,15 +28,24 @@ METRIC_NAMES: Final[dict[Metric, str]] = {
 class History:
     """What is known of a series."""
 
-    series: Series
-    points: tuple[SeriesPoint, ...]
+    found: SeriesHistory
     runs: dict[str, RunEntry]
     """The runs of the points, by id."""
     metrics: tuple[Metric, ...]
     """What there are histories of for the same workload, baseline, candidate and machine."""
 
+    @property
+    def series(self) -> Series:
+        """What the history is of."""
+        return self.found.series
 
-def history_of(archive: Archive, series: Series) -> History:
+    @property
+    def points(self) -> tuple[SeriesPoint, ...]:
+        """All of them, oldest first."""
+        return self.found.points
+
+
+def read_history(archive: Archive, series: Series) -> History:
     """The history of exactly this series; raises NothingToDo when nothing was ever measured."""
     metrics = tuple(metric for metric in METRICS if archive.points(replace(series, metric=metric)))
     latest = archive.latest(series)
@@ -44,12 +55,11 @@ def history_of(archive: Archive, series: Series) -> History:
             why=f"with {series.candidate!r} against {series.baseline!r} on {series.machine!r}",
             hint="start from the list of workloads",
         )
-    points = tuple(archive.points(series))
+    points = archive.points(series)
     wanted = {point.run for point in points}
     runs = archive.runs(Wanted(workload=series.workload)) if points else []
     return History(
-        series=series,
-        points=points,
+        found=find_changes(series, points, memory=archive.memory),
         runs={run.id: run for run in runs if run.id in wanted},
         metrics=metrics,
     )
@@ -77,11 +87,36 @@ def history_rows(history: History) -> list[dict[str, Any]]:
     return rows[::-1]
 
 
+def change_rows(history: History) -> list[dict[str, Any]]:
+    """What the table shows of each change, newest first."""
+    metric = history.series.metric
+    rows: list[dict[str, Any]] = []
+    for change in reversed(history.found.changes):
+        interval = change.interval
+        rows.append(
+            {
+                "change": change,
+                "towards": change.towards(metric),
+                "size": format_percent(change.ratio - 1.0, signed=True),
+                "interval": f"[{format_percent(interval.low - 1.0, signed=True)}, "
+                f"{format_percent(interval.high - 1.0, signed=True)}]"
+                if interval
+                else "",
+                "values": [
+                    _value_text(metric, point.value) for point in (change.before, change.after)
+                ],
+                "p": f"{change.p_value:.2g}",
+            }
+        )
+    return rows
+
+
 def history_data(history: History) -> dict[str, Any]:
     """The same as plain values."""
     return {
         "series": encode(history.series),
         "points": encode(history.points),
+        "changes": encode(history.found.changes),
         "metrics": list(history.metrics),
     }
 

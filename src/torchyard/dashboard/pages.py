@@ -16,7 +16,7 @@ from torchyard.core.stored import RunEntry, Series, Wanted
 from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.assets import runtime_name, script_name, style_name, theme_name
 from torchyard.dashboard.compare_view import Chosen, Compared, compare_chosen
-from torchyard.dashboard.history_view import METRIC_NAMES, history_of, history_rows
+from torchyard.dashboard.history_view import METRIC_NAMES, change_rows, history_rows, read_history
 from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.paging import Paging
 from torchyard.dashboard.queries import PAGE_SIZE, CompareRequest, RunsRequest, WorkloadsRequest
@@ -127,7 +127,7 @@ class Pages:
 
     def history(self, links: Links, series: Series) -> str:
         """One workload over time."""
-        history = history_of(self._archive, series)
+        history = read_history(self._archive, series)
         return self._render(
             "dashboard_history.html.j2",
             links,
@@ -142,7 +142,7 @@ class Pages:
             metric_name=METRIC_NAMES[series.metric],
             rows=history_rows(history),
             chart="",
-            changes="",
+            changes=change_rows(history),
             data=links.data("history", series_query(series)),
         )
 
