@@ -57,7 +57,7 @@ def runtime_link(address: str) -> Markup:
 
 @cache
 def _compressed() -> bytes:
-    path = _cache_folder() / f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js.gz"
+    path = _cache_file()
     with suppress(OSError, EOFError, zlib.error):
         kept = path.read_bytes()
         if gzip.decompress(kept).endswith(b";"):
@@ -71,9 +71,10 @@ def _compressed() -> bytes:
     return made
 
 
-def _cache_folder() -> Path:
+def _cache_file() -> Path:
     home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home() / ".cache") / "torchyard"
+    folder = Path(home) if home.startswith("/") else Path.home() / ".cache"
+    return folder / "torchyard" / f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js.gz"
 
 
 def _keep(path: Path, data: bytes) -> None:
