@@ -20,7 +20,7 @@ import numpy as np
 from torchyard.stats.change_points_drift import one_drift
 from torchyard.stats.change_points_noise import independent_share, noise_sd, weights_of
 from torchyard.stats.change_points_ranks import Values
-from torchyard.stats.change_points_search import Stretch, find_cuts
+from torchyard.stats.change_points_search import Stretch, find_cuts, standing
 from torchyard.stats.change_points_shape import Move, shaped
 
 __all__ = ["Rules", "Settled", "find_moves", "settle"]
@@ -128,7 +128,7 @@ def _look(
     share = independent_share(logs, [cut.place for cut in cuts]) if cuts else 1.0
     if share < 1.0:
         stretch = dataclasses.replace(stretch, independent_share=share)
-        cuts = find_cuts(stretch)
+        cuts = standing(stretch, [cut.place for cut in cuts])
     return [
         dataclasses.replace(move, first=move.first + start, last=move.last + start)
         for move in shaped(stretch, cuts)

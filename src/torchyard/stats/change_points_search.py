@@ -25,7 +25,7 @@ from torchyard.stats.change_points_pieces import (
 )
 from torchyard.stats.change_points_ranks import Values, shift_between
 
-__all__ = ["Cut", "Stretch", "find_cuts"]
+__all__ = ["Cut", "Stretch", "find_cuts", "standing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def find_cuts(stretch: Stretch) -> list[Cut]:
             places.update(found)
             bounds = [start, *found, end]
             waiting += pairwise(bounds)
-    return _standing(stretch, sorted(place for place in places if place >= stretch.open_from))
+    return standing(stretch, sorted(place for place in places if place >= stretch.open_from))
 
 
 def _splits_worth(size: int) -> float:
@@ -103,7 +103,7 @@ def _strongest(stretch: Stretch, start: int, end: int) -> list[int]:
     return [start + place for place in best if 0 < place < size]
 
 
-def _standing(stretch: Stretch, places: list[int]) -> list[Cut]:
+def standing(stretch: Stretch, places: list[int]) -> list[Cut]:
     """The changes that stand between their neighbours, after the weakest was dropped in turn."""
     while True:
         places = _moved(stretch, places)
