@@ -242,12 +242,21 @@ def measure_folders(home: Path, count: int, what: list[Workload]) -> None:
             store.refresh()
             cpu = time.process_time() - used
             print(f"{name:<42}{cpu:>8.2f} s cpu{time.monotonic() - began:>8.2f} s")
-    began, used = time.monotonic(), time.process_time()
-    marks_in(home)
-    cpu = time.process_time() - used
-    print(
-        f"{'of that, looking at the folders':<42}{cpu:>8.2f} s cpu{time.monotonic() - began:>8.2f} s"
-    )
+
+
+def measure_marks(home: Path, count: int) -> None:
+    """What a list costs besides its question: whether any folder has changed."""
+    for number in range(count):
+        folder = home / f"20250101T{number:09d}Z-0000"
+        folder.mkdir(parents=True)
+        for name in ("run.json", "comparisons.jsonl"):
+            (folder / name).touch()
+    used = []
+    for _ in range(9):
+        began = time.process_time()
+        marks_in(home)
+        used.append((time.process_time() - began) * 1e3)
+    print(f"looking at {count} folders: {statistics.median(used):.0f} ms of processor time")
 
 
 def main() -> int:
@@ -267,6 +276,7 @@ def main() -> int:
         measure(home, whole_tables(what))
         if arguments.folders:
             measure_folders(Path(folder) / "folders", arguments.folders, what)
+        measure_marks(Path(folder) / "marks", arguments.runs)
     print(
         f"\nslowest question: {worst:.0f} ms of processor time; limit {arguments.limit_ms:.0f} ms"
     )

@@ -27,7 +27,8 @@ def marks_in(home: Path) -> dict[str, str]:
         raise NotAllowed(
             f"cannot look into {home}", why=str(error.strerror), hint="choose another home"
         ) from error
-    marks = ((name, mark_of(f"{home}/{name}")) for name in names)
+    place = str(home)
+    marks = ((name, mark_of(f"{place}/{name}")) for name in names)
     return {name: mark for name, mark in marks if mark is not None}
 
 
