@@ -202,6 +202,20 @@ def test_facts_that_change_by_themselves_block_nothing(main: Run, tmp_path: Path
     assert "load" in [fact.name for fact in found.facts]
 
 
+def test_a_fact_that_only_one_version_records_blocks_nothing(main: Run, tmp_path: Path) -> None:
+    other = write_session(tmp_path / "other", Plan(seed=5, machine={**MACHINE, "new fact": "x"}))
+    found = compare(side(main), side(other))
+    assert row_of(found).support == "common baseline"
+    assert not any(fact.blocks for fact in found.facts)
+
+
+def test_an_interrupted_run_is_a_look_that_was_not_planned(main: Run, tmp_path: Path) -> None:
+    other = write_session(tmp_path / "other", Plan(seed=5))
+    row = row_of(compare(side(main), side(replace(other, state="interrupted"))))
+    assert row.support == "common baseline"
+    assert row.reasons == ("interrupted by hand, which is a look that was not planned (B)",)
+
+
 def test_the_baseline_of_two_runs_is_not_interleaved(main: Run, tmp_path: Path) -> None:
     other = write_session(tmp_path / "other", Plan(drift=0.1))
     found = compare(side(main, "eager"), side(other, "eager"))

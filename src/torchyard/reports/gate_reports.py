@@ -27,7 +27,8 @@ GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1
 """Raised when a key changes its meaning or goes away; added keys do not raise it."""
 
-_MARKS: Final[dict[Action, str]] = {"fail": "✗", "warn": "!", "pass": "✓"}
+_MARKS: Final[dict[Action, str]] = {"fail": "❌", "warn": "⚠️", "pass": "✅"}
+"""On a page; a terminal gets the word itself."""
 _SAID: Final[dict[Standing, str]] = {
     "crossed": "cross their limit",
     "failing": "fail or give wrong results now",
@@ -76,7 +77,7 @@ def gate_text(outcome: GateOutcome) -> str:
         f"change of {_what(outcome)}",
         "",
     ]
-    cells = [_HEADINGS, *(_cells(outcome, row) for row in outcome.rows)]
+    cells = [_HEADINGS, *((row.action, *_cells(outcome, row)) for row in outcome.rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADINGS))]
     lines += [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -102,7 +103,10 @@ def gate_markdown(outcome: GateOutcome) -> str:
         "| | workload | change | limit | standing |",
         "| --- | --- | ---: | ---: | --- |",
     ]
-    lines += [f"| {' | '.join(map(escaped, _cells(outcome, row)))} |" for row in outcome.rows]
+    lines += [
+        f"| {_MARKS[row.action]} | {' | '.join(map(escaped, _cells(outcome, row)))} |"
+        for row in outcome.rows
+    ]
     notes = _notes(outcome)
     if notes:
         lines += ["", "<details><summary>Notes</summary>", ""]
@@ -144,7 +148,7 @@ def _cells(outcome: GateOutcome, row: GateRow) -> tuple[str, ...]:
         low, high = (format_percent(end, signed=True) for end in (row.low, row.high))
         change += f" [{low}, {high}]"
     limit = ABSENT if row.max_slowdown is None else format_percent(row.max_slowdown, signed=True)
-    return (_MARKS[row.action], _title(outcome, row), change, limit, row.standing)
+    return (_title(outcome, row), change, limit, row.standing)
 
 
 def _title(outcome: GateOutcome, row: GateRow) -> str:

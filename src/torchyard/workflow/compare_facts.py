@@ -21,6 +21,7 @@ __all__ = [
     "baseline_facts",
     "candidate_facts",
     "condition_facts",
+    "conditions_apart",
     "differing",
     "other_facts",
 ]
@@ -86,6 +87,20 @@ def other_facts(run: Run, variant: str) -> Facts:
         "state": run.state,
         "started": str(run.info.get("started") or UNKNOWN),
     }
+
+
+def conditions_apart(one: Run, other: Run) -> list[FactDifference]:
+    """Conditions that are not alike, of those that both runs recorded.
+
+    A version that records one fact more must not part old runs from new ones.
+    """
+    facts, others = condition_facts(one), condition_facts(other)
+    shared = [name for name in facts if name in others]
+    return differing(
+        {name: facts[name] for name in shared},
+        {name: others[name] for name in shared},
+        blocks=True,
+    )
 
 
 def differing(one: Facts, other: Facts, *, blocks: bool = False) -> list[FactDifference]:

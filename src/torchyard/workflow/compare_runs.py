@@ -26,7 +26,7 @@ from torchyard.workflow.compare_facts import (
     UNKNOWN,
     baseline_facts,
     candidate_facts,
-    condition_facts,
+    conditions_apart,
     differing,
     other_facts,
 )
@@ -136,7 +136,7 @@ def _facts(
         )
     if not same_run:
         runs = (one.newest, other.newest)
-        blocking = differing(condition_facts(runs[0]), condition_facts(runs[1]), blocks=True)
+        blocking = conditions_apart(*runs)
         bases = [run.study.baseline.name for run in runs]
         blocking += differing(
             baseline_facts(runs[0], bases[0]), baseline_facts(runs[1], bases[1]), blocks=True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from torchyard.core.comparison import Comparison
 from torchyard.core.cross_comparison import (
@@ -21,7 +22,7 @@ from torchyard.core.cross_comparison import (
 )
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
-from torchyard.workflow.compare_facts import baseline_facts, condition_facts, differing
+from torchyard.workflow.compare_facts import baseline_facts, conditions_apart, differing
 from torchyard.workflow.compare_numbers import numbers_of, row_obstacles, state_of
 from torchyard.workflow.compare_rules import Rules
 from torchyard.workflow.compare_sides import Side
@@ -29,6 +30,8 @@ from torchyard.workflow.compare_sides import Side
 __all__ = ["two_run_rows", "unmatched_rows"]
 
 Measured = list[tuple[Run, Comparison]]
+
+_INTERRUPTED: Final = "interrupted by hand, which is a look that was not planned"
 
 
 def two_run_rows(
@@ -139,17 +142,21 @@ def _comparable(
             if blocking:
                 reasons.setdefault(_said(blocking), [])
             for text in obstacles:
-                letters = reasons.setdefault(text, [])
-                letters += [letter] if letter not in letters else []
+                reasons.setdefault(text, []).append(letter)
             if not blocking and not obstacles:
                 kept[place].append((run, row))
-    said = [f"{text} ({' and '.join(where)})" if where else text for text, where in reasons.items()]
+                if run.state == "interrupted":
+                    reasons.setdefault(_INTERRUPTED, []).append(letter)
+    said = [
+        f"{text} ({' and '.join(dict.fromkeys(where))})" if where else text
+        for text, where in reasons.items()
+    ]
     return kept, said, all(alike)
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
     """Facts that must be alike and are not; a machine that nobody knows is like no other."""
-    return differing(condition_facts(one[0]), condition_facts(other[0]), blocks=True) + differing(
+    return conditions_apart(one[0], other[0]) + differing(
         baseline_facts(one[0], one[1].baseline),
         baseline_facts(other[0], other[1].baseline),
         blocks=True,
