@@ -24,6 +24,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     ),
     "baseline": ("torchyard.cli.baseline:baseline", "name runs that later ones are compared with"),
     "gate": ("torchyard.cli.gate:gate", "fail when something got slower than allowed, for sure"),
+    "history": (
+        "torchyard.cli.history:history",
+        "which workloads changed over time, and where",
+    ),
     "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
     "site": ("torchyard.cli.site:site", "write the same pages as files for any web host"),
     "results": (

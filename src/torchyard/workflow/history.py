@@ -47,12 +47,14 @@ def histories(
     metric: Metric = "speedup",
     *,
     rules: Rules | None = None,
+    with_busy: bool = False,
     memory: HistoryMemory | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SeriesHistory]:
     """Every series that fits, with the changes in the time that is asked for.
 
-    Raises NothingToDo when no series fits.
+    `with_busy` judges points of busy machines like all others. Raises NothingToDo when no series
+    fits.
     """
     found = store.series(wanted, metric)
     if not found and wanted.workload:
@@ -68,7 +70,10 @@ def histories(
     memory = memory or HistoryMemory()
     looked_at = []
     for number, series in enumerate(found, start=1):
-        looked_at.append(history_of(series, store.points(series), rules=rules, memory=memory))
+        points = store.points(series)
+        if with_busy:
+            points = [dataclasses.replace(point, busy=False) for point in points]
+        looked_at.append(history_of(series, points, rules=rules, memory=memory))
         if progress is not None:
             progress(number, len(found))
     memory.save()

@@ -1,0 +1,187 @@
+"""The chart of a history as a Vega-Lite spec, for the page of its own and for the dashboard.
+
+Points in the order of runs with their intervals, the level between changes, and the changes. More
+points than a screen can show are thinned, and the description says so. Gives plain data; knows
+nothing of the page around it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+from torchyard.core.change import SeriesHistory
+from torchyard.core.stored import Metric, SeriesPoint
+from torchyard.reports.history_wording import (
+    METRIC_NAMES,
+    change_sentence,
+    change_size,
+    revision_text,
+    value_text,
+    when_text,
+)
+
+__all__ = ["MOST_POINTS", "history_description", "history_spec"]
+
+MOST_POINTS: Final = 1000
+"""Of more points every n-th is drawn; changes rest on all of them."""
+_WIDTH, _HEIGHT = 860, 260
+_UNITS: Final[dict[Metric, tuple[float, str]]] = {
+    "speedup": (1.0, "speedup"),
+    "time": (1e-6, "time (ms)"),
+    "compile": (1.0, "compile time (s)"),
+    "memory": (1.0 / 2**20, "peak memory (MiB)"),
+}
+
+
+def history_spec(history: SeriesHistory) -> dict[str, Any]:
+    """A layered chart, `width` by `height` of its own; text from outside is in its data only."""
+    metric = history.series.metric
+    scale, title = _UNITS[metric]
+    x = {
+        "field": "place",
+        "type": "quantitative",
+        "title": "run, oldest first",
+        "axis": {"grid": False, "tickMinStep": 1, "format": "d"},
+        "scale": {"nice": False, "padding": 12},
+    }
+    y = {
+        "type": "quantitative",
+        "title": title,
+        "scale": {"zero": False},
+        "axis": {"tickCount": 6, "domain": False},
+    }
+    tooltip = [
+        {"field": name, "type": "nominal", "title": name}
+        for name in ("started", "revision", "run", "value", "state")
+    ]
+    changes = [
+        {
+            "from": change.position - 0.5 if change.kind == "step" else change.position,
+            "to": change.last + (0.5 if change.kind == "drift" else -0.5),
+            "kind": change.kind,
+            "towards": change.towards(metric),
+            "size": change_size(change),
+            "text": change_sentence(change, metric),
+        }
+        for change in history.changes
+    ]
+    colour = {
+        "field": "towards",
+        "type": "nominal",
+        "scale": {"domain": ["better", "worse"], "range": ["var(--faster)", "var(--slower)"]},
+        "legend": None,
+    }
+    told = [{"field": "text", "type": "nominal", "title": "change"}]
+    start = {**x, "field": "from"}
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "data": {"values": _rows(history, scale)},
+        "layer": [
+            {
+                "data": {"values": [one for one in changes if one["kind"] == "drift"]},
+                "mark": {"type": "rect", "opacity": 0.16},
+                "encoding": {"x": start, "x2": {"field": "to"}, "color": colour, "tooltip": told},
+            },
+            {
+                "data": {"values": [one for one in changes if one["kind"] == "step"]},
+                "mark": {"type": "rule", "strokeWidth": 2, "strokeDash": [5, 3]},
+                "encoding": {"x": start, "color": colour, "tooltip": told},
+            },
+            {
+                "transform": [{"filter": "datum.low != null"}],
+                "mark": {"type": "rule", "color": "var(--muted)", "opacity": 0.55},
+                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "data": {"values": _levels(history, scale)},
+                "mark": {"type": "rule", "color": "var(--text)", "strokeWidth": 2, "opacity": 0.8},
+                "encoding": {"x": start, "x2": {"field": "to"}, "y": {**y, "field": "level"}},
+            },
+            {
+                "mark": {"type": "point", "size": 34, "strokeWidth": 1.4, "opacity": 1},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "number"},
+                    "stroke": {"value": "var(--accent)"},
+                    "fill": {
+                        "condition": {"test": "datum.busy", "value": "var(--page)"},
+                        "value": "var(--accent)",
+                    },
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "data": {"values": changes},
+                "mark": {
+                    "type": "text",
+                    "align": "left",
+                    "dx": 5,
+                    "dy": 8,
+                    "baseline": "top",
+                    "fontWeight": "bold",
+                },
+                "encoding": {"x": start, "y": {"value": 0}, "text": {"field": "size"}},
+            },
+        ],
+    }
+
+
+def history_description(history: SeriesHistory) -> str:
+    """What the chart shows, in words."""
+    metric = history.series.metric
+    count = len(history.points)
+    parts = [f"{METRIC_NAMES[metric]} of {count} runs, oldest first"]
+    every = _every(count)
+    if every > 1:
+        parts.append(f"every {every}th is drawn, changes rest on all")
+    if history.left_out:
+        parts.append("hollow points are of a busy machine and not judged")
+    parts += [change_sentence(change, metric) for change in history.changes]
+    return "; ".join(parts if history.changes else [*parts, "no change found"])
+
+
+def _every(count: int) -> int:
+    return -(-count // MOST_POINTS) or 1
+
+
+def _rows(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
+    every = _every(len(history.points))
+    return [
+        _row(place, point, history.series.metric, scale)
+        for place, point in enumerate(history.points)
+        if place % every == 0
+    ]
+
+
+def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[str, Any]:
+    known = point.low is not None and point.high is not None
+    return {
+        "place": place,
+        "number": point.value * scale,
+        "low": point.low * scale if known and point.low is not None else None,
+        "high": point.high * scale if known and point.high is not None else None,
+        "busy": point.busy,
+        "started": when_text(point),
+        "revision": revision_text(point),
+        "run": point.run,
+        "value": value_text(metric, point.value),
+        "state": "busy machine, not judged" if point.busy else "judged",
+    }
+
+
+def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
+    """The median between changes; a drift has none."""
+    ends = [0]
+    for change in history.changes:
+        ends += [change.position, change.last] if change.kind == "drift" else [change.position] * 2
+    ends.append(len(history.points))
+    levels = []
+    for number, (start, end) in enumerate(pairwise(ends)):
+        values = [point.value for point in history.points[start:end] if not point.busy]
+        # Every second stretch is what a change took: nothing for a step, the slope of a drift.
+        if number % 2 == 0 and values:
+            levels.append({"from": start - 0.5, "to": end - 0.5, "level": median(values) * scale})
+    return levels
