@@ -172,7 +172,7 @@ def test_a_damaged_run_ends_with_8_and_the_rest_is_usable(capsys: Capture, home:
     assert ended.code == 8
     assert "newer Torchyard (9.9)" in ended.out
     assert listed(capsys) == [day(3), day(2), day(1)]
-    assert "damaged: run.json was written by a newer" in call(capsys, "results", "list").out
+    assert "unreadable: run.json was written by a newer" in call(capsys, "results", "list").out
 
 
 def test_note(capsys: Capture, home: Path) -> None:

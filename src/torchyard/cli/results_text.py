@@ -77,7 +77,7 @@ def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
         "machine": f"{run.machine} ({run.machine_text})" if run.machine_text else run.machine,
         "torchyard": run.torchyard,
         "folder": run.folder,
-        "damaged": run.damage,
+        "unreadable": run.damage,
     }
     lines = [run.id, *(f"  {name:<10} {_one_line(text)}" for name, text in facts.items() if text)]
     lines += [f"  {'note':<10} {_one_line(note)}" for note in run.notes]
@@ -93,7 +93,7 @@ def when(moment: str) -> str:
 
 def _results(run: RunEntry) -> str:
     if run.damage:
-        return f"damaged: {run.damage}"
+        return f"unreadable: {run.damage}"
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in run.verdicts)
     state = "" if run.state == "finished" else run.state
     marks = f"{len(run.notes)} note{'s' if len(run.notes) > 1 else ''}" if run.notes else ""
