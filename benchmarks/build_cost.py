@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from process_cost import Cost, percent_more, run
+from process_cost import Cost, percent_more, run, seconds_more
 from torchyard.build.meter import read_meter_log
 
 FILE = (
@@ -105,7 +105,7 @@ def clean(build: Path) -> None:
 def report(files: int, costs: Mapping[str, Sequence[Cost]], own: Sequence[float]) -> None:
     plain, ours = ([cost.cpu_s for cost in costs[word]] for word in ("plain", "torchyard"))
     print(f"{files} files, {len(plain)} rounds; CPU time of torchyard against cmake --build:")
-    print(f"  pairs      {percent_more(plain, ours)}")
+    print(f"  pairs      {percent_more(plain, ours)}, {seconds_more(plain, ours)}")
     shares = [100 * part / whole for part, whole in zip(own, plain, strict=True)]
     print(
         f"  account    {statistics.median(own):.2f} s beside the compilers (cmake and ninja among it):"

@@ -44,3 +44,14 @@ def percent_more(plain: Sequence[float], ours: Sequence[float]) -> str:
         low, high = (100 * math.expm1(middle + sign * half) for sign in (-1, 1))
         text += f" (95 % interval of {len(logs)} pairs {low:+.2f} to {high:+.2f} %)"
     return text
+
+
+def seconds_more(plain: Sequence[float], ours: Sequence[float]) -> str:
+    """The same as a difference: mean with its 95 % interval."""
+    extra = [more - less for less, more in zip(plain, ours, strict=True)]
+    text = f"{statistics.mean(extra):+.2f} s"
+    if len(extra) > 1:
+        half = student_quantile(0.975, len(extra) - 1) * statistics.stdev(extra)
+        half /= math.sqrt(len(extra))
+        text += f" ({statistics.mean(extra) - half:+.2f} to {statistics.mean(extra) + half:+.2f} s)"
+    return text
