@@ -102,7 +102,7 @@ def change_rows(history: History) -> list[dict[str, Any]]:
                 f"{format_percent(interval.high - 1.0, signed=True)}]"
                 if interval
                 else "",
-                "values": [
+                "levels": [
                     _value_text(metric, point.value) for point in (change.before, change.after)
                 ],
                 "p": f"{change.p_value:.2g}",

@@ -95,6 +95,7 @@
   };
   const live = document.getElementById("live");
   if (live) {
+    document.getElementById("no-scripts").remove();
     for (const card of live.querySelectorAll("[data-events]")) watch(card);
     const known = new Set([...live.querySelectorAll("[data-run]")].map((card) => card.dataset.run));
     const look = async () => {
