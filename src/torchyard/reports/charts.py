@@ -19,7 +19,11 @@ _NARROWEST: Final = math.log(1.01)
 _WIDEST: Final = math.log(1e4)
 _TICKS_WANTED: Final = 5
 _ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
-_WIDE_TICKS: Final = (1.0, 2.0, 0.5, 4.0, 0.25, 10.0, 0.1, 100.0, 0.01, 1000.0, 0.001)
+_WIDE_TICKS: Final = (
+    *(1.0, 2.0, 0.5, 4.0, 0.25, 10.0, 0.1, 100.0, 0.01, 1000.0, 0.001),
+    *(1.5, 0.7, 3.0, 0.35),
+)
+"""In the order of preference."""
 _TICK_GAP: Final = 0.15
 
 

@@ -118,7 +118,11 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
     if accuracy.status is AccuracyStatus.RANDOM:
         return "not comparable: the workload draws random numbers that backends draw differently"
     said = "pass" if accuracy.status is AccuracyStatus.PASS else "wrong"
-    parts = [f"{accuracy.compared} tensors"] if accuracy.compared else []
+    parts = (
+        [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
+        if accuracy.compared
+        else []
+    )
     if accuracy.method:
         parts.append(f"by {one_line(accuracy.method)}")
     if accuracy.max_error is not None:
