@@ -122,9 +122,10 @@ def _is(found: ValueFinding, waste: Waste, program: Program) -> bool:
 
 def _count_clean(result: CorpusResult, program: Program, profile: ValueProfile) -> None:
     for one in profile.findings:
-        said = f"{program.name}: {one.pattern}, {one.operator} in line {one.place.line}"
+        operators = " > ".join((*one.path, one.operator))
+        said = f"{program.name}: {one.pattern}, {operators} in line {one.place.line}"
         if one.path and (one.pattern, one.path[0]) in TRUE_INSIDE:
-            result.inside.append(f"{said}, inside {one.path[0]}")
+            result.inside.append(said)
             continue
         result.false[one.pattern] += 1
         result.wrong.append(said)

@@ -353,9 +353,6 @@ def test_what_ran_elsewhere_and_what_was_too_much_is_said() -> None:
     said = [text for name, text in rows if name == "left out"]
     assert said == [
         "2 operators with findings that were not tried again; the notes say why",
-        "4 worker processes of data loaders: their operators were not looked at",
-        "1 other process of the program: their operators were not looked at",
-        "1,234 operators in 2 other threads: counted, not looked at",
         "1,500 sightings of more causes than are kept: the findings are not all",
     ]
     assert dict(rows)["steps"].startswith("5 looked at: 2 closely, 3 surveyed for what changed")

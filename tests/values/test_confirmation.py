@@ -168,3 +168,15 @@ def test_recipes_survive_the_profile_file() -> None:
     one = replace(finding(proof_of()), recipe={"wasted": [{"operator": "aten::zero_"}]})
     back = decode(ValueProfile, encode(profile(one)), where="profile")
     assert back.findings[0].recipe == one.recipe
+
+
+def test_on_a_busy_machine_a_step_is_its_cpu_time() -> None:
+    busy = replace(native(), steps=4, step_ns=500e6, step_cpu_ns=30e6)
+    assert step_ns(busy) == 30e6
+    many_threads = replace(busy, step_cpu_ns=900e6)
+    assert step_ns(many_threads) == 500e6
+    on_a_gpu = replace(busy, accelerated=True)
+    assert step_ns(on_a_gpu) == 500e6
+    whole = replace(native(), steps=0, step_ns=None, program_ns=9e9, program_cpu_ns=2e9)
+    assert step_ns(whole) == 2e9
+    assert step_ns(replace(whole, recorded_whole=True)) is None

@@ -22,8 +22,6 @@ _LEFT_OUT_COUNTS: Final = {
     "not_strided": "sparse, nested and other tensors without plain memory",
     "not_deep": "operators that could not be followed inside",
     "not_tried": "operators with findings that were not tried again; the notes say why",
-    "loader_processes": "worker processes of data loaders: their operators were not looked at",
-    "child_processes": "other processes of the program: their operators were not looked at",
 }
 _SAID: Final = frozenset({*_LEFT_OUT_BYTES, *_LEFT_OUT_COUNTS})
 _SAID_TOTALS: Final = frozenset(
@@ -34,8 +32,11 @@ _SAID_TOTALS: Final = frozenset(
         "steps_surveyed",
         "trials",
         "trials_ms",
+        # What ran elsewhere is told by notes, with names.
         "other_threads",
         "other_thread_operators",
+        "loader_processes",
+        "child_processes",
     }
 )
 _MOST_NOTES: Final = 50
@@ -119,12 +120,7 @@ def _left_out(counts: Mapping[str, int], options: Mapping[str, Any], written: in
             yield f"{format_bytes(size)}{share} {text.format(least=least, memory=memory)}"
     for name, text in _LEFT_OUT_COUNTS.items():
         if counts.get(name, 0):
-            said = text if counts[name] != 1 else text.replace("processes", "process", 1)
-            yield f"{counts[name]:,} {said}"
-    threads, operators = counts.get("other_threads", 0), counts.get("other_thread_operators", 0)
-    if threads:
-        where = f"in {threads:,} other thread{_s(threads)}"
-        yield f"{operators:,} operator{_s(operators)} {where}: counted, not looked at"
+            yield f"{counts[name]:,} {text}"
     # A newer worker may count more than we know.
     for name, count in sorted(counts.items()):
         if count and name not in _SAID and name not in _SAID_TOTALS:

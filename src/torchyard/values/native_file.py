@@ -44,6 +44,8 @@ class NativeRun:
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
     threads: int = 0
+    accelerated: bool = False
+    """Whether a GPU was used, so that CPU time says nothing of a step."""
     chains: tuple[CountedChain, ...] = ()
     notes: tuple[str, ...] = ()
 

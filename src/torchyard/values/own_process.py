@@ -7,6 +7,7 @@ again; here it is what the caller hands over.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +33,10 @@ def confirm_here(
     """Call the function without the watch: once for the operators that run, then for the time."""
     native = _recorded(profile, function, scratch / "native.json")
     steps = native.steps or 1
-    took_ns = [_timed_ns(function) / steps for _ in range(timed_runs)]
-    if took_ns:
-        native = replace(native, step_ns=min(took_ns), recorded_whole=False)
+    took = [_timed_ns(function) for _ in range(timed_runs)]
+    if took:
+        wall_ns, cpu_ns = (min(one) / steps for one in zip(*took, strict=True))
+        native = replace(native, step_ns=wall_ns, step_cpu_ns=cpu_ns, recorded_whole=False)
     watched, missing = _missing(profile, native)
     if len(missing) > _MOST_MISSING * len(watched):
         return unconfirmed(profile, _said(watched, missing))
@@ -66,12 +68,13 @@ def _recorded(profile: ValueProfile, function: Callable[[], Any], output: Path) 
     return read_native_run(output)
 
 
-def _timed_ns(function: Callable[[], Any]) -> int:
+def _timed_ns(function: Callable[[], Any]) -> tuple[int, int]:
+    """Wall time and CPU time of one call."""
     from torchyard.worker.values.native_run import finished_ns
 
-    began_ns = finished_ns()
+    began_ns, began_cpu_ns = finished_ns(), time.process_time_ns()
     function()
-    return finished_ns() - began_ns
+    return finished_ns() - began_ns, time.process_time_ns() - began_cpu_ns
 
 
 def _missing(profile: ValueProfile, native: NativeRun) -> tuple[set[str], list[str]]:

@@ -20,7 +20,8 @@ from torchyard.values.request import ProfileRequest
 __all__ = ["price_in_target", "steps_looked_at", "upper_bound", "with_prices"]
 
 _SECONDS_EACH: Final = 0.6
-_START_S: Final = 120.0
+_START_S: Final = 600.0
+"""For a process that hangs; on a busy machine torch alone may take minutes to start."""
 NO_STEP_TIME: Final = "a step without the profiler was not timed"
 
 

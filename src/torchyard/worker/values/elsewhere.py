@@ -103,8 +103,9 @@ class Elsewhere:
         """What the user should know of it."""
         said: List[str] = []
         if self.busy:
-            names = ", ".join(thread.name for thread in self.busy[:_MOST_NAMES])
-            more = " and others" if len(self.busy) > _MOST_NAMES else ""
+            different = list(dict.fromkeys(thread.name for thread in self.busy))
+            names = ", ".join(different[:_MOST_NAMES])
+            more = " and others" if len(different) > _MOST_NAMES else ""
             said.append(
                 "operators of other threads were not looked at: %s (%s%s) ran %s"
                 % (

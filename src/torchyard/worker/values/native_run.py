@@ -113,6 +113,7 @@ class Native(Surrounding):
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
                 "threads": torch.get_num_threads(),
+                "accelerated": torch.cuda.is_initialized(),
                 "chains": [
                     {"chain": list(names), "count": n} for names, n in chains[:_MOST_CHAINS]
                 ],
