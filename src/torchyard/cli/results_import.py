@@ -15,7 +15,7 @@ _HELP = """
 Examples:
   torchyard results import runs.tar.gz
   torchyard results import ./first-run
-  torchyard results import /mnt/old/torchyard/runs
+  torchyard results import old-disk/torchyard/runs
 
 Bring runs into the runs' home: from an archive of `torchyard results export --archive`, a run
 folder, or a folder that holds run folders. A run that is here already is passed over, and nothing
