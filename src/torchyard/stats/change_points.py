@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from torchyard.stats.change_points_drift import one_drift
-from torchyard.stats.change_points_noise import independent_share, noise_sd, weights_of
+from torchyard.stats.change_points_noise import calmed, independent_share, noise_sd, weights_of
 from torchyard.stats.change_points_ranks import Values
 from torchyard.stats.change_points_search import Stretch, find_cuts, standing
 from torchyard.stats.change_points_shape import Move, shaped
@@ -116,6 +116,7 @@ def _look(
     logs = np.log(np.asarray(values[start:end], dtype=np.float64))
     stretch = Stretch(
         values=logs,
+        calm=calmed(logs),
         weights=weights_of(logs, _array(errors[start:end], logs.size)),
         independent_share=1.0,
         alpha=rules.alpha,

@@ -19,7 +19,7 @@ __all__ = ["one_drift"]
 
 _FEWEST_IN_A_ROW: Final = 4
 """Steps in one direction, none larger than all others together, that are called a drift."""
-_GAP: Final = 15
+_GAP: Final = 30
 """Points between two drifts that are still one: a ramp's ends are not sharp."""
 _ON_THE_SLOPE: Final = 2.0
 """A step beside a drift belongs to it if it is not larger than so many times what the drift would

@@ -95,16 +95,12 @@ class PieceSums:
             self._share * outside**2 / (self._square[-1] - square),
         )
 
-    def scores(self, pieces: Pieces) -> Values:
-        """How far the share is from even, in its standard deviations but for a constant."""
-        inside, outside = self.worths(pieces)
-        return _score(self.larger(pieces), inside, outside)
-
     def best(self, pieces: Pieces, *, tests: float) -> tuple[float, tuple[int, int]]:
         """The least probable piece and its chance, made larger by the number of tests."""
         larger = self.larger(pieces)
         inside, outside = self.worths(pieces)
-        scores = _score(larger, inside, outside)
+        # How far the share is from even, in its standard deviations but for a constant.
+        scores = np.abs(larger - 0.5) * np.sqrt(inside * outside / (inside + outside + 1.0))
         best_p, best = math.inf, (0, 0)
         # For one size the score orders by chance; between sizes it does not, so each has a turn.
         for begin, end in pairwise(pieces.groups):
@@ -117,8 +113,3 @@ class PieceSums:
             if chance < best_p:
                 best_p, best = chance, (int(pieces.first[place]), int(pieces.last[place]))
         return best_p, best
-
-
-def _score(larger: Values, inside: Values, outside: Values) -> Values:
-    scores: Values = np.abs(larger - 0.5) * np.sqrt(inside * outside / (inside + outside + 1.0))
-    return scores

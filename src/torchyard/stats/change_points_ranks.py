@@ -25,7 +25,9 @@ _COUNTED_UP_TO: Final = 20
 """Size of the smaller side up to which the orders are counted; above, Student's t on ranks is near
 (Conover & Iman 1981)."""
 _COUNTED_FROM: Final = 1.5
-"""Standard deviations below which nothing depends on the chance being exact."""
+"""Standard deviations below which nothing depends on the chance being exact ..."""
+_COUNTED_ALWAYS: Final = 30
+"""... unless there are so few values that the approximation is no longer one."""
 
 
 def weighted_ranks(values: Values, weights: Values) -> Values:
@@ -50,7 +52,7 @@ def mann_whitney_p(one: int, other: int, larger_share: float) -> float:
     uneven = min(larger_share, 1.0 - larger_share)
     total = small + large
     score = (0.5 - uneven) * math.sqrt(12.0 * small * large / (total + 1))
-    if small <= _COUNTED_UP_TO and score > _COUNTED_FROM:
+    if small <= _COUNTED_UP_TO and (score > _COUNTED_FROM or total <= _COUNTED_ALWAYS):
         # A share between two countable ones counts as the one that proves less.
         fewest = math.ceil(uneven * small * large - 1e-9)
         table = _orders(small, large)

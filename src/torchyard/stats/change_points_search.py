@@ -33,6 +33,8 @@ class Stretch:
     """Values in order of time, with what is needed to judge them."""
 
     values: Values
+    calm: Values
+    """The values with outliers drawn in: ranks say whether there is a change, these say where."""
     weights: Values
     independent_share: float
     """How many of the values are worth an independent one: below 1 when neighbours are alike."""
@@ -122,16 +124,25 @@ def standing(stretch: Stretch, places: list[int]) -> list[Cut]:
 
 
 def _moved(stretch: Stretch, places: list[int]) -> list[int]:
-    """Each change where the sides differ most between its neighbours, from left to right."""
+    """Each change where two levels fit best between its neighbours, from left to right.
+
+    By least squares: ranks do not see that one of two rises is larger.
+    """
     moved = list(places)
     ends = [*places[1:], stretch.values.size]
     for number, after in zip(range(len(places)), ends, strict=False):
         before = moved[number - 1] if number else 0
-        if after - before >= 2 * stretch.fewest:
-            splits = all_splits(after - before, stretch.fewest)
-            scores = _sums(stretch, before, after).scores(splits)
-            scores[before + splits.last < stretch.open_from] = -1.0
-            moved[number] = before + int(splits.last[np.argmax(scores)])
+        choices = np.arange(
+            max(before + stretch.fewest, stretch.open_from), after - stretch.fewest + 1
+        )
+        if choices.size:
+            weights = stretch.weights[before:after]
+            part = stretch.calm[before:after]
+            part = part - float(weights @ part) / float(weights.sum())
+            inside = np.cumsum(weights)[choices - before - 1]
+            drop = np.cumsum(weights * part)[choices - before - 1] ** 2
+            gain = drop / (inside * (float(weights.sum()) - inside))
+            moved[number] = int(choices[np.argmax(gain)])
     return moved
 
 

@@ -1,7 +1,7 @@
 """Whether levels changed at once or over many values: steps and drifts.
 
-A slow drift looks to any search for steps like a staircase. For neighbouring changes in one
-direction two models are fitted to the same values: the steps, and one ramp from a level to another
+A slow drift looks to any search for steps like a staircase. For neighbouring changes that lead in
+one direction two models are fitted to the same values: the steps, and one ramp from a level to another
 with a beginning and an end. The Bayesian information criterion decides, with a handicap for the
 ramp. Works on logarithms; knows nothing of runs.
 """
@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
 
-from torchyard.stats.change_points_noise import calmed
-from torchyard.stats.change_points_ranks import Values
 from torchyard.stats.change_points_search import Cut, Stretch
 
 __all__ = ["Move", "shaped"]
 
 _KNOTS: Final = 16
 """Places at which a ramp may begin or end."""
+_LONGEST_ROW: Final = 8
+"""Changes that are tried as one ramp at most; longer rows are joined from drifts."""
 _SHORTEST_RAMP: Final = 8
 """Values; a shorter one is a step whose moment is not sharp."""
 _HANDICAP: Final = 6.0
@@ -55,33 +55,22 @@ class _Ramp:
 
 def shaped(stretch: Stretch, cuts: list[Cut]) -> list[Move]:
     """The changes as steps and drifts, in order."""
-    values = calmed(stretch.values)
-    ends = [0, *(cut.place for cut in cuts), values.size]
-    moves: list[Move] = []
-    numbered = list(enumerate(cuts))
-    for _, run in groupby(numbered, key=lambda one: one[1].shift > 0.0):
-        places = [number for number, _ in run]
-        moves += _of_one_direction(
-            stretch, values, cuts[places[0] : places[-1] + 1], ends[places[0] : places[-1] + 3]
-        )
-    return moves
+    return _shaped(stretch, cuts, [0, *(cut.place for cut in cuts), stretch.values.size])
 
 
-def _of_one_direction(
-    stretch: Stretch, values: Values, cuts: list[Cut], ends: list[int]
-) -> list[Move]:
+def _shaped(stretch: Stretch, cuts: list[Cut], ends: list[int]) -> list[Move]:
     """The longest row of changes that is one ramp, and the same for those before and after it."""
-    for length in range(len(cuts), 0, -1):
+    for length in range(min(len(cuts), _LONGEST_ROW), 0, -1):
         for start in range(len(cuts) - length + 1):
             row = cuts[start : start + length]
-            ramp = _better_ramp(stretch, values, row, ends[start], ends[start + length + 1])
+            if not _one_direction(row):
+                continue
+            ramp = _better_ramp(stretch, row, ends[start], ends[start + length + 1])
             if ramp is not None:
                 return [
-                    *_of_one_direction(stretch, values, cuts[:start], ends[: start + 2]),
+                    *_shaped(stretch, cuts[:start], ends[: start + 2]),
                     _drift(row, ramp),
-                    *_of_one_direction(
-                        stretch, values, cuts[start + length :], ends[start + length :]
-                    ),
+                    *_shaped(stretch, cuts[start + length :], ends[start + length :]),
                 ]
     return [
         Move(
@@ -97,6 +86,13 @@ def _of_one_direction(
     ]
 
 
+def _one_direction(row: list[Cut]) -> bool:
+    """Whether a ramp is worth trying: what goes the other way is small against the whole."""
+    whole = sum(cut.shift for cut in row)
+    back = sum(cut.shift for cut in row if (cut.shift > 0.0) != (whole > 0.0))
+    return abs(whole) >= 2.0 * abs(back)
+
+
 def _drift(row: list[Cut], ramp: _Ramp) -> Move:
     return Move(
         kind="drift",
@@ -109,18 +105,17 @@ def _drift(row: list[Cut], ramp: _Ramp) -> Move:
     )
 
 
-def _better_ramp(
-    stretch: Stretch, values: Values, row: list[Cut], start: int, end: int
-) -> _Ramp | None:
+def _better_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp | None:
     """The ramp between the neighbours of these changes, if it explains the values better."""
-    ramp = _best_ramp(stretch, values, row, start, end)
+    ramp = _best_ramp(stretch, row, start, end)
     if ramp is None or ramp.last - ramp.first < _SHORTEST_RAMP:
         return None
     steps = 0.0
     places = [start, *(cut.place for cut in row), end]
     for one, other in pairwise(places):
         weights = stretch.weights[one:other]
-        apart = values[one:other] - np.average(values[one:other], weights=weights)
+        part = stretch.calm[one:other]
+        apart = part - np.average(part, weights=weights)
         steps += float(weights @ apart**2)
     worth = stretch.independent_share * (end - start)
     if steps <= 0.0:
@@ -131,10 +126,8 @@ def _better_ramp(
     return ramp if gain - more_parameters * math.log(worth) > _HANDICAP else None
 
 
-def _best_ramp(
-    stretch: Stretch, values: Values, row: list[Cut], start: int, end: int
-) -> _Ramp | None:
-    part, weights = values[start:end], stretch.weights[start:end]
+def _best_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp | None:
+    part, weights = stretch.calm[start:end], stretch.weights[start:end]
     lowest = max(start, stretch.open_from) - start
     grid = np.linspace(lowest, end - start - 1, _KNOTS).round().astype(int)
     knots = np.unique(np.concatenate((grid, [cut.place - start for cut in row])))
