@@ -352,7 +352,20 @@ def test_bench_keeps_revision_and_notes(
     monkeypatch.setenv("GITHUB_SHA", "c" * 40)
     monkeypatch.chdir(tmp_path)
     base = ["bench", "--only", "kernels/matmul", "--target", f"no={python}", "--quiet"]
-    call(capsys, *base, "--run-dir", "a", "--revision", "v1", "--note", "one", "--note", "two")
+    call(
+        capsys,
+        *base,
+        "--run-dir",
+        "a",
+        "--revision",
+        "v1",
+        "--note",
+        "one ",
+        "--note",
+        " ",
+        "--note",
+        "two",
+    )
     call(capsys, *base, "--run-dir", "b")
     call(capsys, *base, "--run-dir", "c", "--revision", "")
     kept = [json.loads(Path(name, "run.json").read_bytes()) for name in "abc"]

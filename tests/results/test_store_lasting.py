@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -112,6 +113,25 @@ def test_several_processes_at_once(home: Path) -> None:
     check_answers(home, runs=RUNS + 1)
     with Store.open(home) as store:
         assert store.run(day(1)).notes == ("while others read",)
+
+
+def test_several_threads_of_one_store(home: Path) -> None:
+    """As a dashboard asks: each question waits for the one before it."""
+    with Store.open(home) as store, ThreadPoolExecutor(4) as threads:
+        store.refresh()
+        series = store.series(Wanted())[0]
+        waiting = [
+            threads.submit(question)
+            for _ in range(10)
+            for question in (
+                lambda: len(store.runs(Wanted())),
+                lambda: len(store.points(series)),
+                lambda: len(store.comparisons(Wanted())) // 2,
+                lambda: store.refresh().runs,
+            )
+        ]
+        assert {done.result(timeout=60) for done in waiting} == {RUNS}
+    check_answers(home)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 500, b"SQLite format 3\x00"])

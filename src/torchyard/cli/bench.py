@@ -87,7 +87,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         quiet=options["quiet"],
         wish=wish,
         revision=_revision(options["revision"]),
-        notes=options["notes"],
+        notes=[note.strip() for note in options["notes"] if note.strip()],
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])
@@ -110,7 +110,7 @@ def _revision(said: str | None) -> str:
     """What is measured, as the user or the CI job names it; torch's own commit is known later."""
     from torchyard.results.revision import revision_from_ci
 
-    return revision_from_ci(os.environ) if said is None else said
+    return (revision_from_ci(os.environ) if said is None else said).strip()
 
 
 def _wish(options: dict[str, Any], study: Study) -> Wish | None:
