@@ -3,8 +3,8 @@
     torchyard values --target build:deepwave examples/values/wave_propagation.py
     torchyard values --target build:deepwave examples/values/wave_propagation.py --python
 
-Needs torch and deepwave (`torchyard build deepwave`). deepwave propagates in C, which reads and writes
-tensors by their address and is not seen; `--python` has it propagate with operators of torch.
+Needs torch and deepwave (docs/howto/build-companions.md builds it). deepwave propagates in C, which reads
+and writes tensors by their address and is not seen; `--python` has it propagate with operators of torch.
 """
 
 import argparse
