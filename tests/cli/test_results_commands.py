@@ -99,6 +99,8 @@ def test_every_field_can_be_filtered() -> None:
         (["--limit", "0"], [3, 2, 1]),
         (["--run", "20250102"], [2]),
         (["--study", "eager*"], [3, 2, 1]),
+        (["--state", "finished"], [3, 2, 1]),
+        (["--state", "running"], []),
         (["--workload", "models/gpt"], [2, 1]),
         (["--suite", "models", "--mode", "training", "--device", "cpu"], [2, 1]),
         (["--baseline", "eager", "--candidate", "inductor"], [2, 1]),

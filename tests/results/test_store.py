@@ -260,6 +260,8 @@ def test_a_run_that_grows(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path / day(1), study=STUDY, command=[], machine={})
     with opened(tmp_path) as store:
         assert store.run("latest").state == "running"
+        assert ids(store, state="running") == [day(1)]
+        assert ids(store, state="finished") == []
         assert store.run("latest").comparisons == 0
         writer.add_comparison(compared())
         store.refresh()

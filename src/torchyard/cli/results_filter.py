@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Written out because `core` must not be loaded for `--help`; a test holds them to the type there.
 VERDICTS: Final = ("faster", "slower", "same", "undecided", "wrong", "failed")
 FILTER_NAMES: Final = (
-    *("run", "study", "workload", "suite", "mode", "device", "baseline", "candidate"),
+    *("run", "study", "state", "workload", "suite", "mode", "device", "baseline", "candidate"),
     *("verdicts", "machine", "revision", "since", "until", "limit"),
 )
 """Like the fields of `Wanted`."""
@@ -34,6 +34,7 @@ _which = section("Which ones (texts may hold * and ?)")
 _OPTIONS: Final = (
     _which("--run", metavar="ID", help="Id of a run, or its beginning, such as 20250131."),
     _which("--study", metavar="TEXT", help="Name of the study."),
+    _which("--state", metavar="TEXT", help="running, finished, interrupted or failed."),
     _which(
         "--workload",
         metavar="TEXT",

@@ -101,6 +101,7 @@ class Wanted:
 
     run: str = ""
     study: str = ""
+    state: str = ""
     workload: str = ""
     suite: str = ""
     mode: str = ""

@@ -74,6 +74,7 @@ def run_conditions(wanted: Wanted) -> Conditions:
         whole = wanted.run if _is_pattern(wanted.run) else wanted.run + "*"
         found.add("r.id GLOB ?", _glob(whole))
     found.add_pattern("r.study", wanted.study)
+    found.add_pattern("r.state", wanted.state)
     found.add_pattern("r.machine", wanted.machine)
     if wanted.since:
         found.add("r.moment >= ?", _moment(wanted.since, "since"))
