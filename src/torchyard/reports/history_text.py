@@ -61,7 +61,7 @@ def series_text(
     """Each series with its picture and what changed in it."""
     lines: list[str] = []
     for one in found:
-        lines += [series_title(one), *wrap(counts_text(one), width), ""]
+        lines += [series_title(one), *wrap(counts_text(one), width, break_on_hyphens=False), ""]
         if plots:
             lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
         for change in one.changes:
