@@ -16,7 +16,7 @@ class CopySpace:
     """Copies that live until the operator that needs them is done."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._block = torch.empty(max(0, size_bytes), dtype=torch.uint8)
+        self._block = torch.empty(max(0, size_bytes), dtype=torch.uint8, device="cpu")
         self._base = self._block.data_ptr()
         self._size = size_bytes
         self._top = 0

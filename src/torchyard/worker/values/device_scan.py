@@ -1,42 +1,46 @@
 """The scan of tensors on a GPU: many at once, and no waiting until somebody asks for the rows.
 
-With Triton one launch looks at all of them; without it, operators of torch do the same in several
-passes. Rows say the same as a `Scan`, but for the hash: hashes are compared only among tensors of
-one device.
+With Triton one launch looks at all of them (`device_launch`); without it, operators of torch do the
+same in several passes. Rows say the same as a `Scan`, but for the hash: hashes are compared only
+among tensors of one device.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import torch
 
 from torchyard.worker.values.layouts import LAYOUTS
 from torchyard.worker.values.scan import Scan
 
-FIELDS = 7
+FIELDS = 8
+"""Of a row: two halves of the hash, zeros, elements like the first, unchanged ones, bits in use, the
+first element, and one that is not used, so that rows begin at multiples of 16 bytes."""
 _MASK = (1 << 64) - 1
 _SPREAD = 0x9E3779B97F4A7C15
-_PROGRAMS_PER_PROCESSOR = 8
-_address = torch._C.TensorBase.data_ptr
-"""Not `Tensor.data_ptr`, which is watched for programs that use addresses."""
+_SPREAD_UPPER = 0x2545F4914F6CDD1D
 
 
 def scan_of_row(row: Sequence[int], count: int, bits: int) -> Scan:
     """A row that was copied to the CPU as a scan."""
     found = Scan()
     mask = (1 << bits) - 1
-    found.hash = hash_of_row(row[0], row[1], count)
+    found.hash = (row[0] * _SPREAD + row[1] * _SPREAD_UPPER + count) & _MASK
     found.count, found.zeros, found.like_first, found.unchanged = count, row[2], row[3], row[4]
     found.any_bits, found.first_bits = row[5] & mask, row[6] & mask
     return found
 
 
-def hash_of_row(lower: int, upper: int, count: int) -> int:
-    """One number of the two halves."""
-    return (lower * _SPREAD + upper * 0x2545F4914F6CDD1D + count) & _MASK
+def hashes_of_rows(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The same hashes for many rows, as signed numbers."""
+    return rows[:, 0] * (_SPREAD - (1 << 64)) + rows[:, 1] * _SPREAD_UPPER + counts
+
+
+class Batch:
+    """Tensors that are scanned together in every step; without their addresses."""
 
 
 class DeviceScanner:
-    """Looks at tensors of one device."""
+    """Looks at tensors of one device, with operators of torch."""
 
     name = "torch"
 
@@ -49,10 +53,22 @@ class DeviceScanner:
         """One row for each tensor, on the device; `earlier` has copies of the bits before."""
         found = []
         for place, tensor in enumerate(tensors):
-            words = words_of(tensor)
             before = None if earlier is None else words_of(earlier[place])
-            found.append(_row(words, before))
+            found.append(_row(words_of(tensor), before))
         return torch.stack(found)
+
+    def batch(self, tensors: List[torch.Tensor]) -> Batch:  # noqa: ARG002
+        """What is the same whenever tensors like these are scanned together."""
+        return Batch()
+
+    def rows_of_batch(
+        self,
+        batch: Batch,  # noqa: ARG002
+        tensors: List[torch.Tensor],
+        addresses: List[int],  # noqa: ARG002
+    ) -> torch.Tensor:
+        """The rows of tensors that are like those of a batch."""
+        return self.rows(tensors)
 
     def scan(self, tensor: torch.Tensor, earlier: Optional[torch.Tensor] = None) -> Scan:
         """One tensor, now: waits for the device."""
@@ -61,73 +77,16 @@ class DeviceScanner:
         count = tensor.numel() * layout.per_number
         return scan_of_row(rows[0].tolist(), count, layout.bits)
 
-
-class TritonScanner(DeviceScanner):
-    """The same with one launch for each width of numbers."""
-
-    name = "triton"
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        from torchyard.worker.values import device_kernel
-
-        self._kernel: Any = device_kernel
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._programs = processors * _PROGRAMS_PER_PROCESSOR
-
-    def rows(
-        self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
-    ) -> torch.Tensor:
-        """One row for each tensor, on the device; `earlier` has copies of the bits before."""
-        rows = torch.zeros((len(tensors), FIELDS), dtype=torch.int64, device=self.device)
-        groups: Dict[int, List[int]] = {}
-        for place, tensor in enumerate(tensors):
-            groups.setdefault(LAYOUTS[tensor.dtype].bits, []).append(place)
-        for bits, places in groups.items():
-            self._launch(rows, bits, places, tensors, earlier)
-        return rows
-
-    def _launch(
-        self,
-        rows: torch.Tensor,
-        bits: int,
-        places: List[int],
-        tensors: List[torch.Tensor],
-        earlier: Optional[List[torch.Tensor]],
-    ) -> None:
-        kernel = self._kernel
-        chunk = kernel.CHUNK
-        addresses, counts, ends, befores = [], [], [], []
-        chunks = 0
-        for place in places:
-            tensor = tensors[place]
-            count = tensor.numel() * LAYOUTS[tensor.dtype].per_number
-            chunks += -(-count // chunk)
-            addresses.append(_address(tensor))
-            counts.append(count)
-            ends.append(chunks)
-            befores.append(0 if earlier is None else _address(earlier[place]))
-        table = torch.tensor(addresses + counts + ends + places + befores, dtype=torch.int64)
-        # A small copy from pageable memory is put into the queue at once; nothing is waited for.
-        table = table.to(self.device, non_blocking=True)
-        with torch.cuda.device(self.device):
-            kernel.scan_chunks[(min(chunks, self._programs),)](
-                table,
-                rows,
-                len(places),
-                chunks,
-                BITS=bits,
-                COMPARED=earlier is not None,
-                BLOCK=kernel.BLOCK,
-                CHUNK=chunk,
-                num_warps=8,
-            )
+    def end_step(self) -> None:
+        """What was asked for before the last call of this is done."""
 
 
 def open_device_scanner(device: torch.device) -> DeviceScanner:
     """The quickest that this machine has for a device."""
     if device.type == "cuda":
         try:
+            from torchyard.worker.values.device_launch import TritonScanner
+
             return TritonScanner(device)
         except Exception:  # Triton is missing, or does not know this GPU
             pass
@@ -145,7 +104,7 @@ def words_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _row(words: torch.Tensor, earlier: Optional[torch.Tensor]) -> torch.Tensor:
     places = torch.arange(words.numel(), device=words.device, dtype=torch.int64)
-    mixed = (words.to(torch.int64) + places * 0x9E3779B1) * 0x2545F4914F6CDD1D
+    mixed = (words.to(torch.int64) + places * 0x9E3779B1) * _SPREAD_UPPER
     mixed ^= mixed >> 29
     zero = torch.zeros((), dtype=torch.int64, device=words.device)
     return torch.stack(
@@ -157,6 +116,7 @@ def _row(words: torch.Tensor, earlier: Optional[torch.Tensor]) -> torch.Tensor:
             zero if earlier is None else (words == earlier).sum(),
             _any_bits(words),
             words[0].to(torch.int64),
+            zero,
         ]
     )
 

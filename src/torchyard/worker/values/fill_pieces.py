@@ -47,7 +47,7 @@ class FillPieces:
 
     def _cover(self) -> bool:
         # As many elements as there are: they are a cover exactly when none was written twice.
-        marks = torch.zeros(self._size_bytes // self._width, dtype=torch.bool)
+        marks = torch.zeros(self._size_bytes // self._width, dtype=torch.bool, device="cpu")
         for shape, stride, offset in self._pieces:
             marks.as_strided(shape, stride, offset).fill_(True)
         return bool(marks.all())

@@ -183,6 +183,10 @@ class Findings:
         """Take back a finding that turned out to be none."""
         self._found.pop(finding.cause, None)
 
+    def seen(self) -> List[Finding]:
+        """Whatever was seen, also what is no rule (yet)."""
+        return list(self._found.values())
+
     def all(self) -> List[Finding]:
         """In the order they were first seen."""
         return [found for found in self._found.values() if self.is_rule(found)]

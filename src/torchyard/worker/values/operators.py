@@ -99,6 +99,7 @@ class Operator:
         "fresh",
         "inert",
         "many",
+        "many_results",
         "name",
         "overwrites",
         "random",
@@ -120,6 +121,8 @@ class Operator:
             value.alias_info is None and "Tensor" in str(value.type) for value in schema.returns
         )
         """Whether it returns memory of its own. (`reshape`-like ones may return a view anyway.)"""
+        results = [str(value.type) for value in schema.returns]
+        self.many_results = results != ["Tensor"]
         resizes = self.name in ("aten::resize_as_", "aten::resize_")
         metadata = torch.Tag.inplace_view in getattr(func, "tags", ()) and not resizes
         self.inert = (not self.writes or metadata) and not self.fresh
@@ -135,15 +138,17 @@ class Operator:
         self.view_with_writing_backward = self.name in VIEWS_WITH_WRITING_BACKWARD
 
 
-_known: Dict[Any, Operator] = {}
+# By identity: to hash an overload takes a call of Python. It is kept beside the answer, so that its
+# identity is not used again.
+_known: Dict[int, Tuple[Operator, Any]] = {}
 
 
 def operator_of(func: Any) -> Operator:
     """What is known of an overload."""
-    found = _known.get(func)
+    found = _known.get(id(func))
     if found is None:
-        found = _known[func] = Operator(func)
-    return found
+        found = _known[id(func)] = (Operator(func), func)
+    return found[0]
 
 
 def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:

@@ -23,6 +23,8 @@ class Options(NamedTuple):
     """Larger tensors are sampled; 0 looks at all of each."""
     memory_bytes: int = 256 << 20
     """Extra memory for copies of what is about to be overwritten and for proofs."""
+    device_memory_bytes: int = 4 << 30
+    """Memory of a GPU that is kept a little longer, until it is scanned together with other."""
     prove: bool = True
     graph: bool = True
     approximate: bool = False

@@ -88,7 +88,8 @@ class Places:
             found = self._forward.get(node._sequence_nr())
             if found is not None:
                 return found._replace(backward=True)
-        frame: Optional[FrameType] = sys._getframe(2)
+        # A thread of the autograd engine has no frames but ours.
+        frame: Optional[FrameType] = sys._getframe(0).f_back
         while frame is not None:
             code = frame.f_code
             known = _foreign.get(id(code))

@@ -147,13 +147,14 @@ def _made_tensor(data: Dict[str, Any], source: torch.Generator) -> torch.Tensor:
     if stride is None:
         return torch.zeros(shape, dtype=dtype, device=data["device"])
     if "values" in data:
-        raw = torch.tensor(list(base64.b64decode(data["values"])), dtype=torch.uint8)
+        values = list(base64.b64decode(data["values"]))
+        raw = torch.tensor(values, dtype=torch.uint8, device="cpu")
         given = raw.view(dtype).reshape(shape)
         made = torch.empty_strided(shape, stride, dtype=dtype)
         return (given if 0 in stride else made.copy_(given)).to(data["device"])
     spans = (step * (size - 1) for size, step in zip(shape, stride))
     length = sum(spans) + 1 if 0 not in shape else 0
-    flat = torch.empty(length, dtype=dtype)
+    flat = torch.empty(length, dtype=dtype, device="cpu")
     if dtype is torch.bool:
         flat.copy_(torch.randint(0, 2, (length,), generator=source))
     elif "range" in data:

@@ -38,7 +38,7 @@ class TorchScanner:
     name = "torch"
 
     def __init__(self) -> None:
-        places = torch.arange(1, _CHUNK + 1)
+        places = torch.arange(1, _CHUNK + 1, device="cpu")
         keys = places * _SPREAD
         keys = (keys ^ (keys >> 31)) * _MIX
         self._keys = (keys ^ (keys >> 29)) | 1

@@ -90,7 +90,9 @@ class Scanners:
             return tensor
         kept = self._copies.get(id(tensor))
         if kept is None:
-            own = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            own = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
             kept = self._copies[id(tensor)] = (tensor, own.copy_(tensor.detach()))
         return kept[1]
 

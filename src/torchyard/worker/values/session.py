@@ -24,7 +24,6 @@ from torchyard.worker.values.result_file import write_result
 from torchyard.worker.values.scan import Scanner, open_scanner
 from torchyard.worker.values.scan_torch import TorchScanner
 from torchyard.worker.values.scanners import Scanners
-from torchyard.worker.values.survey import Surveyed
 from torchyard.worker.values.survey_counts import count_surveyed
 from torchyard.worker.values.watch import ValueWatch
 from torchyard.worker.values.worth_notes import WorthNotes
@@ -91,6 +90,10 @@ class Session:
         self._outside = OutsideAccess(self.watch.storages)
         self._elsewhere = Elsewhere(self.watch.storages, self.leave)
         self._hooks += [self._outside, self._elsewhere]
+        if torch.cuda.is_available() and torch.cuda.device_count() == 1:
+            # Backward passes for a GPU run in a thread of their own, where a call of Python costs
+            # twice as much. With one GPU it makes no other difference which thread it is.
+            self._hooks.append(OneThread())
         self.watch.__enter__()
         self._on = True
 
@@ -103,6 +106,8 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self.watch.places.close()
+        for surveyed in self.watch.survey.drain():
+            count_surveyed(self.findings, surveyed)
         for pattern in self.patterns:
             pattern.finish()
         if self.proofs is not None:
@@ -117,16 +122,17 @@ class Session:
 
     def step(self) -> None:
         """A step of the program is over."""
+        if self.watch.off:
+            return
         watch, surveyed_step = self.watch, self.watch.surveying
         self.findings.end_step()
         if not surveyed_step:
             for pattern in self.patterns:
                 pattern.end_step()
-        step, regular = watch.step, watch.regular
-        surveyed = watch.end_step(self._look_closely)
+        for surveyed in watch.end_step(self._look_closely):
+            count_surveyed(self.findings, surveyed)
         if surveyed_step:
             watch.counts.steps_surveyed += 1
-            count_surveyed(self.findings, surveyed, step, regular)
         if watch.surveying and not surveyed_step:
             for pattern in self.patterns:
                 pattern.pause()
@@ -220,7 +226,7 @@ class Session:
                 % (self.watch.step, type(error).__name__, error)
             )
 
-    def _look_closely(self, surveyed: Surveyed) -> bool:
+    def _look_closely(self, new: bool) -> bool:
         """Whether the next step is looked at closely: the first ones, and after something new."""
         most = self.options.close_steps
         self._since_close += 1
@@ -229,7 +235,7 @@ class Session:
             self._since_close = 0
         if not most or self._closely < most:
             return True
-        if not surveyed.new or self._closely >= MOST_CLOSE * most:
+        if not new or self._closely >= MOST_CLOSE * most:
             return False
         return self.watch.surveying and self._since_close >= most
 
@@ -238,3 +244,14 @@ class Session:
         if step <= options.first_steps or (options.last_step and step > options.last_step):
             return False
         return (step - options.first_steps - 1) % max(1, options.every) == 0
+
+
+class OneThread:
+    """Backward passes in the thread that asks for them, until it is removed."""
+
+    def __init__(self) -> None:
+        self._own = torch.autograd.set_multithreading_enabled(False)
+
+    def remove(self) -> None:
+        """Leave it as it was."""
+        self._own.__exit__(None, None, None)

@@ -1,207 +1,172 @@
 """The survey: steps in which every written byte is scanned, and no pattern is asked.
 
 A program does the same in each step, so a few steps are looked at closely and the others surveyed:
-one row for each tensor that an operator wrote, on a GPU many with one launch and no waiting until
-the step ends. What the rows show is compared with what they showed before; something new is a reason
-to look closely again. Knows rows, not operators.
+one row for each tensor that an operator wrote, on a GPU many with one launch. Rows of a GPU are read
+when the next step is over, so that the program never waits for them. What they show is compared with
+what they showed before; something new is a reason to look closely again. Knows rows, not operators.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from torchyard.worker.values.device_scan import FIELDS
-from torchyard.worker.values.layouts import LAYOUTS, Layout
+from torchyard.worker.values.layouts import Layout
 from torchyard.worker.values.scan import Scan
 from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.score import Flush, Output, Score
+from torchyard.worker.values.step_rows import Sight, StepRows, Surveyed, needless_bits, signed
 
-SINGLE, FREQUENT, EQUAL, REPEATED, NARROW = 1, 2, 4, 8, 16
-"""What a row may show: one value, nearly one value, the bits of another row of the step, the bits of
-the same row in the step before, or fewer bits in use than its dtype has."""
-
-Sight = Tuple[int, int]
-_FREQUENT_SHARE = 0.9
 _MOST_HELD = 512
-_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
-_SPREAD_UPPER = 0x2545F4914F6CDD1D
-_SPARE_BITS = {64: (1 << 29) - 1, 32: (1 << 13) - 1}
-
-
-class Surveyed(NamedTuple):
-    """What the rows of one step showed."""
-
-    sights: List[Sight]
-    shows: List[int]
-    """For each, what it shows; 0 for most."""
-    new: bool
-    """Whether a row showed what was never seen of it."""
+_address = torch._C.TensorBase.data_ptr
 
 
 class Survey:
     """The rows of the step under way, and what is known from the steps before."""
 
-    def __init__(self, scanners: Scanners, memory_bytes: int) -> None:
+    def __init__(self, scanners: Scanners, held_bytes: int) -> None:
         self._scanners = scanners
-        self._memory_bytes = memory_bytes
-        self._sights: List[Sight] = []
-        self._counts: List[int] = []
-        self._narrow: List[int] = []
-        self._here: List[Tuple[int, int, int, int, int]] = []
-        self._parts: List[Tuple[List[int], torch.Tensor]] = []
-        self._held: List[torch.Tensor] = []
+        self._held_limit = held_bytes
+        self._rows = StepRows()
+        self.held: List[torch.Tensor] = []
+        """What waits to be scanned; always the same list."""
         self._held_rows: List[int] = []
-        self._held_keys: Set[int] = set()
+        self.addresses: List[int] = []
+        self._starts: Set[int] = set()
         self._held_bytes = 0
         self._queue: Optional[Tuple[Any, int]] = None
-        self._last: Optional[Tuple[List[Sight], torch.Tensor]] = None
+        self._queues = 0
+        self._waiting: Optional[StepRows] = None
+        self._last: Optional[StepRows] = None
         self._known: Dict[Sight, int] = {}
         self.launches = 0
 
-    def note(self, sight: Sight, scan: Scan, layout: Layout) -> None:
-        """A row that was scanned already, while looking closely."""
-        place = self._row(sight, scan.count, layout)
-        used = _signed(scan.any_bits)
-        self._here.append((place, _signed(scan.hash), scan.zeros, scan.like_first, used))
+    def note(self, sight: Sight, scan: Scan, layout: Layout) -> int:
+        """A row that was scanned already; its number."""
+        row = self._rows.add(sight, scan.count, needless_bits(layout))
+        self._note(row, scan)
+        return row
 
-    def add(self, tensor: torch.Tensor, sight: Sight, layout: Layout, key: int) -> None:
-        """A tensor that was just written; `key` is the identity of its storage."""
+    def add(self, tensor: torch.Tensor, sight: Sight, layout: Layout) -> int:
+        """A tensor that was just written; the number of its row."""
         if tensor.is_cpu:
-            self.note(sight, self._scanners.scan(tensor, layout), layout)
-            return
+            return self.note(sight, self._scanners.scan(tensor, layout), layout)
         queue = (tensor.device, _stream(tensor.device))
         if queue != self._queue:
             self.flush()
             self._queue = queue
-        self._held_rows.append(self._row(sight, tensor.numel() * layout.per_number, layout))
-        self._held.append(tensor)
-        self._held_keys.add(key)
-        self._held_bytes += tensor.numel() * tensor.element_size()
-        if self._held_bytes > self._memory_bytes or len(self._held) >= _MOST_HELD:
-            self.flush()
+            self._queues += 1
+        count = tensor.numel() * layout.per_number
+        row = self._rows.add(sight, count, needless_bits(layout))
+        self._held_rows.append(row)
+        self.held.append(tensor)
+        self.addresses.append(_address(tensor))
+        self._starts.add(_start(tensor))
+        self._held_bytes += count * layout.bits // 8
+        return row
 
-    def about_to_write(self, key: int) -> None:
-        """Before a storage is written over: what waits to be scanned must be scanned first."""
-        if key in self._held_keys:
-            self.flush()
+    @property
+    def holds(self) -> bool:
+        """Whether anything waits to be scanned."""
+        return bool(self.held)
 
-    def flush(self) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether enough waits to be scanned."""
+        return self._held_bytes > self._held_limit or len(self.held) >= _MOST_HELD
+
+    def waits_for(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory waits to be scanned."""
+        return tensor.layout is torch.strided and _start(tensor) in self._starts
+
+    def flush(self) -> Optional[Flush]:
         """Scan what is held, in the order of the device's queue, and let go of it."""
-        if not self._held or self._queue is None:
-            return
-        rows = self._scanners.on(self._queue[0]).rows(self._held)
-        self._parts.append((self._held_rows, rows))
-        self.launches += 1
-        self._held, self._held_rows, self._held_bytes = [], [], 0
-        self._held_keys.clear()
+        if not self.held or self._queue is None:
+            return None
+        scanner = self._scanners.on(self._queue[0])
+        flushed = Flush(scanner, scanner.batch(self.held), self._held_rows)
+        self.flush_again(flushed)
+        self._held_rows, self._held_bytes = [], 0
+        self._starts.clear()
+        return flushed
 
-    def end_step(self) -> Surveyed:
-        """Wait for the rows, and say what they show."""
+    def hold_again(self, outputs: Sequence[Output], tensors: List[torch.Tensor]) -> None:
+        """Tensors of which the score knows everything but the address."""
+        if outputs[0].cpu:
+            for output, tensor in zip(outputs, tensors):
+                self._note(output.row, self._scanners.scan(tensor, output.layout))
+            return
+        self.held += tensors
+        self.addresses += map(_address, tensors)
+
+    def flush_again(self, flush: Flush) -> None:
+        """Scan what is held, which are the tensors of a batch."""
+        rows = flush.scanner.rows_of_batch(flush.batch, self.held, self.addresses)
+        self._rows.parts.append((flush.rows, rows.view(-1, FIELDS)))
+        self.launches += 1
+        self.held.clear()
+        self.addresses.clear()
+
+    def play(self, score: Score) -> None:
+        """A step begins that is expected to be like the score."""
+        self._rows = score.rows.like()
+
+    def recorded(self) -> Optional[StepRows]:
+        """The rows of this step for a score; None when it cannot be played again."""
+        # With several queues each tensor would have to be asked for its own.
+        return self._rows if self._queues <= 1 else None
+
+    def stop_playing(self, played: Sequence[Output]) -> None:
+        """The step is another one from here on; the outputs so far were as the score says."""
+        self._rows = self._rows.first(len(played))
+        flushed = sum(len(rows) for rows, _ in self._rows.parts)
+        waiting = [output for output in played if not output.cpu][flushed:]
+        self._held_rows = [output.row for output in waiting]
+        self._starts = {_start(tensor) for tensor in self.held}
+        sizes = (tensor.numel() * tensor.element_size() for tensor in self.held)
+        self._held_bytes = sum(sizes)
+
+    def end_step(self, step: int, regular: bool, closely: bool) -> List[Surveyed]:
+        """End the step; what is known by now of the rows of this step and of earlier ones."""
         self.flush()
-        table = self._table()
-        shows = self._shows(table)
-        hashes = table[:, 0].clone()
+        rows, self._rows = self._rows, StepRows()
+        rows.step, rows.regular, rows.closely = step, regular, closely
+        before, self._waiting = self._waiting, rows
+        found = [] if before is None else [self._read(before)]
+        if not rows.fetch():
+            found += self.drain()
+        for device in {part.device for _, part in rows.parts}:
+            self._scanners.on(device).end_step()
+        self._queues = min(self._queues, 1)
+        return found
+
+    def drain(self) -> List[Surveyed]:
+        """Wait for the step that was not read yet."""
+        rows, self._waiting = self._waiting, None
+        return [] if rows is None else [self._read(rows)]
+
+    def _note(self, row: int, scan: Scan) -> None:
+        found = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
+        self._rows.here.append(found)
+
+    def _read(self, rows: StepRows) -> Surveyed:
+        shows = rows.shows(self._last)
+        self._last = rows
         new = False
-        for sight, shown in zip(self._sights, shows):
+        for sight, shown in zip(rows.sights, shows):
             if shown:
                 before = self._known.get(sight, 0)
                 if shown & ~before:
                     new = True
                     self._known[sight] = before | shown
-        surveyed = Surveyed(self._sights, shows, new)
-        self._last = (self._sights, hashes)
-        self._sights, self._counts, self._narrow = [], [], []
-        self._here, self._parts = [], []
-        return surveyed
-
-    def _row(self, sight: Sight, count: int, layout: Layout) -> int:
-        self._sights.append(sight)
-        self._counts.append(count)
-        self._narrow.append(_needless_bits(layout))
-        return len(self._sights) - 1
-
-    def _table(self) -> torch.Tensor:
-        """Hash, zeros, like the first, and bits in use, a row for each sight."""
-        table = torch.zeros((len(self._sights), 4), dtype=torch.int64)
-        if self._here:
-            here = torch.tensor(self._here, dtype=torch.int64)
-            table[here[:, 0]] = here[:, 1:]
-        if self._parts:
-            places = torch.tensor([place for places, _ in self._parts for place in places])
-            rows = torch.cat([rows.to("cpu", non_blocking=True) for _, rows in self._joined()])
-            counts = torch.tensor(self._counts)[places]
-            table[places, 0] = rows[:, 0] * _SPREAD + rows[:, 1] * _SPREAD_UPPER + counts
-            table[places, 1] = rows[:, 2]
-            table[places, 2] = rows[:, 3]
-            table[places, 3] = rows[:, 5]
-        return table
-
-    def _joined(self) -> List[Tuple[torch.device, torch.Tensor]]:
-        """Parts of one device as one, so that there is one copy to wait for."""
-        joined: List[Tuple[torch.device, List[torch.Tensor]]] = []
-        for _, rows in self._parts:
-            if not joined or joined[-1][0] != rows.device:
-                joined.append((rows.device, []))
-            joined[-1][1].append(rows.view(-1, FIELDS))
-        found = [(device, torch.cat(parts)) for device, parts in joined]
-        for device, _ in found:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-        return found
-
-    def _shows(self, table: torch.Tensor) -> List[int]:
-        if not len(table):
-            return []
-        counts, narrow = torch.tensor(self._counts), torch.tensor(self._narrow)
-        hashes, zeros, alike, used = table.unbind(1)
-        shows = (alike == counts).to(torch.int64) * SINGLE
-        most = torch.maximum(zeros, alike)
-        shows |= (most >= counts * _FREQUENT_SHARE).to(torch.int64) * FREQUENT
-        shows |= (used & narrow == 0).to(torch.int64) * NARROW
-        order = torch.argsort(hashes)
-        same = torch.zeros(len(table), dtype=torch.bool)
-        alike_next = hashes[order][1:] == hashes[order][:-1]
-        same[order[1:]] = alike_next
-        same[order[:-1]] |= alike_next
-        shows |= same.to(torch.int64) * EQUAL
-        if self._last is not None:
-            shows |= self._repeated(self._last[0], self._last[1], hashes).to(torch.int64) * REPEATED
-        found: List[int] = shows.tolist()
-        return found
-
-    def _repeated(
-        self, sights: List[Sight], last: torch.Tensor, hashes: torch.Tensor
-    ) -> torch.Tensor:
-        """Which rows have the bits that they had in the step before."""
-        if sights == self._sights:
-            return last == hashes
-        # Another order, or other rows: the k-th row of a sight is compared with its k-th.
-        earlier: Dict[Sight, List[int]] = {}
-        for sight, digest in zip(reversed(sights), reversed(last.tolist())):
-            earlier.setdefault(sight, []).append(digest)
-        same = []
-        for sight, digest in zip(self._sights, hashes.tolist()):
-            digests = earlier.get(sight)
-            same.append(bool(digests) and digests is not None and digests.pop() == digest)
-        return torch.tensor(same)
+        return Surveyed(rows.step, rows.regular, rows.closely, rows.sights, shows, new)
 
 
-def _needless_bits(layout: Layout) -> int:
-    """Bits that are zero in every element when a narrower dtype would do."""
-    if not layout.is_float:
-        return _signed(((1 << layout.bits) - 1) & ~((1 << layout.bits // 2) - 1))
-    return _SPARE_BITS.get(layout.bits, 1)
-
-
-def _signed(number: int) -> int:
-    number &= (1 << 64) - 1
-    return number - (1 << 64) if number >> 63 else number
+def _start(tensor: torch.Tensor) -> int:
+    """Where its storage begins."""
+    return _address(tensor) - tensor.storage_offset() * tensor.element_size()
 
 
 def _stream(device: torch.device) -> int:
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(current(device.index or 0)) if current is not None else 0
-
-
-def layout_for(tensor: torch.Tensor) -> Optional[Layout]:
-    """How its numbers lie, for a tensor that can be scanned where it is."""
-    return LAYOUTS.get(tensor.dtype) if tensor.layout is torch.strided else None

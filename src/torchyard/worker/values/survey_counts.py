@@ -8,13 +8,13 @@ the order of operators), the same operators in the same order count as the same 
 from typing import Dict, List
 
 from torchyard.worker.values.findings import Finding, Findings, Sight
-from torchyard.worker.values.survey import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE, Surveyed
+from torchyard.worker.values.step_rows import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE, Surveyed
 
 _ANY = EQUAL | FREQUENT | NARROW | REPEATED | SINGLE
 SHOWN_BY: Dict[str, int] = {
     "redundant write": EQUAL | REPEATED,
     "duplicate": EQUAL,
-    "single zero": SINGLE | FREQUENT,
+    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are narrow only
     "single value": SINGLE,
     "frequent values": FREQUENT | SINGLE,
     "heavy type": NARROW | FREQUENT,
@@ -27,10 +27,12 @@ NEVER_AGAIN = ("guard that never fires", "unchanged across steps")
 """Patterns that one exception ends."""
 
 
-def count_surveyed(findings: Findings, surveyed: Surveyed, step: int, regular: bool) -> None:
-    """Add a surveyed step; `regular` when its operators came in the order of the step before."""
+def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
+    """Add a surveyed step."""
+    if surveyed.closely:
+        return
     watched: Dict[Sight, List[Finding]] = {}
-    for finding in findings.all():
+    for finding in findings.seen():
         for sight in finding.hits:
             watched.setdefault(sight, []).append(finding)
     if not watched:
@@ -38,9 +40,9 @@ def count_surveyed(findings: Findings, surveyed: Surveyed, step: int, regular: b
     for sight, shown in zip(surveyed.sights, surveyed.shows):
         for finding in watched.get(sight, ()):
             needed = SHOWN_BY.get(finding.pattern)
-            holds = regular if needed is None else bool(shown & needed)
+            holds = surveyed.regular if needed is None else bool(shown & needed)
             if holds:
-                findings.again(finding, sight, step)
+                findings.again(finding, sight, surveyed.step)
             else:
                 findings.missed(sight)
                 if finding.pattern in NEVER_AGAIN:

@@ -4,6 +4,7 @@ Bits are looked at through one scan of the memory. The watch itself decides noth
 identity, definedness and place, and leaves judgement to `patterns`.
 """
 
+from contextlib import nullcontext
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
@@ -22,9 +23,13 @@ from torchyard.worker.values.options import Options
 from torchyard.worker.values.places import NOWHERE, Place, Places
 from torchyard.worker.values.scan import flat_memory
 from torchyard.worker.values.scanners import DEVICES, Scanners
+from torchyard.worker.values.step_rows import Surveyed
 from torchyard.worker.values.storages import Storages, StorageState, covers
-from torchyard.worker.values.survey import Survey, Surveyed
+from torchyard.worker.values.survey import Survey
 from torchyard.worker.values.survey_calls import SurveyCalls
+
+_unwatched = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
+"""Operators of ours need not come by the watch to be passed on."""
 
 
 class ValueWatch(TorchDispatchMode):
@@ -53,8 +58,8 @@ class ValueWatch(TorchDispatchMode):
         self.surveying = False
         """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
         self._scanners = scanners
-        self._survey = Survey(scanners, options.memory_bytes)
-        self._calls = SurveyCalls(self._survey, options, self.counts)
+        self.survey = Survey(scanners, options.device_memory_bytes)
+        self._calls = SurveyCalls(self.survey, options, self.counts, self._site)
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
@@ -76,23 +81,28 @@ class ValueWatch(TorchDispatchMode):
         """What the copies have left of the memory that the profile may take."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
-    def end_step(self, look_closely: Callable[[Surveyed], bool]) -> Surveyed:
-        """Count steps, and say what the rows of this one showed."""
+    def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
+        """Count steps; what is known by now of the rows of this step and of earlier ones."""
         off, self.off = self.off, True  # the operators below are ours
-        surveyed = self._survey.end_step()
-        self.off = off
-        self._calls.end_step()
-        surveying = not look_closely(surveyed)
+        with _unwatched():
+            return self._end_step(look_closely, off)
+
+    def _end_step(self, look_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
+        regular = not self._calls.lost
+        self._calls.end_step(self.surveying)
+        found = self.survey.end_step(self.step, regular, not self.surveying)
+        surveying = not look_closely(any(one.new for one in found))
         if self.surveying and not surveying:
             self.storages.clear()  # it was not kept track of
+        if surveying != self.surveying:
+            # Hooks make every call of a module slower.
+            (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
+        if surveying:
+            self._calls.begin()
+        self.off = off
         self.step += 1
-        return surveyed
-
-    @property
-    def regular(self) -> bool:
-        """Whether the operators of this step came in the order of the step before, so far."""
-        return not self._calls.lost
+        return found
 
     def _site(self, operator: Operator) -> int:
         """The node of an operator that came out of turn."""
@@ -112,7 +122,7 @@ class ValueWatch(TorchDispatchMode):
         if self.off:
             return func(*args, **keywords)
         if self.surveying:
-            return self._calls.call(func, args, keywords, self._site)
+            return self._calls.call(func, args, keywords)
         operator = operator_of(func)
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
@@ -376,6 +386,6 @@ class ValueWatch(TorchDispatchMode):
         seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
         seen.compared = copy is not None or earlier is not None
         if not self._path:
-            self._survey.note((node, position), seen.scan, layout)
+            self.survey.note((node, position), seen.scan, layout)
         self.flow.wrote(node, size)
         return seen

@@ -1,0 +1,109 @@
+"""The score of a step: its operators in order, what each wrote, and when that was scanned.
+
+Steps are alike, so a step that was surveyed is the score of the next. While the same operators come
+in the same order and write tensors of the same sizes, nothing is looked up: tensors are held, and
+scanned where they were scanned before. To look up places, storages and sizes costs more than the
+scan. At the first difference the rest of the step is surveyed the long way.
+"""
+
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.device_scan import Batch, DeviceScanner
+from torchyard.worker.values.layouts import LAYOUTS, Layout
+from torchyard.worker.values.operators import Operator, tensors_in, written_tensors
+from torchyard.worker.values.step_rows import StepRows
+
+
+class Output(NamedTuple):
+    """One tensor of an operator that is scanned."""
+
+    place: int
+    """Among the tensors that it writes and returns."""
+    numel: int
+    dtype: torch.dtype
+    cpu: bool
+    row: int
+    layout: Layout
+
+
+class Flush(NamedTuple):
+    """Tensors that were scanned together."""
+
+    scanner: DeviceScanner
+    batch: Batch
+    rows: List[int]
+
+
+class Turn:
+    """One operator."""
+
+    __slots__ = (
+        "flush_after",
+        "flush_before",
+        "func",
+        "node",
+        "operator",
+        "outputs",
+        "single",
+        "sizes",
+    )
+
+    def __init__(self, func: Any, operator: Operator, node: int) -> None:
+        self.func = func
+        self.operator = operator
+        self.node = node
+        self.outputs: Tuple[Output, ...] = ()
+        self.flush_before: Optional[Flush] = None
+        """Because it writes over what waits to be scanned."""
+        self.flush_after: Optional[Flush] = None
+        """Because enough waits, or the step is over."""
+        self.single = not operator.writes
+        """Whether all it can write is its result."""
+        self.sizes = (0, 0, 0)
+        """Bytes that it writes, in small tensors, and that are not seen."""
+
+    @property
+    def one(self) -> Optional[Output]:
+        """Its output, when that is its whole result and waits for a launch."""
+        if self.single and len(self.outputs) == 1 and not self.operator.many_results:
+            return None if self.outputs[0].cpu else self.outputs[0]
+        return None
+
+
+class Score(NamedTuple):
+    """A step that can be played again."""
+
+    turns: List[Turn]
+    rows: StepRows
+
+
+def outputs_of(turn: Turn, args: Any, keywords: Any, result: Any) -> List[torch.Tensor]:
+    """Everything that an operator wrote, in the order of `Output.place`: arguments, then results."""
+    if turn.single:
+        return tensors_in((result,))
+    return [tensor for _, tensor in numbered_outputs(turn, args, keywords, result)]
+
+
+def numbered_outputs(
+    turn: Turn, args: Any, keywords: Any, result: Any
+) -> List[Tuple[int, torch.Tensor]]:
+    """The same with positions: arguments and results are counted from 0 each."""
+    operator = turn.operator
+    if operator.undefined:
+        return []
+    if turn.single:
+        return list(enumerate(tensors_in((result,))))
+    written = list(enumerate(written_tensors(operator, args, keywords)))
+    if operator.fresh:
+        known = {id(tensor) for _, tensor in written}
+        results = enumerate(tensors_in((result,)))
+        written += [(at, tensor) for at, tensor in results if id(tensor) not in known]
+    return written
+
+
+def output_at(place: int, row: int, tensor: torch.Tensor) -> Output:
+    """What is expected to be written there again."""
+    layout = LAYOUTS[tensor.dtype]
+    return Output(place, tensor.numel(), tensor.dtype, tensor.is_cpu, row, layout)
