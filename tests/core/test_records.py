@@ -41,6 +41,7 @@ class Outer:
     pairs: tuple[tuple[str, int], ...] = ()
     mixed: int | str | bool = 1
     table: dict[str, int] = field(default_factory=dict)
+    numbers: tuple[float, ...] = ()
 
 
 names = st.text(max_size=8)
@@ -56,6 +57,7 @@ outers = st.builds(
     pairs=st.lists(st.tuples(names, st.integers()), max_size=3).map(tuple),
     mixed=st.integers() | names | st.booleans(),
     table=st.dictionaries(names, st.integers(), max_size=3),
+    numbers=st.lists(st.floats(allow_nan=False), max_size=4).map(tuple),
 )
 
 
@@ -81,6 +83,8 @@ def test_what_is_written_is_read_back(value: Outer) -> None:
         ({"name": "x", "items": "ab"}, "study.items: 'ab' is not a list", "give a list"),
         ({"name": "x", "pairs": [["a", 1, 2]]}, "study.pairs[0]", "a list of 2"),
         ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a text"),
+        ({"name": "x", "numbers": [1.5, "2"]}, "study.numbers[1]: '2' is not a number", "give"),
+        ({"name": "x", "numbers": [True]}, "study.numbers[0]: True is not a number", "give"),
         ({"name": "x", "table": {"k": "v"}}, "study.table.k: 'v' is not a whole number", "give"),
     ],
 )
@@ -95,6 +99,13 @@ def test_a_bad_value_names_the_place_and_the_mend(
 
 def test_keys_may_be_written_with_dashes() -> None:
     assert decode(Inner, {"size-bytes": 4}, where="") == Inner(size_bytes=4)
+
+
+def test_whole_numbers_become_numbers() -> None:
+    """Values that are taken as they are must not hide those that are converted."""
+    read = decode(Outer, {"name": "x", "share": 2, "numbers": [1, 2.5, 3]}, where="")
+    assert (read.share, read.numbers) == (2.0, (1.0, 2.5, 3.0))
+    assert {type(number) for number in (read.share, *read.numbers)} == {float}
 
 
 def test_lenient_reading_skips_what_a_newer_version_added() -> None:
