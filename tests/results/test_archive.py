@@ -142,8 +142,18 @@ def test_two_members_of_one_name(tmp_path: Path) -> None:
         member("run/run.json", b"one")(archive)
         member("run/run.json", b"two")(archive)
 
-    with pytest.raises(TorchyardError):
+    with pytest.raises(ResultsDamaged, match="is refused") as caught:
         unpack(made(tmp_path / "a.tar.gz", fill), tmp_path / "out")
+    assert "twice" in caught.value.why
+
+
+def test_progress_of_a_large_archive(tmp_path: Path) -> None:
+    noise = random.Random(1).randbytes(3 * 2**20)
+    path = made(tmp_path / "a.tar.gz", member("run/samples.jsonl", noise))
+    seen: list[tuple[int, int]] = []
+    unpack(path, tmp_path / "out", progress=lambda *numbers: seen.append(numbers))
+    assert seen[0][1] == seen[-1][0] == path.stat().st_size >> 20
+    assert seen == sorted(seen)
 
 
 def test_more_than_was_allowed(tmp_path: Path) -> None:

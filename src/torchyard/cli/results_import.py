@@ -48,6 +48,7 @@ def import_results(source: Path, max_size: str, as_json: bool) -> int:
         runs_home(),
         largest_bytes=parse_bytes(max_size),
         progress=counted("bringing in runs"),
+        unpacking=counted("unpacking, MiB"),
     )
     with fresh_store():
         pass

@@ -76,11 +76,20 @@ def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | N
             partial.unlink()
 
 
-def unpack(path: Path, into: Path, *, largest_bytes: int = LARGEST_BYTES) -> list[str]:
-    """Put the archive's files below `into`; the names of the run folders in it."""
+def unpack(
+    path: Path,
+    into: Path,
+    *,
+    largest_bytes: int = LARGEST_BYTES,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Put the archive's files below `into`; the names of the run folders in it.
+
+    Progress is told in MiB of the archive.
+    """
     names: dict[str, None] = {}
     left_bytes = largest_bytes
-    with _opened(path, largest_bytes) as archive:
+    with _opened(path, largest_bytes, progress) as archive:
         for count, member in enumerate(archive):
             parts = _checked_parts(path, member)
             if count >= _MOST_MEMBERS:
@@ -94,17 +103,26 @@ def unpack(path: Path, into: Path, *, largest_bytes: int = LARGEST_BYTES) -> lis
             if source is None:
                 raise _refused(path, f"{member.name!r} has no content")
             names.setdefault(parts[0])
-            _write(into.joinpath(*parts), source)
+            try:
+                _write(into.joinpath(*parts), source)
+            except FileExistsError:
+                raise _refused(path, f"{member.name!r} is in it twice") from None
     return list(names)
 
 
 @contextmanager
-def _opened(path: Path, largest_bytes: int) -> Iterator[tarfile.TarFile]:
+def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterator[tarfile.TarFile]:
     # Headers and padding are not in the sizes of members.
     bound_bytes = 2 * largest_bytes + 2**20
     try:
-        with gzip.open(path, "rb") as plain:
-            bounded = cast("IO[bytes]", _Bounded(plain, path, bound_bytes))
+        with path.open("rb") as packed, gzip.open(packed, "rb") as plain:
+            total_mib = path.stat().st_size >> 20
+
+            def count() -> None:
+                if progress is not None:
+                    progress(packed.tell() >> 20, total_mib)
+
+            bounded = cast("IO[bytes]", _Bounded(plain, path, bound_bytes, count))
             with tarfile.open(fileobj=bounded, mode="r:") as archive:
                 yield archive
     except FileNotFoundError as error:
@@ -120,9 +138,12 @@ def _opened(path: Path, largest_bytes: int) -> Iterator[tarfile.TarFile]:
 class _Bounded(io.RawIOBase):
     """A file that gives no more than was allowed, and little at once."""
 
-    def __init__(self, file: gzip.GzipFile, path: Path, largest_bytes: int) -> None:
+    def __init__(
+        self, file: gzip.GzipFile, path: Path, largest_bytes: int, count: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._file, self._path, self._largest_bytes = file, path, largest_bytes
+        self._count = count
 
     def readable(self) -> bool:
         return True
@@ -143,6 +164,7 @@ class _Bounded(io.RawIOBase):
             raise _refused(self._path, "a header in it is too long")
         if self._file.tell() + size > self._largest_bytes:
             raise _too_large(self._path, self._largest_bytes)
+        self._count()
         return self._file.read(size)
 
 
@@ -163,7 +185,7 @@ def _checked_parts(path: Path, member: tarfile.TarInfo) -> list[str]:
 
 def _write(path: Path, source: IO[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two members of one name: the second would write into the first.
+    # `x`: the second of two members of one name must not write into the first.
     with path.open("xb") as file:
         while chunk := source.read(_CHUNK_BYTES):
             file.write(chunk)

@@ -50,16 +50,16 @@ def import_runs(
     *,
     largest_bytes: int = LARGEST_BYTES,
     progress: Progress | None = None,
+    unpacking: Progress | None = None,
 ) -> Imported:
-    """Bring every run of the source into the home."""
+    """Bring every run of the source into the home; `unpacking` is told MiB of an archive."""
     sweep_leftovers(home)
     with _staging(home) as staging:
         if source.is_dir():
             folders = _run_folders(source)
         else:
-            folders = [
-                staging / name for name in unpack(source, staging, largest_bytes=largest_bytes)
-            ]
+            names = unpack(source, staging, largest_bytes=largest_bytes, progress=unpacking)
+            folders = [staging / name for name in names]
         if not folders:
             raise NothingToDo(
                 f"there is no run in {source}",
