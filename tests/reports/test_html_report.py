@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sample_run import COMPARISONS, MATMUL, STUDY, write_run
 
-from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.comparison import BUSY, Comparison, Verdict
 from torchyard.core.workload import Workload
 from torchyard.reports.charts import SpeedupAxis, numbers_of, speedup_axis
 from torchyard.reports.html_page import fingerprint
@@ -203,6 +203,22 @@ def test_a_run_cut_short_says_so(tmp_path: Path, run: Run) -> None:
     assert "This run was interrupted." in text
     assert "2 records were cut off by a kill and left out." in text
     assert "still going" in Page(to_html(replace(run, state="running"))).text
+
+
+def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:
+    info = {**run.info, "revision": "abc<1>", "notes": ["after the <b>update</b>", "second"]}
+    text = Page(to_html(replace(run, info=info))).text
+    assert "revision abc<1>" in text
+    assert "after the <b>update</b> second" in text
+    assert "notes-of-run" not in re.sub("<style>.*?</style>", "", to_html(run), flags=re.DOTALL)
+    to_html(replace(run, info={**run.info, "notes": "not a list"}))
+
+
+def test_a_busy_machine_is_said_at_once(run: Run) -> None:
+    busy = replace(run.comparisons[0], notes=(f"{BUSY}: 9 of 9 pairs were disturbed",))
+    text = Page(to_html(replace(run, comparisons=(busy, *run.comparisons[1:])))).text
+    assert "The machine was busy: 1 of 7 comparisons were disturbed" in text
+    assert "The machine was busy" not in Page(to_html(run)).text
 
 
 def test_an_empty_run_is_a_page_too(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from torchyard.reports.vega import (
 )
 from torchyard.reports.vega_runtime import packed_runtime, runtime_link, runtime_script
 from torchyard.reports.wording import MARKS, number_text, title_of
+from torchyard.results.revision import revision_of_run
 from torchyard.results.run_reader import Run
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             title=one_line(run.study.name),
             run=run,
             warning=_warning(run),
+            revision=one_line(revision_of_run(run.info, run.study)),
+            notes=_notes(run),
             means=means,
             counts=verdict_counts(comparisons),
             passed=pass_text(
@@ -172,8 +175,19 @@ def _command(run: Run) -> str:
     return shlex.join(str(word) for word in run.info.get("command") or ()) or "not recorded"
 
 
+def _notes(run: Run) -> list[str]:
+    kept = run.info.get("notes")
+    return [one_line(str(note)) for note in kept] if isinstance(kept, list) else []
+
+
 def _warning(run: Run) -> str:
     text = _STATES.get(run.state, "")
+    busy = sum(one.busy for one in run.comparisons)
+    if busy:
+        of = f"{busy} of {len(run.comparisons)} comparisons were"
+        text += (
+            f" The machine was busy: {of} disturbed most of the time. Do not believe their numbers."
+        )
     if run.torn_lines:
         noun = "record was" if run.torn_lines == 1 else "records were"
         text += f" {run.torn_lines} {noun} cut off by a kill and left out."

@@ -10,6 +10,7 @@ from torchyard.core.records import encode
 from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.summary import verdict_counts
+from torchyard.results.revision import revision_of_run
 from torchyard.results.run_reader import Run
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION", "to_json"]
@@ -31,6 +32,8 @@ def to_json(run: Run) -> str:
             "command": run.info.get("command"),
             "started": run.info.get("started"),
             "finished": run.info.get("finished"),
+            "revision": revision_of_run(run.info, run.study),
+            "notes": run.info.get("notes") or [],
             "torn_lines": run.torn_lines,
             "shared": bool(run.info.get("shared")),
         },

@@ -124,7 +124,12 @@
       folds.textContent = open ? "Close all" : "Open all";
     });
   }
+  let unfolded = [];
   window.addEventListener("beforeprint", () => {
-    for (const fold of document.querySelectorAll("details")) fold.open = true;
+    unfolded = [...document.querySelectorAll("details:not([open])")];
+    for (const fold of unfolded) fold.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const fold of unfolded) fold.open = false;
   });
 })();
