@@ -221,6 +221,8 @@ def test_a_history_shows_the_change_and_its_note(browser: Browser, served: Serve
         assert "2026-03-21" in changes.inner_text()
         assert "▼ worse" in changes.inner_text()
         assert page.get_by_text("new compiler").first.is_visible()
+        page.locator(".lazy-chart[data-state=drawn] svg").wait_for()
+        save_picture(page, "dashboard-history-chart")
         page.get_by_role("link", name="Peak memory").click()
         page.wait_for_url("**metric=memory")
         assert page.locator("#history tbody tr").count() == 40
@@ -367,6 +369,7 @@ def test_the_site_works_from_files(browser: Browser, site: Path, dark: bool) -> 
         page.get_by_role("link", name="Workloads").click()
         page.get_by_role("link", name=GPT.label).click()
         page.locator("#changes-table tbody tr").wait_for()
+        page.locator(".lazy-chart[data-state=drawn] svg").wait_for()
         page.get_by_role("link", name="Compile time").click()
         page.get_by_text("12.5 s").first.wait_for()
         assert page.locator("#history tbody tr").count() == 40

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.core.change import SeriesHistory
 from torchyard.core.records import encode
 from torchyard.core.stored import METRICS, Metric, RunEntry, Series, SeriesPoint, Wanted
-from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.dashboard.archive import Archive
 from torchyard.errors import NothingToDo
-from torchyard.reports.wording import number_text
+from torchyard.reports.history_charts import history_description, history_spec
+from torchyard.reports.history_wording import (
+    chance_text,
+    change_interval,
+    change_size,
+    range_text,
+    value_text,
+)
+from torchyard.reports.vega import charts_available, lazy_chart
 from torchyard.workflow.history import history_of as find_changes
 
-__all__ = ["METRIC_NAMES", "History", "change_rows", "history_data", "history_rows", "read_history"]
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
-METRIC_NAMES: Final[dict[Metric, str]] = {
-    "speedup": "Speedup",
-    "time": "Time",
-    "compile": "Compile time",
-    "memory": "Peak memory",
-}
+__all__ = [
+    "History",
+    "change_rows",
+    "history_chart",
+    "history_data",
+    "history_rows",
+    "read_history",
+]
+
+
+MOST_ROWS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,49 +80,58 @@ def read_history(archive: Archive, series: Series) -> History:
 
 
 def history_rows(history: History) -> list[dict[str, Any]]:
-    """What the table shows of each point, newest first."""
+    """What the table shows of each point, newest first; of a long history the newest ones."""
     metric = history.series.metric
     rows: list[dict[str, Any]] = []
     before = ""
     for point in history.points:
         run = history.runs.get(point.run)
-        ends = (_value_text(metric, point.low), _value_text(metric, point.high))
+        ends = [value_text(metric, end) for end in (point.low, point.high) if end is not None]
         rows.append(
             {
                 "point": point,
-                "value": _value_text(metric, point.value),
-                "interval": f"[{ends[0]}, {ends[1]}]" if all(ends) else "",
+                "value": value_text(metric, point.value),
+                "interval": f"[{', '.join(ends)}]" if ends else "",
                 "torch": run.torch if run else "",
                 "notes": run.notes if run else (),
                 "before": before,
             }
         )
         before = point.run
-    return rows[::-1]
+    return rows[: -MOST_ROWS - 1 : -1]
 
 
 def change_rows(history: History) -> list[dict[str, Any]]:
     """What the table shows of each change, newest first."""
     metric = history.series.metric
-    rows: list[dict[str, Any]] = []
-    for change in reversed(history.found.changes):
-        interval = change.interval
-        rows.append(
-            {
-                "change": change,
-                "towards": change.towards(metric),
-                "size": format_percent(change.ratio - 1.0, signed=True),
-                "interval": f"[{format_percent(interval.low - 1.0, signed=True)}, "
-                f"{format_percent(interval.high - 1.0, signed=True)}]"
-                if interval
-                else "",
-                "levels": [
-                    _value_text(metric, point.value) for point in (change.before, change.after)
-                ],
-                "p": f"{change.p_value:.2g}",
-            }
-        )
-    return rows
+    return [
+        {
+            "change": change,
+            "towards": change.towards(metric),
+            "size": change_size(change),
+            "interval": change_interval(change),
+            "levels": [value_text(metric, point.value) for point in (change.before, change.after)],
+            "revisions": range_text(change),
+            "p": chance_text(change),
+        }
+        for change in reversed(history.found.changes)
+    ]
+
+
+def history_chart(history: History, *, clean: Callable[[str], str] = str) -> Markup | str:
+    """Drawn by the page when it is seen; `clean` takes private texts out of it."""
+    if not history.points or not charts_available():
+        return ""
+    spec = _with_texts(history_spec(history.found), clean)
+    return lazy_chart(spec, title="", description=clean(history_description(history.found)))
+
+
+def _with_texts(value: Any, clean: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_texts(item, clean) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, clean) for item in value]
+    return clean(value) if isinstance(value, str) else value
 
 
 def history_data(history: History) -> dict[str, Any]:
@@ -119,14 +142,3 @@ def history_data(history: History) -> dict[str, Any]:
         "changes": encode(history.found.changes),
         "metrics": list(history.metrics),
     }
-
-
-def _value_text(metric: Metric, value: float | None) -> str:
-    """A value of the metric for people."""
-    if value is None:
-        return ""
-    if metric == "speedup":
-        return f"{number_text(value)}x"
-    if metric == "memory":
-        return format_bytes(int(value))
-    return format_duration(value if metric == "time" else value * 1e9)

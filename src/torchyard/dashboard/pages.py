@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 from torchyard import __version__
 from torchyard.core.stored import RunEntry, Series, Wanted
 from torchyard.dashboard.archive import Archive
-from torchyard.dashboard.assets import runtime_name, script_name, style_name, theme_name
+from torchyard.dashboard.assets import (
+    charts_name,
+    runtime_name,
+    script_name,
+    style_name,
+    theme_name,
+)
 from torchyard.dashboard.compare_view import Chosen, Compared, compare_chosen
-from torchyard.dashboard.history_view import METRIC_NAMES, change_rows, history_rows, read_history
+from torchyard.dashboard.history_view import (
+    change_rows,
+    history_chart,
+    history_rows,
+    read_history,
+)
 from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.paging import Paging
 from torchyard.dashboard.queries import PAGE_SIZE, CompareRequest, RunsRequest, WorkloadsRequest
@@ -26,12 +37,14 @@ from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
 from torchyard.dashboard.workload_list import workload_table
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.reports.compare_html import compare_values
+from torchyard.reports.history_wording import METHOD, METRIC_NAMES
 from torchyard.reports.html_page import asset, template_engine
 from torchyard.reports.html_report import to_html
 from torchyard.reports.page_frame import Frame
 from torchyard.reports.plain_text import one_line, without_controls
 from torchyard.reports.private_text import PrivateText
 from torchyard.reports.sharing import shared_run
+from torchyard.reports.vega_runtime import runtime_link
 from torchyard.reports.wording import MARKS, number_text
 from torchyard.results.layout import RECORD_FILES, RUN_FILE
 from torchyard.results.run_reader import read_run
@@ -136,12 +149,19 @@ class Pages:
             about=f"{one_line(series.candidate)} against {one_line(series.baseline)}",
             history=history,
             metrics=[
-                (METRIC_NAMES[metric], links.history(replace(series, metric=metric)), metric)
+                (
+                    METRIC_NAMES[metric].capitalize(),
+                    links.history(replace(series, metric=metric)),
+                    metric,
+                )
                 for metric in history.metrics
             ],
-            metric_name=METRIC_NAMES[series.metric],
+            metric_name=METRIC_NAMES[series.metric].capitalize(),
             rows=history_rows(history),
-            chart="",
+            chart=history_chart(history, clean=self._cleaner.clean if self._cleaner else str),
+            charts_script=charts_name(),
+            runtime=runtime_link(links.asset(runtime_name())) if runtime_name() else "",
+            method=METHOD,
             changes=change_rows(history),
             data=links.data("history", series_query(series)),
         )

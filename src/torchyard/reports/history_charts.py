@@ -27,6 +27,8 @@ __all__ = ["MOST_POINTS", "history_description", "history_spec"]
 MOST_POINTS: Final = 1000
 """Of more points every n-th is drawn; changes rest on all of them."""
 _WIDTH, _HEIGHT = 860, 260
+_SHOWN_SHARE: Final = 0.98
+"""Share of the judged points that the axis holds; what lies beyond is a triangle at the edge."""
 _UNITS: Final[dict[Metric, tuple[float, str]]] = {
     "speedup": (1.0, "speedup"),
     "time": (1e-6, "time (ms)"),
@@ -39,6 +41,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
     """A layered chart, `width` by `height` of its own; text from outside is in its data only."""
     metric = history.series.metric
     scale, title = _UNITS[metric]
+    ends = _ends(history, scale)
     x = {
         "field": "place",
         "type": "quantitative",
@@ -49,7 +52,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
     y = {
         "type": "quantitative",
         "title": title,
-        "scale": {"zero": False},
+        "scale": {"domain": list(ends), "clamp": True, "nice": False},
         "axis": {"tickCount": 6, "domain": False},
     }
     tooltip = [
@@ -75,11 +78,13 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
     }
     told = [{"field": "text", "type": "nominal", "title": "change"}]
     start = {**x, "field": "from"}
+    rows = _rows(history, scale, ends)
     return {
         "width": _WIDTH,
         "height": _HEIGHT,
-        "data": {"values": _rows(history, scale)},
-        "layer": [
+        "data": {"values": rows},
+        "layer": _with_data(
+            rows,
             {
                 "data": {"values": [one for one in changes if one["kind"] == "drift"]},
                 "mark": {"type": "rect", "opacity": 0.16},
@@ -110,6 +115,10 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
                         "condition": {"test": "datum.busy", "value": "var(--page)"},
                         "value": "var(--accent)",
                     },
+                    "shape": {
+                        "condition": {"test": "datum.beyond", "value": "triangle-up"},
+                        "value": "circle",
+                    },
                     "tooltip": tooltip,
                 },
             },
@@ -125,7 +134,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
                 },
                 "encoding": {"x": start, "y": {"value": 0}, "text": {"field": "size"}},
             },
-        ],
+        ),
     }
 
 
@@ -139,21 +148,47 @@ def history_description(history: SeriesHistory) -> str:
         parts.append(f"every {every}th is drawn, changes rest on all")
     if history.left_out:
         parts.append("hollow points are of a busy machine and not judged")
+    ends = _ends(history, 1.0)
+    if any(not ends[0] <= point.value <= ends[1] for point in history.points):
+        parts.append("triangles lie beyond the edge")
     parts += [change_sentence(change, metric) for change in history.changes]
     return "; ".join(parts if history.changes else [*parts, "no change found"])
+
+
+def _with_data(rows: list[dict[str, Any]], *layers: dict[str, Any]) -> list[dict[str, Any]]:
+    """The layers that show something: Vega warns of a scale over nothing."""
+    intervals = any(row["low"] is not None for row in rows)
+    return [
+        layer
+        for layer in layers
+        if (layer["data"]["values"] if "data" in layer else intervals or "transform" not in layer)
+    ]
 
 
 def _every(count: int) -> int:
     return -(-count // MOST_POINTS) or 1
 
 
-def _rows(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
+def _ends(history: SeriesHistory, scale: float) -> tuple[float, float]:
+    """Of the axis: it holds nearly all judged points, so that a bad run does not flatten them."""
+    judged = sorted(point.value for point in history.points if not point.busy)
+    values = judged or sorted(point.value for point in history.points) or [1.0]
+    cut = int(len(values) * (1.0 - _SHOWN_SHARE) / 2.0)
+    low, high = values[cut], values[-1 - cut]
+    spare = max(0.15 * (high - low), 0.01 * abs(high))
+    return (low - spare) * scale, (high + spare) * scale
+
+
+def _rows(history: SeriesHistory, scale: float, ends: tuple[float, float]) -> list[dict[str, Any]]:
     every = _every(len(history.points))
-    return [
+    rows = [
         _row(place, point, history.series.metric, scale)
         for place, point in enumerate(history.points)
         if place % every == 0
     ]
+    for row in rows:
+        row["beyond"] = not ends[0] <= row["number"] <= ends[1]
+    return rows
 
 
 def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[str, Any]:
