@@ -25,6 +25,7 @@ from torchyard.results.index import store as store_module
 from torchyard.results.index.place import INDEX_FILE, file_system_of, is_local, places_for
 from torchyard.results.index.schema import VERSION
 from torchyard.results.index.store import Store
+from torchyard.results.run_changes import delete_run
 
 RUNS = 40
 
@@ -113,6 +114,23 @@ def test_several_processes_at_once(home: Path) -> None:
     check_answers(home, runs=RUNS + 1)
     with Store.open(home) as store:
         assert store.run(day(1)).notes == ("while others read",)
+
+
+def test_runs_that_are_removed_while_others_read(home: Path) -> None:
+    """A reader may see a run or not, but never a damaged one."""
+    code = (
+        "for _ in range(60):\n"
+        "    store.rebuild()\n"
+        "    assert not [run for run in store.runs(Wanted()) if run.damage]\n"
+    )
+    readers = [started(code, home) for _ in range(2)]
+    for number in range(1, RUNS):
+        delete_run(home / day(1, f"{number:04x}"))
+        time.sleep(0.01)
+    for process in readers:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    check_answers(home, runs=1)
 
 
 def test_several_threads_of_one_store(home: Path) -> None:

@@ -35,7 +35,7 @@ from torchyard.results.index.database import (
     writing,
 )
 from torchyard.results.index.entries import Entries, entries_of
-from torchyard.results.index.folders import marks_in
+from torchyard.results.index.folders import mark_of, marks_in
 from torchyard.results.index.place import places_for
 from torchyard.results.index.questions import (
     find_comparisons,
@@ -205,6 +205,8 @@ class Store:
         began = time.monotonic()
         for number, run in enumerate(unread, start=1):
             entries = entries_of(self.home / run)
+            if entries.run.damage and mark_of(self.home / run) is None:
+                continue  # removed in this moment: the next refresh forgets it
             if run not in known:
                 added += 1
             elif known[run][0] != marks[run] or entries.run not in self._known(run):
