@@ -154,6 +154,19 @@ def test_chart_has_points_levels_and_changes() -> None:
     assert "no change found" in history_description(quiet)
 
 
+def test_bad_runs_do_not_flatten_the_chart() -> None:
+    drift = sample()[1]
+    spec = history_spec(drift)
+    beyond = [row["place"] for row in spec["data"]["values"] if row["beyond"]]
+    assert {30, 31} <= set(beyond)
+    assert len(beyond) <= 6
+    points = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "point")
+    low, high = points["encoding"]["y"]["scale"]["domain"]
+    assert 1.3 < low < 1.5
+    assert 1.6 < high < 1.8
+    assert "triangles lie beyond the edge" in history_description(drift)
+
+
 def test_chart_puts_no_outside_text_where_it_is_code() -> None:
     spec = history_spec(hostile())
     outside = HOSTILE[:20]
