@@ -159,7 +159,10 @@ def print_power(rng: np.random.Generator, repeats: int) -> None:
 def print_gate(rng: np.random.Generator, repeats: int) -> None:
     print("### A gate at 2 %, drift 3 %, sessions as the allowance: fails\n")
     cases = ((1, 0.0), (20, 0.0), (100, 0.0), (20, 0.02))
-    columns = [f"{size} workloads, {slowdown:.0%} slower" for size, slowdown in cases]
+    columns = [
+        f"{size} workload{'s' if size > 1 else ''}, {slowdown:.0%} slower"
+        for size, slowdown in cases
+    ]
     rules = ("medians differ by 2 %", "every interval by itself", "Torchyard")
     shares = np.zeros((len(rules), len(cases)))
     for column, (size, slowdown) in enumerate(cases):
