@@ -217,7 +217,7 @@ def test_plot_of_few_equal_and_no_points() -> None:
     assert (
         "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(flat)))).count("•") == 3
     )
-    busy = [replace(point, busy=True) for point in points_of(3)]
+    busy = [replace(point, busy=True) for point in points_of(3, level=9.0)]
     assert (
         "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(busy)))).count("○") == 3
     )

@@ -35,7 +35,8 @@ def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = F
     """The picture, top to bottom; empty when there are no points."""
     if not history.points:
         return []
-    low, high = _reach([point.value for point in history.points if not point.busy] or [1.0])
+    judged = [point.value for point in history.points if not point.busy]
+    low, high = _reach(judged or [point.value for point in history.points])
     ends = [value_text(history.series.metric, value) for value in (high, low)]
     margin = max(map(len, ends))
     columns = _columns(history, max(width - margin - 3, 10))
