@@ -22,6 +22,7 @@ from run_samples import GPT
 
 from torchyard.core.stored import Wanted
 from torchyard.results.index import store as store_module
+from torchyard.results.index.folders import marks_in, marks_of
 from torchyard.results.index.place import INDEX_FILE, file_system_of, is_local, places_for
 from torchyard.results.index.schema import VERSION
 from torchyard.results.index.store import Store
@@ -385,6 +386,14 @@ def test_which_file_systems_are_trusted(tmp_path: Path, cache: Path) -> None:
     assert place.parent == cache
     assert is_local(tmp_path)
     assert places_for(tmp_path)[0] == tmp_path / INDEX_FILE
+
+
+def test_marks_by_many_threads_are_the_same(home: Path) -> None:
+    (home / "notes").mkdir()
+    names = sorted(path.name for path in home.iterdir())
+    marks = marks_of(home, names)
+    assert len(marks) == RUNS == len(set(names)) - 1
+    assert marks_of(home, names, threads=16) == marks == marks_in(home)
 
 
 def test_batches_are_written_as_they_are_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

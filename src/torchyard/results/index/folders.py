@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from torchyard.errors import NotAllowed
+from torchyard.results.index.place import is_local
 from torchyard.results.layout import COMPARISONS_FILE, RECORD_FILES, RUN_FILE
 
-__all__ = ["mark_of", "marks_in"]
+__all__ = ["mark_of", "marks_in", "marks_of"]
+
+_FEW: Final = 50
+_THREADS: Final = 16
 
 
 def marks_in(home: Path) -> dict[str, str]:
@@ -27,9 +32,23 @@ def marks_in(home: Path) -> dict[str, str]:
         raise NotAllowed(
             f"cannot look into {home}", why=str(error.strerror), hint="choose another home"
         ) from error
+    # Elsewhere each look is a question to a server: many are on their way at once.
+    threads = 1 if len(names) < _FEW or is_local(home) else _THREADS
+    return marks_of(home, names, threads=threads)
+
+
+def marks_of(home: Path, names: list[str], *, threads: int = 1) -> dict[str, str]:
+    """The marks of those folders that have one."""
     place = str(home)
-    marks = ((name, mark_of(f"{place}/{name}")) for name in names)
-    return {name: mark for name, mark in marks if mark is not None}
+    paths = (f"{place}/{name}" for name in names)
+    if threads == 1:
+        found = dict(zip(names, map(mark_of, paths), strict=True))
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = dict(zip(names, pool.map(mark_of, paths), strict=True))
+    return {name: mark for name, mark in found.items() if mark is not None}
 
 
 def mark_of(folder: str | Path) -> str | None:
