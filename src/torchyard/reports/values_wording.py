@@ -50,6 +50,7 @@ MARKS: Final[dict[Certainty, str]] = {
 _SURE: Final = tuple(Certainty)
 _SAVES_LATER: Final = frozenset({"sparse gradient", "heavy type", "frequent values", "structured"})
 """Patterns whose results are smaller when mended, so that their readers have less to read."""
+_IF_ALWAYS: Final = "If it is so for every input of yours:"
 _MOST_NAME: Final = 160
 _MOST_SENTENCE: Final = 700
 _FOLDERS_KEPT: Final = 3
@@ -226,11 +227,14 @@ def detail_text(finding: ValueFinding) -> str:
 
 def suggestion_text(finding: ValueFinding) -> str:
     """What to do about it: what the profile says, else what its pattern says."""
-    if finding.suggestion:
-        return clipped(finding.suggestion, _MOST_SENTENCE)
-    fits = finding.evidence.get("fits")
-    evidence = {**finding.evidence, "fits": fits if isinstance(fits, str) else ""}
-    return clipped(suggestion_for(replace(finding, evidence=evidence)), _MOST_SENTENCE)
+    text = finding.suggestion
+    if not text:
+        fits = finding.evidence.get("fits")
+        evidence = {**finding.evidence, "fits": fits if isinstance(fits, str) else ""}
+        text = suggestion_for(replace(finding, evidence=evidence))
+    if text and finding.proof.certainty is Certainty.INPUT_DEPENDENT:
+        text = f"{_IF_ALWAYS} {text}"
+    return clipped(text, _MOST_SENTENCE)
 
 
 def code_spans(text: str) -> list[tuple[bool, str]]:
