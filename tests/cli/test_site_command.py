@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,16 @@ def test_a_folder_that_cannot_be_made(capsys: Capture) -> None:
     ended = call(capsys, "site", "/proc/nowhere/site")
     assert ended.code in {4, 5}
     assert "cannot write" in ended.err
+
+
+def test_a_site_needs_no_server(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['starlette', 'uvicorn', 'anyio'])); "
+        "from torchyard.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    arguments = ["site", str(tmp_path / "site"), "--home", str(tmp_path / "runs")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "index.html").is_file()

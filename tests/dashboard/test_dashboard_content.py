@@ -316,3 +316,25 @@ def test_every_link_of_every_page_leads_somewhere(home: Path) -> None:
                 if link not in done and not link.startswith("data:"):
                     todo.append(link)
         assert len(done) > 20
+
+
+def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
+    """Every link is relative: the dashboard need not know where it is."""
+    from urllib.parse import urljoin
+
+    write_home(home)
+    with visit(home) as seen:
+        todo, done = ["http://127.0.0.1:8000/bench/"], set()
+        while todo:
+            address = todo.pop()
+            done.add(address)
+            assert address.startswith("http://127.0.0.1:8000/bench/")
+            # What a proxy does with `proxy_pass http://127.0.0.1:8000/` below `/bench/`.
+            answer = seen.client.get(address.replace("/bench/", "/", 1))
+            assert answer.status_code == 200, address
+            if answer.headers["content-type"].startswith("text/html"):
+                for found in re.findall(r'(?:href|src|data-address)="([^"#]+)"', answer.text):
+                    link = urljoin(address, html.unescape(found))
+                    if link not in done and "data:" not in link and "vega" not in link:
+                        todo.append(link)
+        assert len(done) > 20

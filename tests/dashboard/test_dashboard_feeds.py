@@ -16,7 +16,8 @@ from dashboard_home import visit, write_run
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
 from torchyard.dashboard import feeds as feeds_module
-from torchyard.dashboard.feeds import Feeds, state_now
+from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.run_state import state_now
 from torchyard.results.layout import PROGRESS_FILE
 from torchyard.results.owner import owner_of
 from torchyard.workflow.kept_progress import KeptProgress

@@ -14,7 +14,7 @@ from typing import Final
 
 from torchyard.core.comparison import Verdict
 from torchyard.core.stored import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
-from torchyard.dashboard.feeds import state_now
+from torchyard.dashboard.run_state import state_now
 from torchyard.results.index.store import Store
 from torchyard.workflow.history_memory import HistoryMemory
 

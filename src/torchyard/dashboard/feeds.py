@@ -14,14 +14,11 @@ from typing import Any, Final
 import anyio
 from anyio.to_thread import run_sync
 
-from torchyard.errors import ResultsDamaged
+from torchyard.dashboard.run_state import state_now
 from torchyard.reports.compare_data import finite
-from torchyard.results.layout import RUN_FILE
-from torchyard.results.owner import is_gone
 from torchyard.results.progress_file import ProgressTail
-from torchyard.results.run_reader import read_info
 
-__all__ = ["MOST_WATCHERS", "Feeds", "state_now"]
+__all__ = ["MOST_WATCHERS", "Feeds"]
 
 MOST_WATCHERS: Final = 500
 """More are told to come back later: each is an open connection."""
@@ -110,16 +107,6 @@ class _Feed:
         while more := self._tail.more():
             self.records.extend(more)
         self.state = state
-
-
-def state_now(folder: Path) -> str:
-    """The state that the run's own file says; `interrupted` when its process is gone."""
-    try:
-        info = read_info(folder)
-    except ResultsDamaged:
-        return "removed" if not (folder / RUN_FILE).exists() else "damaged"
-    state = str(info.get("state"))
-    return "interrupted" if state == "running" and is_gone(info.get("owner") or {}) else state
 
 
 def _event(name: str, data: dict[str, Any], *, number: int | None = None) -> str:
