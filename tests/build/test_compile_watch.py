@@ -121,6 +121,22 @@ def test_with_a_cache_behind_the_meter(tmp_path: Path) -> None:
     assert variables["CCACHE_X"] == "1"
 
 
+def test_hits_are_those_of_the_step(tmp_path: Path) -> None:
+    """The cache's own counters go up with every build of the machine."""
+    cache = CacheChoice(name="ccache", program="/bin/true")
+    item = compiling("build")
+    desk = Desk(tmp_path, item, cache=CacheDecision(choice=cache, why="it works"))
+    stale = tmp_path / "meter/part.cache"
+    stale.parent.mkdir(exist_ok=True)
+    stale.write_text("cache_miss\n" * 9)
+    log = Path(desk.watch.begin(item, time.time())["CCACHE_STATSLOG"])
+    assert log == stale
+    assert not log.exists(), "of an earlier run"
+    log.write_text("# a.c\ndirect_cache_hit\n# b.c\ncache_miss\n# c.c\npreprocessed_cache_hit\n")
+    desk.watch.end(item, 1.0, whole=True)
+    assert desk.watch.times[item.name].cache_hit_rate == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(
     ("builder", "compiles_with", "masquerades"),
     [

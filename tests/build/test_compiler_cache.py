@@ -15,6 +15,7 @@ from torchyard.build.compiler_cache import (
     CacheCounts,
     cache_statistics,
     choose_cache,
+    logged_counts,
     read_counts,
 )
 from torchyard.errors import UsageError
@@ -74,6 +75,39 @@ def test_a_real_ccache_is_chosen_and_hits_are_counted(
     statistics = cache_statistics(before, read_counts(choice, variables=variables))
     assert statistics == CacheCounts(hits=2, misses=1)
     assert statistics.rate == pytest.approx(2 / 3)
+
+
+def test_hits_of_others_who_share_the_cache_do_not_count(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    if shutil.which("ccache") is None:
+        pytest.skip("needs ccache")
+
+    def compile_with(log: Path, number: int) -> None:
+        (tmp_path / "a.c").write_text(f"int f(void) {{ return {number}; }}\n")
+        subprocess.run(
+            ["ccache", "cc", "-c", "a.c", "-o", "a.o"],
+            cwd=tmp_path,
+            env={**variables, "CCACHE_STATSLOG": str(log)},
+            check=True,
+        )
+
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    compile_with(mine, 1)
+    for _ in range(3):
+        compile_with(theirs, 1)
+    compile_with(mine, 2)
+    compile_with(mine, 2)
+    if not mine.exists():
+        pytest.skip("this ccache writes no such log")
+    assert logged_counts(mine) == CacheCounts(hits=1, misses=2)
+    assert logged_counts(theirs) == CacheCounts(hits=3, misses=0)
+
+
+def test_a_log_that_says_nothing(tmp_path: Path) -> None:
+    assert logged_counts(tmp_path / "none") is None
+    (tmp_path / "log").write_bytes(b"# a.c\nbad_compiler_arguments\n\xff\n")
+    assert logged_counts(tmp_path / "log") is None
 
 
 def test_two_build_folders_share_the_cache(tmp_path: Path, variables: dict[str, str]) -> None:

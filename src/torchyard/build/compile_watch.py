@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from torchyard.build.compile_progress import ProgressReader, RemainingTime
@@ -16,6 +17,7 @@ from torchyard.build.compiler_cache import (
     CacheCounts,
     CacheDecision,
     cache_statistics,
+    logged_counts,
     read_counts,
 )
 from torchyard.build.half_made import COPY_AGAIN, remove_half_copied
@@ -51,6 +53,7 @@ class _Watched:
     reader: ProgressReader = field(default_factory=ProgressReader)
     remaining: RemainingTime = field(default_factory=RemainingTime)
     counts: CacheCounts | None = None
+    cache_log: Path | None = None
 
 
 @dataclass(kw_only=True)
@@ -106,6 +109,9 @@ class CompileWatch:
         variables |= self.plan.runner_variables
         if decision.choice is not None:
             watched.counts = read_counts(decision.choice, variables=variables, before=before)
+            watched.cache_log = self.folder.meter / f"{step.component}.cache"
+            watched.cache_log.unlink(missing_ok=True)
+            variables.setdefault("CCACHE_STATSLOG", str(watched.cache_log))
         return variables
 
     def heard(self, step: Step, output: bytes) -> BuildEvent | None:
@@ -158,6 +164,9 @@ class CompileWatch:
         return history_name(self.plan, parts[0]) if parts else step.component
 
     def _hit_rate(self, step: Step, watched: _Watched) -> float | None:
+        logged = logged_counts(watched.cache_log) if watched.cache_log else None
+        if logged is not None:
+            return logged.rate
         if watched.counts is None:
             return None
         decision, before = self.cache_for(step)

@@ -10,6 +10,7 @@ import json
 import shlex
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "CacheRequest",
     "cache_statistics",
     "choose_cache",
+    "logged_counts",
     "read_counts",
 ]
 
@@ -125,6 +127,20 @@ def read_counts(
         )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def logged_counts(log: Path) -> CacheCounts | None:
+    """What ccache wrote to CCACHE_STATSLOG; None where there is nothing, as of an old ccache.
+
+    Only of its own caller, while the counters of a cache are those of everybody who shares it.
+    """
+    try:
+        lines = Counter(log.read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return None
+    hits = lines["direct_cache_hit"] + lines["preprocessed_cache_hit"]
+    counted = CacheCounts(hits=hits, misses=lines["cache_miss"])
+    return counted if counted.rate is not None else None
 
 
 def cache_statistics(before: CacheCounts | None, after: CacheCounts | None) -> CacheCounts | None:
