@@ -46,6 +46,21 @@ def test_json_holds_everything_and_its_version(run: Run) -> None:
     ]
 
 
+def test_json_says_what_each_suite_says(run: Run) -> None:
+    summary = json.loads(to_json(run))["summary"]
+    assert (summary["passed"], summary["comparisons"]) == (5, 7)
+    models = summary["suites"][1]
+    assert (models["suite"], models["passed"], models["comparisons"]) == ("models", 1, 3)
+    assert models["verdicts"] == {"undecided": 1, "wrong": 1, "failed": 1}
+    assert models["geometric_mean"]["speedup"] == pytest.approx(1.021)
+
+
+def test_markdown_has_a_table_of_suites_where_there_are_several(tmp_path: Path, run: Run) -> None:
+    assert "| models | inductor | 1.021x \\[0.996, 1.047\\] | 1 of 3 (33%) |" in to_markdown(run)
+    one = write_run(tmp_path / "one", comparisons=COMPARISONS[:3])
+    assert "| suite |" not in to_markdown(one)
+
+
 def test_json_says_nothing_of_the_writing_process(run: Run) -> None:
     assert "owner" in run.info
     assert "owner" not in to_json(run)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.suite_means import left_out, suite_means
+from torchyard.reports.suite_rows import NOT_PASSED, suite_rows
 from torchyard.reports.summary import verdict_counts
 from torchyard.results.revision import revision_of_run
 from torchyard.results.run_reader import Run
@@ -38,7 +39,21 @@ def to_json(run: Run) -> str:
             "shared": bool(run.info.get("shared")),
         },
         "summary": {
+            "comparisons": len(run.comparisons),
+            "passed": sum(one.verdict not in NOT_PASSED for one in run.comparisons),
             "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},
+            "suites": [
+                {
+                    "suite": row.suite,
+                    "baseline": row.baseline,
+                    "candidate": row.candidate,
+                    "comparisons": row.total,
+                    "passed": row.passed,
+                    "verdicts": {verdict.value: count for verdict, count in row.counts.items()},
+                    "geometric_mean": encode(row.mean),
+                }
+                for row in suite_rows(run.comparisons, confidence=1 - run.study.budget.alpha)
+            ],
             "geometric_means": encode(
                 suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
             ),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from torchyard.reports.guard_text import blocks_text, unread_guards
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.suite_means import left_out, suite_means
+from torchyard.reports.suite_rows import SuiteRow, pass_text, suite_rows
 from torchyard.reports.summary import counts_text, mean_text
 from torchyard.reports.wording import (
     notes_of,
+    number_text,
     p_text,
     pairs_text,
     speedup_text,
@@ -59,6 +62,7 @@ def to_markdown(run: Run) -> str:
     lines += ["", escaped(counts_text(run.comparisons))]
     means = suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
     lines += [""] * bool(means) + [f"- {escaped(mean_text(mean))}" for mean in means]
+    lines += _suite_table(suite_rows(run.comparisons, confidence=1 - run.study.budget.alpha))
     sections = {
         "Not in the mean": [(item, reason) for item, reason in left_out(run.comparisons)],
         "Notes": [
@@ -79,6 +83,24 @@ def to_markdown(run: Run) -> str:
         lines += ["", "**Guards that did not read**", ""]
         lines += [f"- {escaped(name)}: {escaped(text)}" for name, text in unread]
     return "\n".join(lines) + "\n"
+
+
+def _suite_table(rows: Sequence[SuiteRow]) -> list[str]:
+    """What each suite says; nothing when there is only one."""
+    if len(rows) < 2:  # noqa: PLR2004 - two suites, or two candidates
+        return []
+    lines = ["", "| suite | candidate | geometric mean | passed |", "| --- | --- | ---: | ---: |"]
+    for row in rows:
+        mean = row.mean
+        said = (
+            f"{number_text(mean.speedup)}x "
+            f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}]"
+            if mean
+            else "none"
+        )
+        cells = (row.suite, row.candidate, said, pass_text(row.passed, row.total))
+        lines.append("| " + " | ".join(escaped(cell) for cell in cells) + " |")
+    return lines
 
 
 def escaped(text: str) -> str:
