@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +85,35 @@ def test_how_torch_was_built_keeps_its_settings() -> None:
 
 def test_users_of_homes() -> None:
     assert home_users("/home/alice/x /Users/bob/y /home/alice") == {"alice", "bob"}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "x",
+        "/",
+        "a/",
+        "a.",
+        ":",
+        "1:",
+        "::",
+        "A",
+        "A=",
+        "@",
+        "a@",
+        "~/",
+        "../",
+        "-",
+        "<path-1>/",
+        "_",
+    ],
+)
+def test_long_texts_cost_what_they_are_long(piece: str) -> None:
+    cleaner = PrivateText(hosts=["node17"], users=["alice"], values=["value"], paths=["/a/b"])
+    text = piece * (200_000 // len(piece))
+    begun = time.thread_time()
+    cleaner.clean(text)
+    assert time.thread_time() - begun < 5
 
 
 WORDS = st.text(st.characters(categories=("Ll", "Lu", "Nd"), max_codepoint=127), min_size=5)

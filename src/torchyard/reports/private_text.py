@@ -27,8 +27,9 @@ _PUBLIC: Final = re.compile(
     r"/(?:site|dist)-packages/((?:torch|torchyard|torchvision|triton|transformers|timm|numpy)/.*)$"
 )
 _HOME: Final = re.compile(r"/(?:home|Users)/([\w.-]+)")
-_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
-_MAIL: Final = re.compile(r"[\w.+-]+@[\w][\w.-]*")
+# Each begins where nothing of it could come before: otherwise a long word costs its length squared.
+_URL: Final = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
+_MAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w][\w.-]*")
 _ADDRESS: Final = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
     r"|(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
