@@ -136,6 +136,12 @@ def test_smallest_change_is_a_choice(home: Path, capsys: Capture) -> None:
     assert call(capsys, "history", "--least", "much").code == 2
 
 
+def test_chance_of_false_alarms_is_a_choice(home: Path, capsys: Capture) -> None:
+    assert "1 of 2" in call(capsys, "history", "--alpha", "0.1%").out
+    assert "0 of 2" in call(capsys, "history", "--alpha", "0.0000001%").out
+    assert call(capsys, "history", "--alpha", "often").code == 2
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_every_format_goes_to_a_file(
     home: Path, capsys: Capture, tmp_path: Path, format_name: str

@@ -64,6 +64,12 @@ _how = section("How to show them")
     help="Smallest change that counts; 0.5% when left out.",
 )
 @_which(
+    "--alpha",
+    metavar="PERCENT",
+    help="Chance that a quiet history shows a change; 1% when left out. Less for one that is "
+    "looked at after every run.",
+)
+@_which(
     "--with-busy",
     is_flag=True,
     help="Judge runs on a busy machine, too: pairs may hold where times do not.",
@@ -91,6 +97,7 @@ def history(
     since: str | None,
     until: str | None,
     least: str | None,
+    alpha: str | None,
     with_busy: bool,
     changes_only: bool,
     format_name: str | None,
@@ -111,11 +118,16 @@ def history(
     ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
     name = "json" if as_json else format_name or ending
     measured = next(one for one in get_args(Metric) if one == metric)
+    chosen = {
+        name: parse_fraction(text)
+        for name, text in (("least", least), ("alpha", alpha))
+        if text is not None
+    }
     rules = None
-    if least is not None:
+    if chosen:
         from torchyard.stats.change_points import Rules
 
-        rules = Rules(least=parse_fraction(least))
+        rules = Rules(**chosen)
     wanted = Wanted(
         workload=workload,
         candidate=candidate,
