@@ -209,6 +209,9 @@ def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:
     info = {**run.info, "revision": "abc<1>", "notes": ["after the <b>update</b>", "second"]}
     text = Page(to_html(replace(run, info=info))).text
     assert "revision abc<1>" in text
+    commit = Page(to_html(replace(run, info={**run.info, "revision": "0123456789ab" + 28 * "c"})))
+    assert "revision 0123456789ab" in commit.text
+    assert "abcc" not in commit.text
     assert "after the <b>update</b> second" in text
     assert "notes-of-run" not in re.sub("<style>.*?</style>", "", to_html(run), flags=re.DOTALL)
     to_html(replace(run, info={**run.info, "notes": "not a list"}))

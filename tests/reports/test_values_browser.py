@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser
+from devtools import CHROMIUM, Browser
 from hostile_values import HOSTILE, hostile_profile
 from sample_values import large_flow, sample_profile
 

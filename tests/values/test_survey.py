@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from torchyard.worker.values.layouts import LAYOUTS  # noqa: E402
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.scan import open_scanner  # noqa: E402
-from torchyard.worker.values.scan_torch import TorchScanner  # noqa: E402
-from torchyard.worker.values.scanners import Scanners  # noqa: E402
-from torchyard.worker.values.session import Session  # noqa: E402
-from torchyard.worker.values.step_rows import (  # noqa: E402
+from torchyard.worker.values.layouts import LAYOUTS
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.scan import open_scanner
+from torchyard.worker.values.scan_torch import TorchScanner
+from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.session import Session
+from torchyard.worker.values.step_rows import (
     EQUAL,
     FREQUENT,
     NARROW,
     REPEATED,
     SINGLE,
 )
-from torchyard.worker.values.survey import Survey  # noqa: E402
+from torchyard.worker.values.survey import Survey
 
 pytestmark = pytest.mark.torch
 
-Forward = Callable[[int, "torch.nn.Module"], "torch.Tensor"]
+Forward = Callable[[int, torch.nn.Module], torch.Tensor]
 Counted = dict[tuple[str, str, int], int]
 
 

@@ -73,9 +73,19 @@ the program ended well and a --fail-on limit is crossed.
     metavar="N",
     help="Leave out the first steps.",
 )
+@_how(
+    "--close-steps",
+    default=3,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Look closely at N steps, and again when something new shows; 0 at all. 3.",
+)
 @_how("--last-step", default=0, type=click.IntRange(0), metavar="N", help="Stop looking after it.")
 @_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
 @_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
+@_how(
+    "--device-memory", default="4GiB", metavar="SIZE", help="Extra memory of a GPU at most; 4GiB."
+)
 @_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
 @_how("--gains", is_flag=True, help="Measure what mends gain, in pairs of launches; takes minutes.")
 @_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
@@ -158,9 +168,11 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
             deep=options["deep"],
             every=options["every"],
             first_steps=options["skip_steps"],
+            close_steps=options["close_steps"],
             last_step=options["last_step"],
             least_bytes=parse_bytes(options["least"]),
             memory_bytes=parse_bytes(options["memory"]),
+            device_memory_bytes=parse_bytes(options["device_memory"]),
             prove=options["prove"],
             approximate=options["approximate"],
         ),

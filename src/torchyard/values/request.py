@@ -17,10 +17,12 @@ class WatchOptions:
     deep: bool = False
     every: int = 1
     first_steps: int = 0
+    close_steps: int = 3
     last_step: int = 0
     least_bytes: int = 4096
     most_bytes: int = 0
     memory_bytes: int = 256 << 20
+    device_memory_bytes: int = 4 << 30
     prove: bool = True
     graph: bool = True
     approximate: bool = False

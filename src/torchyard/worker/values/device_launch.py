@@ -1,11 +1,12 @@
 """Launches of the fused scan: tables of tensors go to the GPU without waiting, rows stay there.
 
-A launch costs the program time only on the CPU, so this is about microseconds: rows come out of one
-zeroed block, addresses go through one block of pinned memory, what a batch has in common with the
-same batch of the step before stays on the GPU, and the compiled kernel is started directly.
+A launch costs the program time only on the CPU, so this is about microseconds: rows of a whole step
+are one block, addresses are read by the GPU where the CPU put them, what a batch has in common with
+the same batch of the step before stays on the GPU, and the compiled kernel is started directly.
 """
 
 import ctypes
+from contextlib import nullcontext
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -16,9 +17,11 @@ from torchyard.worker.values.layouts import LAYOUTS
 
 _PROGRAMS_PER_PROCESSOR = 8
 _WARPS = 16
-_UPLOAD_WORDS = 1 << 18
-_POOL_ROWS = 8192
+_PINNED_WORDS = 1 << 18
+_WORD_BYTES = 8
 _ALIGN = 16
+_NOTHING = nullcontext()
+_stream = torch._C._cuda_getCurrentRawStream
 _address = torch._C.TensorBase.data_ptr
 """Not `Tensor.data_ptr`, which is watched for programs that use addresses."""
 
@@ -61,14 +64,12 @@ class TritonScanner(DeviceScanner):
         super().__init__(device)
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._programs = processors * _PROGRAMS_PER_PROCESSOR
-        self._pinned = torch.empty(_UPLOAD_WORDS, dtype=torch.int64, device="cpu", pin_memory=True)
-        self._words = (ctypes.c_int64 * _UPLOAD_WORDS).from_address(_address(self._pinned))
-        self._uploaded = torch.empty(_UPLOAD_WORDS, dtype=torch.int64, device=device)
+        self._pinned = torch.empty(_PINNED_WORDS, dtype=torch.int64, device="cpu", pin_memory=True)
+        self._pinned_at = _address(self._pinned)
+        self._words = (ctypes.c_int64 * _PINNED_WORDS).from_address(self._pinned_at)
         self._used_words = 0
-        self._last_word = _UPLOAD_WORDS // 2
-        self._pool = torch.empty((0, FIELDS), dtype=torch.int64, device=device)
-        self._used_rows = 0
-        self._compiled: Dict[Tuple[int, bool, bool], Any] = {}
+        self._last_word = _PINNED_WORDS // 2
+        self._runners: Dict[Any, Any] = {}
         self._directly = True
 
     def batch(
@@ -97,87 +98,140 @@ class TritonScanner(DeviceScanner):
         addresses = [_address(tensor) for tensor in tensors]
         return self._scan(self.batch(tensors, earlier), addresses, earlier is not None)
 
-    def rows_of_batch(
-        self, batch: Batch, tensors: List[torch.Tensor], addresses: List[int]
-    ) -> torch.Tensor:
-        """The same for tensors that are like those of a batch."""
-        if not isinstance(batch, TritonBatch):
-            return self.rows(tensors)
-        for group in batch.groups:
-            # An address that is no multiple would be a fault on the device, not a slow read.
-            if group.aligned and any(addresses[place] % _ALIGN for place in group.places):
-                return self.rows(tensors)
-        return self._scan(batch, addresses, False)
+    def new_rows(self, count: int) -> torch.Tensor:
+        """Rows to be filled by `scan_into`."""
+        return torch.zeros((count, FIELDS), dtype=torch.int64, device=self.device)
+
+    def scan_into(
+        self,
+        rows: torch.Tensor,
+        first: int,
+        batch: Batch,
+        tensors: List[torch.Tensor],
+        addresses: List[int],
+    ) -> None:
+        """Scan tensors that are like those of a batch into rows from `first` on."""
+        if not isinstance(batch, TritonBatch) or not _aligned_as(batch, addresses):
+            rows[first : first + len(tensors)] = self.rows(tensors)
+            return
+        with self._current():
+            self._launch_all(batch, addresses, rows, first, False)
 
     def end_step(self) -> None:
-        """Go on in the other half of the uploads, which was used in the step before this one."""
-        half = _UPLOAD_WORDS // 2
+        """Go on in the other half of the pinned memory, which was used in the step before this one."""
+        half = _PINNED_WORDS // 2
         first = self._last_word == half
         self._used_words = half if first else 0
-        self._last_word = _UPLOAD_WORDS if first else half
+        self._last_word = _PINNED_WORDS if first else half
+
+    def _current(self) -> Any:
+        if torch.cuda.current_device() == self.device.index:
+            return _NOTHING
+        return torch.cuda.device(self.device)
 
     def _scan(self, batch: TritonBatch, addresses: List[int], compared: bool) -> torch.Tensor:
-        rows = self._new_rows(batch.count)
-        if torch.cuda.current_device() == self.device.index:
-            self._launch_all(batch, addresses, rows, compared)
-        else:
-            with torch.cuda.device(self.device):
-                self._launch_all(batch, addresses, rows, compared)
+        rows = self.new_rows(batch.count)
+        with self._current():
+            self._launch_all(batch, addresses, rows, 0, compared)
         return rows
 
     def _launch_all(
-        self, batch: TritonBatch, addresses: List[int], rows: torch.Tensor, compared: bool
+        self,
+        batch: TritonBatch,
+        addresses: List[int],
+        rows: torch.Tensor,
+        first: int,
+        compared: bool,
     ) -> None:
         for group in batch.groups:
             if group.table is None:
-                group.table = self._upload(group.words).clone()
+                group.table = self._to_device(group.words)
             chosen = addresses
             if len(group.places) != len(addresses):
                 chosen = [addresses[place] for place in group.places]
-            kind = (group.bits, compared, group.aligned)
-            programs = min(group.chunks, self._programs)
-            memory = (self._upload(chosen), group.table, rows)
-            self._launch(kind, programs, memory, (len(chosen), group.chunks))
+            if not self._started(group, group.table, chosen, rows, first, compared):
+                self._launch(group, group.table, chosen, rows[first:], compared)
 
-    def _new_rows(self, count: int) -> torch.Tensor:
-        start = self._used_rows
-        if start + count > len(self._pool):
-            size = (max(count, _POOL_ROWS), FIELDS)
-            self._pool = torch.zeros(size, dtype=torch.int64, device=self.device)
-            start = 0
-        self._used_rows = start + count
-        return self._pool[start : start + count]
-
-    def _upload(self, words: List[int]) -> torch.Tensor:
+    def _pin(self, words: List[int]) -> int:
+        """Put words where the device reads them over the bus: one for each chunk that it scans."""
         if self._used_words + len(words) > self._last_word:
             torch.cuda.synchronize(self.device)
-            self._used_words = self._last_word - _UPLOAD_WORDS // 2
+            self._used_words = self._last_word - _PINNED_WORDS // 2
         start = self._used_words
         end = start + len(words)
         self._used_words = end + end % 2  # the next one begins at a multiple of 16 bytes, too
         self._words[start:end] = words  # type: ignore[assignment]
-        uploaded = self._uploaded[start:end]
-        uploaded.copy_(self._pinned[start:end], non_blocking=True)
-        return uploaded
+        return self._pinned_at + start * _WORD_BYTES
+
+    def _started(
+        self,
+        group: _Group,
+        table: torch.Tensor,
+        addresses: List[int],
+        rows: torch.Tensor,
+        first: int,
+        compared: bool,
+    ) -> bool:
+        """Start the compiled kernel itself: to look at arguments again takes longer than the start."""
+        if not self._directly:
+            return False
+        programs = min(group.chunks, self._programs)
+        kind = (group.bits, compared, group.aligned)
+        try:
+            runner = self._runners.get((kind, programs))
+            if runner is None:
+                compiled = self._launch(group, table, [], rows, compared)
+                runner = self._runners[kind, programs] = compiled[(programs, 1, 1)]
+            runner(
+                self._pin(addresses),
+                _address(table),
+                _address(rows) + first * FIELDS * _WORD_BYTES,
+                len(addresses),
+                group.chunks,
+                *kind,
+                device_kernel.BLOCK,
+                device_kernel.CHUNK,
+                stream=_stream(self.device.index),
+            )
+        except Exception:  # this Triton starts compiled kernels in another way
+            self._directly = False
+        return self._directly
 
     def _launch(
         self,
-        kind: Tuple[int, bool, bool],
-        programs: int,
-        memory: Tuple[torch.Tensor, ...],
-        numbers: Tuple[int, int],
-    ) -> None:
-        constants = (*kind, device_kernel.BLOCK, device_kernel.CHUNK)
-        compiled = self._compiled.get(kind) if self._directly else None
-        if compiled is not None:
-            # Without looking at the types of the arguments, which takes longer than the start. So do
-            # questions about tensors: addresses are enough.
-            try:
-                addresses = map(_address, memory)
-                compiled[(programs, 1, 1)](*addresses, *numbers, *constants)
-                return
-            except Exception:  # this Triton starts compiled kernels in another way
-                self._directly = False
-        self._compiled[kind] = device_kernel.scan_chunks[(programs,)](
-            *memory, *numbers, *constants, num_warps=_WARPS
+        group: _Group,
+        table: torch.Tensor,
+        addresses: List[int],
+        rows: torch.Tensor,
+        compared: bool,
+    ) -> Any:
+        """Launch as Triton does; without addresses nothing is scanned, and the kernel is compiled."""
+        there = self._to_device(addresses) if addresses else table
+        return device_kernel.scan_chunks[(min(group.chunks, self._programs),)](
+            there,
+            table,
+            rows,
+            len(addresses),
+            group.chunks if addresses else 0,
+            group.bits,
+            compared,
+            group.aligned,
+            device_kernel.BLOCK,
+            device_kernel.CHUNK,
+            num_warps=_WARPS,
         )
+
+    def _to_device(self, words: List[int]) -> torch.Tensor:
+        table = torch.tensor(words, dtype=torch.int64, device="cpu")
+        # A small copy from pageable memory goes into the queue at once; nothing is waited for.
+        return table.to(self.device, non_blocking=True)
+
+
+def _aligned_as(batch: TritonBatch, addresses: List[int]) -> bool:
+    """Whether addresses are multiples where the batch needs it: else the device would fault."""
+    for group in batch.groups:
+        if group.aligned:
+            for place in group.places:
+                if addresses[place] % _ALIGN:
+                    return False
+    return True

@@ -61,14 +61,20 @@ class DeviceScanner:
         """What is the same whenever tensors like these are scanned together."""
         return Batch()
 
-    def rows_of_batch(
+    def new_rows(self, count: int) -> torch.Tensor:
+        """Rows to be filled by `scan_into`."""
+        return torch.empty((count, FIELDS), dtype=torch.int64, device=self.device)
+
+    def scan_into(
         self,
+        rows: torch.Tensor,
+        first: int,
         batch: Batch,  # noqa: ARG002
         tensors: List[torch.Tensor],
         addresses: List[int],  # noqa: ARG002
-    ) -> torch.Tensor:
-        """The rows of tensors that are like those of a batch."""
-        return self.rows(tensors)
+    ) -> None:
+        """Scan tensors that are like those of a batch into rows from `first` on."""
+        rows[first : first + len(tensors)] = self.rows(tensors)
 
     def scan(self, tensor: torch.Tensor, earlier: Optional[torch.Tensor] = None) -> Scan:
         """One tensor, now: waits for the device."""

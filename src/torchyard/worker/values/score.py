@@ -34,6 +34,8 @@ class Flush(NamedTuple):
     scanner: DeviceScanner
     batch: Batch
     rows: List[int]
+    first: int
+    """How many were scanned on the device before them in this step."""
 
 
 class Turn:

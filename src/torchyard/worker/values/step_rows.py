@@ -83,7 +83,7 @@ class StepRows:
         for part in self.parts:
             by_device.setdefault(part[1].device, []).append(part)
         for device, parts in by_device.items():
-            there = torch.cat([rows for _, rows in parts])
+            there = parts[0][1] if len(parts) == 1 else torch.cat([rows for _, rows in parts])
             numbers = [number for places, _ in parts for number in places]
             done: Optional[Any] = None
             if device.type == "cuda":

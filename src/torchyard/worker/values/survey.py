@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from torchyard.worker.values.device_scan import FIELDS
 from torchyard.worker.values.layouts import Layout
 from torchyard.worker.values.scan import Scan
 from torchyard.worker.values.scanners import Scanners
@@ -36,6 +35,12 @@ class Survey:
         self._held_bytes = 0
         self._queue: Optional[Tuple[Any, int]] = None
         self._queues = 0
+        self._scanned = 0
+        """How many tensors of GPUs were scanned in this step."""
+        self._to_play = 0
+        self._played: Optional[torch.Tensor] = None
+        self._numbers: List[int] = []
+        """Rows of the device in a step that is played, and which rows of the step they are."""
         self._waiting: Optional[StepRows] = None
         self._last: Optional[StepRows] = None
         self._known: Dict[Sight, int] = {}
@@ -84,11 +89,12 @@ class Survey:
         if not self.held or self._queue is None:
             return None
         scanner = self._scanners.on(self._queue[0])
-        flushed = Flush(scanner, scanner.batch(self.held), self._held_rows)
-        self.flush_again(flushed)
+        flush = Flush(scanner, scanner.batch(self.held), self._held_rows, self._scanned)
+        self._rows.parts.append((flush.rows, scanner.rows(self.held)))
+        self._let_go()
         self._held_rows, self._held_bytes = [], 0
         self._starts.clear()
-        return flushed
+        return flush
 
     def hold_again(self, outputs: Sequence[Output], tensors: List[torch.Tensor]) -> None:
         """Tensors of which the score knows everything but the address."""
@@ -101,8 +107,14 @@ class Survey:
 
     def flush_again(self, flush: Flush) -> None:
         """Scan what is held, which are the tensors of a batch."""
-        rows = flush.scanner.rows_of_batch(flush.batch, self.held, self.addresses)
-        self._rows.parts.append((flush.rows, rows.view(-1, FIELDS)))
+        if self._played is None:
+            self._played = flush.scanner.new_rows(self._to_play)
+        flush.scanner.scan_into(self._played, flush.first, flush.batch, self.held, self.addresses)
+        self._numbers += flush.rows
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._scanned += len(self.held)
         self.launches += 1
         self.held.clear()
         self.addresses.clear()
@@ -110,6 +122,7 @@ class Survey:
     def play(self, score: Score) -> None:
         """A step begins that is expected to be like the score."""
         self._rows = score.rows.like()
+        self._to_play = len(self._rows.sights)
 
     def recorded(self) -> Optional[StepRows]:
         """The rows of this step for a score; None when it cannot be played again."""
@@ -118,9 +131,9 @@ class Survey:
 
     def stop_playing(self, played: Sequence[Output]) -> None:
         """The step is another one from here on; the outputs so far were as the score says."""
+        self._stop_playing()
         self._rows = self._rows.first(len(played))
-        flushed = sum(len(rows) for rows, _ in self._rows.parts)
-        waiting = [output for output in played if not output.cpu][flushed:]
+        waiting = [output for output in played if not output.cpu][self._scanned :]
         self._held_rows = [output.row for output in waiting]
         self._starts = {_start(tensor) for tensor in self.held}
         sizes = (tensor.numel() * tensor.element_size() for tensor in self.held)
@@ -129,7 +142,9 @@ class Survey:
     def end_step(self, step: int, regular: bool, closely: bool) -> List[Surveyed]:
         """End the step; what is known by now of the rows of this step and of earlier ones."""
         self.flush()
+        self._stop_playing()
         rows, self._rows = self._rows, StepRows()
+        self._scanned = 0
         rows.step, rows.regular, rows.closely = step, regular, closely
         before, self._waiting = self._waiting, rows
         found = [] if before is None else [self._read(before)]
@@ -144,6 +159,11 @@ class Survey:
         """Wait for the step that was not read yet."""
         rows, self._waiting = self._waiting, None
         return [] if rows is None else [self._read(rows)]
+
+    def _stop_playing(self) -> None:
+        if self._played is not None:
+            self._rows.parts.append((self._numbers, self._played[: len(self._numbers)]))
+        self._played, self._numbers = None, []
 
     def _note(self, row: int, scan: Scan) -> None:
         found = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
