@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -118,16 +119,15 @@ def history(
     ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
     name = "json" if as_json else format_name or ending
     measured = next(one for one in get_args(Metric) if one == metric)
-    chosen = {
-        name: parse_fraction(text)
-        for name, text in (("least", least), ("alpha", alpha))
-        if text is not None
-    }
     rules = None
-    if chosen:
+    if least is not None or alpha is not None:
         from torchyard.stats.change_points import Rules
 
-        rules = Rules(**chosen)
+        rules = Rules()
+        if least is not None:
+            rules = replace(rules, least=parse_fraction(least))
+        if alpha is not None:
+            rules = replace(rules, alpha=parse_fraction(alpha))
     wanted = Wanted(
         workload=workload,
         candidate=candidate,
