@@ -8,9 +8,10 @@ the page. Loads jinja2 when a page is made.
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from torchyard.core.comparison import Verdict
 from torchyard.reports.block_shapes import BASES
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["to_html"]
 
+_COMMIT: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 _STATES = {
     "running": "This run is still going. What follows is what it has so far.",
     "interrupted": "This run was interrupted. What follows is what it had by then.",
@@ -83,7 +85,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             title=one_line(run.study.name),
             run=run,
             warning=_warning(run),
-            revision=one_line(revision_of_run(run.info, run.study)),
+            revision=_revision(run),
             notes=_notes(run),
             means=means,
             counts=verdict_counts(comparisons),
@@ -173,6 +175,11 @@ def _command(run: Run) -> str:
     if run.info.get("shared"):
         return "left out for sharing"
     return shlex.join(str(word) for word in run.info.get("command") or ()) or "not recorded"
+
+
+def _revision(run: Run) -> str:
+    """As short as people write it; the whole of it is among the facts of the targets."""
+    return _COMMIT.sub(r"\1", one_line(revision_of_run(run.info, run.study)))
 
 
 def _notes(run: Run) -> list[str]:
