@@ -103,6 +103,7 @@ class Operator:
         "name",
         "overwrites",
         "random",
+        "returns_written",
         "undefined",
         "view_with_writing_backward",
         "writes",
@@ -123,6 +124,8 @@ class Operator:
         """Whether it returns memory of its own. (`reshape`-like ones may return a view anyway.)"""
         results = [str(value.type) for value in schema.returns]
         self.many_results = results != ["Tensor"]
+        self.returns_written = len(self.writes) == 1 and not self.fresh and not self.many_results
+        """Whether its result is the one tensor that it writes, as of `add_` and of `out=`."""
         resizes = self.name in ("aten::resize_as_", "aten::resize_")
         metadata = torch.Tag.inplace_view in getattr(func, "tags", ()) and not resizes
         self.inert = (not self.writes or metadata) and not self.fresh

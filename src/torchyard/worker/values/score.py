@@ -69,9 +69,10 @@ class Turn:
     @property
     def one(self) -> Optional[Output]:
         """Its output, when that is its whole result and waits for a launch."""
-        if self.single and len(self.outputs) == 1 and not self.operator.many_results:
-            return None if self.outputs[0].cpu else self.outputs[0]
-        return None
+        whole = self.operator.returns_written or (self.single and not self.operator.many_results)
+        if not whole or len(self.outputs) != 1 or self.outputs[0].cpu:
+            return None
+        return self.outputs[0]
 
 
 class Score(NamedTuple):
