@@ -18,7 +18,10 @@ from torchyard.dashboard.run_state import state_now
 from torchyard.results.index.store import Store
 from torchyard.workflow.history_memory import HistoryMemory
 
-__all__ = ["Archive"]
+__all__ = ["MOST_RECENT", "Archive"]
+
+MOST_RECENT: Final = 60
+"""As many points as a small line can show."""
 
 _FRESH_S: Final = 2.0
 _LOOKING_SHARE: Final = 10
@@ -41,6 +44,7 @@ class Archive:
         self.home = self.store.home
         self.memory = HistoryMemory()
         """What was found in histories so far, so that a page asked for again costs little."""
+        self._recent: dict[Series, tuple[ComparisonEntry, ...]] = {}
         self._looking = threading.Lock()
         self._fresh_until_s = 0.0
         self._look(progress)
@@ -71,8 +75,9 @@ class Archive:
         return next((e for e in found if (e.study, e.machine) == same and not e.damage), None)
 
     def going(self) -> list[RunEntry]:
-        """Runs that are going now, newest first."""
-        return [entry for entry in self.runs(Wanted()) if entry.state == "running"]
+        """Runs that are going now, newest first; none of them began long ago."""
+        newest = self.runs(Wanted(limit=_NEAR_RUNS))
+        return [entry for entry in newest if entry.state == "running"]
 
     def series(self, wanted: Wanted, metric: Metric = "speedup") -> list[Series]:
         """What there are histories of; workloads that only ever failed have an empty one."""
@@ -95,22 +100,23 @@ class Archive:
         """A history, oldest first."""
         return self._fresh().points(series)
 
+    def has_points(self, series: Series) -> bool:
+        """Whether there is a history of it."""
+        return series in self._fresh().series(_of(series), series.metric)
+
+    def recent(self, series: Series) -> tuple[ComparisonEntry, ...]:
+        """The newest comparisons of exactly this series, newest first, at most `MOST_RECENT`.
+
+        Kept until any run changes: a list asks this of every series on its page.
+        """
+        store = self._fresh()
+        if series not in self._recent:
+            self._recent[series] = _newest(store, series)
+        return self._recent[series]
+
     def latest(self, series: Series) -> ComparisonEntry | None:
         """The newest comparison of exactly this series."""
-        store = self._fresh()
-        wanted = Wanted(
-            workload=series.workload,
-            baseline=series.baseline,
-            candidate=series.candidate,
-            machine=series.machine,
-        )
-        names = (series.workload, series.baseline, series.candidate, series.machine)
-        # The store takes a name for the beginning of others; those come in between now and then.
-        for limit in (8, None):
-            for entry in store.comparisons(replace(wanted, limit=limit)):
-                if (entry.workload, entry.baseline, entry.candidate, entry.machine) == names:
-                    return entry
-        return None
+        return next(iter(self.recent(series)), None)
 
     def _fresh(self) -> Store:
         # One thread looks; the others answer with what there is.
@@ -122,11 +128,34 @@ class Archive:
         return self.store
 
     def _look(self, progress: Callable[[int, int], None] | None) -> None:
-        took_s = self.store.refresh(progress).elapsed_s
-        self._fresh_until_s = time.monotonic() + max(_FRESH_S, took_s * _LOOKING_SHARE)
+        found = self.store.refresh(progress)
+        if found.added or found.changed or found.gone:
+            self._recent = {}
+        self._fresh_until_s = time.monotonic() + max(_FRESH_S, found.elapsed_s * _LOOKING_SHARE)
 
 
 def _as_it_is(entry: RunEntry) -> RunEntry:
     if entry.state != "running" or entry.damage:
         return entry
     return replace(entry, state=state_now(Path(entry.folder)))
+
+
+def _of(series: Series) -> Wanted:
+    return Wanted(
+        workload=series.workload,
+        baseline=series.baseline,
+        candidate=series.candidate,
+        machine=series.machine,
+    )
+
+
+def _newest(store: Store, series: Series) -> tuple[ComparisonEntry, ...]:
+    names = (series.workload, series.baseline, series.candidate, series.machine)
+    # The store takes a name for the beginning of others, and one with * for a pattern: when those
+    # come in between, all are asked for.
+    for limit in (MOST_RECENT, None):
+        found = store.comparisons(replace(_of(series), limit=limit))
+        exact = [e for e in found if (e.workload, e.baseline, e.candidate, e.machine) == names]
+        if len(exact) == len(found) or limit is None:
+            return tuple(exact[:MOST_RECENT])
+    return ()

@@ -70,8 +70,10 @@ def read_history(archive: Archive, series: Series) -> History:
             hint="start from the list of workloads",
         )
     points = archive.points(series)
-    wanted = {point.run for point in points}
-    runs = archive.runs(Wanted(workload=series.workload)) if points else []
+    shown = points[-MOST_ROWS:]
+    near = Wanted(workload=series.workload, since=shown[0].started) if shown else Wanted(limit=0)
+    wanted = {point.run for point in shown}
+    runs = archive.runs(near)
     return History(
         found=find_changes(series, points, memory=archive.memory),
         runs={run.id: run for run in runs if run.id in wanted},

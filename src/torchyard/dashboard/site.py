@@ -136,7 +136,7 @@ class _Site:
         for series in self._archive.series(Wanted()):
             for metric in METRICS:
                 one = replace(series, metric=metric)
-                if metric == "speedup" or self._archive.points(one):
+                if metric == "speedup" or self._archive.has_points(one):
                     make = partial(self._pages.history, self._below, one)
                     yield _File(name=self._top.history(one), make=make)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import encode
 from torchyard.core.stored import ComparisonEntry, Series
-from torchyard.dashboard.archive import Archive
+from torchyard.dashboard.archive import MOST_RECENT, Archive
 from torchyard.dashboard.paging import Paging, page_of
 from torchyard.dashboard.queries import PAGE_SIZE, WorkloadsRequest
 from torchyard.dashboard.sparklines import Sparkline, sparkline
@@ -29,8 +29,16 @@ class WorkloadRow:
 
     series: Series
     latest: ComparisonEntry | None
-    points: int
+    runs: int
+    """Of the newest ones; there may be more beyond `MOST_RECENT`."""
     spark: Sparkline
+
+    @property
+    def runs_text(self) -> str:
+        """How many."""
+        if self.runs >= MOST_RECENT:
+            return f"{MOST_RECENT} or more runs"
+        return f"{self.runs} run{'s' if self.runs != 1 else ''}"
 
     @property
     def verdict_rank(self) -> int:
@@ -71,20 +79,21 @@ def workloads_data(archive: Archive, request: WorkloadsRequest) -> dict[str, Any
         "page": paging.page,
         "pages": paging.pages,
         "workloads": [
-            {**encode(row.series), "points": row.points, "latest": encode(row.latest)}
-            for row in rows
+            {**encode(row.series), "runs": row.runs, "latest": encode(row.latest)} for row in rows
         ],
     }
 
 
 def _row(archive: Archive, series: Series) -> WorkloadRow:
-    latest = archive.latest(series)
-    points = archive.points(series)
+    recent = archive.recent(series)
+    speedups = [
+        entry.speedup
+        for entry in reversed(recent)
+        if entry.speedup is not None and entry.verdict is not Verdict.WRONG
+    ]
     return WorkloadRow(
         series=series,
-        latest=latest,
-        points=len(points),
-        spark=sparkline(
-            [point.value for point in points], tone=latest.verdict.value if latest else ""
-        ),
+        latest=recent[0] if recent else None,
+        runs=len(recent),
+        spark=sparkline(speedups, tone=recent[0].verdict.value if recent else ""),
     )
