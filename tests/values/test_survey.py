@@ -28,11 +28,11 @@ Forward = Callable[[int, torch.nn.Module], torch.Tensor]
 Counted = dict[tuple[str, str, int], int]
 
 
-def _session(forward: Forward, close_steps: int, steps: int = 10) -> Session:
+def _session(forward: Forward, close_steps: int, steps: int = 10, every: int = 1) -> Session:
     torch.manual_seed(5)
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    session = Session(Options(close_steps=close_steps, prove=False))
+    session = Session(Options(close_steps=close_steps, every=every, prove=False))
     session.start()
     try:
         for step in range(1, steps + 1):
@@ -83,6 +83,15 @@ def test_surveyed_steps_count_what_closely_watched_ones_count(forward: Forward) 
     assert surveyed.watch.counts.steps_surveyed >= 4
     for name in ("operators", "written_bytes", "small_bytes", "not_seen_bytes"):
         assert getattr(surveyed.watch.counts, name) == getattr(closely.watch.counts, name), name
+
+
+def test_steps_that_are_left_out_are_not_surveyed_either() -> None:
+    closely = _session(_regular, 0, steps=12, every=2)
+    surveyed = _session(_regular, 2, steps=12, every=2)
+    assert _counted(surveyed) == _counted(closely)
+    assert surveyed.watch.counts.steps_left_out == closely.watch.counts.steps_left_out
+    assert 0 < surveyed.watch.counts.steps_surveyed < 6
+    assert surveyed.watch.counts.written_bytes < closely.watch.counts.written_bytes * 1.01
 
 
 def _later(step: int, model: torch.nn.Module) -> torch.Tensor:

@@ -131,7 +131,7 @@ class Session:
                 pattern.end_step()
         for surveyed in watch.end_step(self._look_closely):
             count_surveyed(self.findings, surveyed)
-        if surveyed_step:
+        if surveyed_step and watch.looking:
             watch.counts.steps_surveyed += 1
         if watch.surveying and not surveyed_step:
             for pattern in self.patterns:

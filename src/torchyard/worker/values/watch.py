@@ -83,6 +83,9 @@ class ValueWatch(TorchDispatchMode):
 
     def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
         """Count steps; what is known by now of the rows of this step and of earlier ones."""
+        if not self.looking:
+            self.step += 1
+            return []
         off, self.off = self.off, True  # the operators below are ours
         with _unwatched():
             return self._end_step(look_closely, off)
@@ -119,10 +122,10 @@ class ValueWatch(TorchDispatchMode):
     ) -> Any:
         """One operator."""
         keywords = kwargs or {}
-        if self.off:
-            return func(*args, **keywords)
-        if self.surveying:
+        if self.surveying and self.looking and not self.off:
             return self._calls.call(func, args, keywords)
+        if self.surveying or self.off:
+            return func(*args, **keywords)
         operator = operator_of(func)
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
@@ -135,7 +138,7 @@ class ValueWatch(TorchDispatchMode):
             self._place = self.places.now()
             self._outermost = began
         node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
-        if not inside:
+        if not inside and self.looking:
             self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
         inputs = self._reads(operator, args, keywords, written, node)
