@@ -30,6 +30,7 @@ from torchyard.reports.values_wording import (
     MARKS,
     clipped,
     code_spans,
+    mended_text,
     ordered,
     place_text,
     result_text,
@@ -362,3 +363,10 @@ def test_what_ran_elsewhere_and_what_was_too_much_is_said() -> None:
 def test_a_program_without_steps_is_one() -> None:
     rows = dict(scope_rows(replace(BARE, steps=1)))
     assert rows["steps"].startswith("none that were seen: the whole program counts as one")
+
+
+def test_what_a_gain_is_of() -> None:
+    assert mended_text(Worth()) == ""
+    assert mended_text(Worth(gain=1.2)) == "mended, the operator is 1.2x as fast"
+    whole = Worth(gain=1.2, method="best of 9; gain: steps of the whole program, in turns")
+    assert mended_text(whole) == "mended, a whole step is 1.2x as fast"

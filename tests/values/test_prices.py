@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from torchyard.core.values import Place, ValueFinding, ValueProfile
 from torchyard.values import prices
-from torchyard.values.prices import steps_looked_at, upper_bound, with_prices
+from torchyard.values.prices import steps_looked_at, steps_of, upper_bound, with_prices
 
 
 def finding(operator: str = "aten::zero_", *, count: int = 4, line: int = 1) -> ValueFinding:
@@ -105,3 +106,14 @@ def test_prices_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:
     assert prices._read(path) == []
     path.write_text(json.dumps({"prices": [PRICE, None]}))
     assert prices._read(path) == [PRICE, {}]
+
+
+def test_a_survey_does_not_see_inside_of_operators() -> None:
+    inside = replace(finding(), path=("aten::mse_loss_backward",), count=3, steps=(1, 2, 3))
+    seen = ValueProfile(
+        format=1, state="finished", torch="2", steps=13, counts={"steps_surveyed": 9}
+    )
+    assert steps_looked_at(seen) == 12
+    assert steps_of(inside, seen) == 3
+    assert steps_of(replace(inside, steps=tuple(range(1, 13))), seen) == 12
+    assert steps_of(replace(inside, path=()), seen) == 12

@@ -25,7 +25,7 @@ from torchyard.reports.values_wording import (
     clipped,
     code_spans,
     detail_text,
-    gain_text,
+    mended_text,
     operator_text,
     ordered,
     place_text,
@@ -214,8 +214,9 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     if worth.operator_ns is not None and worth.wasted_ns is not None:
         wasted, whole = format_duration(worth.wasted_ns), format_duration(worth.operator_ns)
         rows.append(("one call", f"{wasted} of {whole}"))
-    if gain_text(worth):
-        rows.append(("mended", f"the operator is {gain_text(worth)} as fast, measured in pairs"))
+    if mended_text(worth):
+        said = mended_text(worth).removeprefix("mended, ")
+        rows.append(("mended", f"{said}, measured in pairs"))
     rows += [("method", clipped(worth.method, 300))] if worth.method else []
     rows += [("not measured", clipped(worth.unavailable, 300))] if worth.unavailable else []
     if finding.place.function:

@@ -15,7 +15,7 @@ from torchyard.reports.values_wording import (
     clipped,
     code_spans,
     detail_text,
-    gain_text,
+    mended_text,
     operator_text,
     ordered,
     place_text,
@@ -84,8 +84,9 @@ def _sentences(finding: ValueFinding) -> Iterator[str]:
     if finding.proof.why:
         why = clipped(finding.proof.why, 500)
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
-    if gain_text(finding.worth):
-        yield f"Mended, the operator is {escaped(gain_text(finding.worth))} as fast."
+    if mended_text(finding.worth):
+        said = mended_text(finding.worth)
+        yield f"{escaped(said[0].upper() + said[1:])}."
     if suggestion_text(finding):
         parts = code_spans(suggestion_text(finding))
         yield "**To do:** " + "".join(

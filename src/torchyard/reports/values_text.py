@@ -14,7 +14,7 @@ from torchyard.reports.values_wording import (
     certainty_text,
     clipped,
     detail_text,
-    gain_text,
+    mended_text,
     operator_text,
     ordered,
     place_text,
@@ -80,8 +80,8 @@ def _sentences(finding: ValueFinding) -> list[str]:
         said.append(detail_text(finding))
     if finding.proof.why:
         said.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
-    if gain_text(finding.worth):
-        said.append(f"mended, the operator is {gain_text(finding.worth)} as fast")
+    if mended_text(finding.worth):
+        said.append(mended_text(finding.worth))
     if suggestion_text(finding):
         said.append(f"→ {suggestion_text(finding)}")
     return said

@@ -17,7 +17,7 @@ from torchyard.core.values import Certainty, Place, ProofTest, ValueFinding, Val
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import ABSENT
 from torchyard.values.pattern_texts import suggestion_for
-from torchyard.values.prices import steps_looked_at, upper_bound
+from torchyard.values.prices import OF_WHOLE_STEPS, steps_of, upper_bound
 
 __all__ = [
     "MARKS",
@@ -29,6 +29,7 @@ __all__ = [
     "code_spans",
     "detail_text",
     "gain_text",
+    "mended_text",
     "operator_text",
     "ordered",
     "place_text",
@@ -175,7 +176,7 @@ def place_text(place: Place) -> str:
 
 def bytes_per_step(finding: ValueFinding, profile: ValueProfile) -> float:
     """Wasted bytes, spread over the steps that were looked at."""
-    return finding.bytes_wasted / steps_looked_at(profile)
+    return finding.bytes_wasted / steps_of(finding, profile)
 
 
 def bytes_text(finding: ValueFinding, profile: ValueProfile) -> str:
@@ -215,6 +216,14 @@ def gain_text(worth: Worth) -> str:
         return ""
     interval = worth.gain_interval
     return f"{gain:.3g}x" + (f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else "")
+
+
+def mended_text(worth: Worth) -> str:
+    """What the gain is of: where the mend belongs to the program, whole steps were compared."""
+    if not gain_text(worth):
+        return ""
+    what = "a whole step" if OF_WHOLE_STEPS in worth.method else "the operator"
+    return f"mended, {what} is {gain_text(worth)} as fast"
 
 
 def detail_text(finding: ValueFinding) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchyard.core.units import parse_bytes, parse_fraction
 from torchyard.core.values import Certainty, ValueFinding, ValueProfile
 from torchyard.errors import UsageError
-from torchyard.values.prices import steps_looked_at
+from torchyard.values.prices import steps_of
 
 __all__ = ["Limit", "crossed", "parse_limit"]
 
@@ -69,7 +69,7 @@ def crossed(profile: ValueProfile, limits: Sequence[Limit]) -> list[tuple[Limit,
     found: list[tuple[Limit, ValueFinding]] = []
     for finding in profile.findings:
         for limit in limits:
-            if _crosses(finding, limit, max(1, steps_looked_at(profile))):
+            if _crosses(finding, limit, steps_of(finding, profile)):
                 found.append((limit, finding))
                 break
     return found

@@ -17,11 +17,20 @@ from torchyard.core.values import ValueFinding, ValueProfile, Worth
 from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
 
-__all__ = ["price_in_target", "steps_looked_at", "upper_bound", "with_prices"]
+__all__ = [
+    "OF_WHOLE_STEPS",
+    "price_in_target",
+    "steps_looked_at",
+    "steps_of",
+    "upper_bound",
+    "with_prices",
+]
 
 _SECONDS_EACH: Final = 0.6
 _START_S: Final = 600.0
 """For a process that hangs; on a busy machine torch alone may take minutes to start."""
+OF_WHOLE_STEPS: Final = "steps of the whole program"
+"""How the method of a gain begins that was measured on more than the operator."""
 NO_STEP_TIME: Final = "a step without the profiler was not timed"
 
 
@@ -60,6 +69,15 @@ def steps_looked_at(profile: ValueProfile) -> int:
     return max(1, done - profile.counts.get("steps_left_out", 0))
 
 
+def steps_of(finding: ValueFinding, profile: ValueProfile) -> int:
+    """Steps in which a finding could be seen: a survey does not look inside of operators."""
+    looked = steps_looked_at(profile)
+    closely = looked - profile.counts.get("steps_surveyed", 0)
+    if finding.path and len(finding.steps) <= closely:
+        return max(1, closely)
+    return looked
+
+
 def upper_bound(profile: ValueProfile) -> float | None:
     """Share of a step that mending every finding can save at most; None where it is unknown.
 
@@ -79,7 +97,7 @@ def upper_bound(profile: ValueProfile) -> float | None:
 def _worth(finding: ValueFinding, price: Mapping[str, Any], profile: ValueProfile) -> Worth:
     if "wasted_ns" not in price:
         return replace(finding.worth, unavailable=str(price.get("unavailable", "not measured")))
-    per_step_ns = price["wasted_ns"] * finding.count / steps_looked_at(profile)
+    per_step_ns = price["wasted_ns"] * finding.count / steps_of(finding, profile)
     share = per_step_ns / profile.step_ns if profile.step_ns else None
     return replace(
         finding.worth,

@@ -24,6 +24,7 @@ from torchyard.core.workload import Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.stats.estimate import estimate
 from torchyard.values.native_file import read_native_run
+from torchyard.values.prices import OF_WHOLE_STEPS
 from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
 from torchyard.workflow.bench_run import run_bench
@@ -109,7 +110,7 @@ def measure_set_to_none(
     budget = Budget(precision_goal=0.0, min_launches=min(2, launches), max_launches=launches)
     outcome = estimate(pairs, looks=(), budget=budget)
     how = (
-        "steps of the whole program, in turns with zero_grad(set_to_none=True): "
+        f"{OF_WHOLE_STEPS}, in turns with zero_grad(set_to_none=True): "
         f"{outcome.pairs} pairs over {outcome.launches} launches"
     )
     found = list(profile.findings)
