@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
 from torchyard.dashboard import feeds as feeds_module
 from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.run_state import state_now
+from torchyard.dashboard.run_state import RunState
 from torchyard.results.layout import PROGRESS_FILE
 from torchyard.results.owner import owner_of
 from torchyard.workflow.kept_progress import KeptProgress
@@ -95,14 +96,14 @@ async def test_a_run_that_is_over_is_told_at_once(going: Path) -> None:
 
 async def test_many_watchers_cost_one_reader(going: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    real = state_now
+    real = RunState.now
 
-    def counted(folder: Path) -> str:
+    def counted(state: RunState) -> str:
         nonlocal looks
         looks += 1
-        return real(folder)
+        return real(state)
 
-    monkeypatch.setattr(feeds_module, "state_now", counted)
+    monkeypatch.setattr(RunState, "now", counted)
     progress, feeds = KeptProgress(going, lambda _: None), Feeds()
     tell(progress, "one")
     ended = 0
@@ -223,6 +224,28 @@ def test_the_stream_over_http(going: Path) -> None:
         assert answer.headers["x-accel-buffering"] == "no"
         assert [name for name, _ in parsed(answer.text)] == ["progress", "end"]
         assert answer.text.startswith("retry: ")
+
+
+def test_asking_whether_there_is_a_stream_opens_none(going: Path) -> None:
+    with visit(going.parent) as seen:
+        answer = seen.client.head("/events?id=going")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert seen.feeds.watchers == 0
+
+
+def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
+    state = RunState(going)
+    assert state.now() == "running"
+    facts = (going / "run.json").stat()
+    # The same file, by its mark: what is in it is not looked at.
+    (going / "run.json").write_text("no json")
+    os.utime(going / "run.json", ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert state.now() == "running"
+    os.utime(going / "run.json")
+    assert state.now() == "damaged"
+    (going / "run.json").unlink()
+    assert state.now() == "removed"
 
 
 def test_too_many_are_told_to_come_back(going: Path) -> None:

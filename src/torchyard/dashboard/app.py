@@ -158,12 +158,12 @@ class _Answers:
             answer = self._say(request, UsageError("too many are watching", hint="try later"), 503)
             answer.headers["Retry-After"] = "30"
             return answer
-        return StreamingResponse(
-            self._feeds.watch(Path(entry.folder)),
-            media_type="text/event-stream",
-            # For nginx: an event that waits in a buffer is no live progress.
-            headers={"X-Accel-Buffering": "no"},
-        )
+        # For nginx: an event that waits in a buffer is no live progress.
+        kind, headers = "text/event-stream", {"X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return Response(media_type=kind, headers=headers)
+        stream = self._feeds.watch(Path(entry.folder))
+        return StreamingResponse(stream, media_type=kind, headers=headers)
 
     def refusal(self, request: Request, error: TorchyardError, status: int) -> Response:
         return self._say(request, error, status)

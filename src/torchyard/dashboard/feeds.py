@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 from anyio.to_thread import run_sync
 
-from torchyard.dashboard.run_state import state_now
+from torchyard.dashboard.run_state import RunState
 from torchyard.reports.compare_data import finite
 from torchyard.results.progress_file import ProgressTail
 
@@ -86,7 +86,7 @@ class _Feed:
         self.records: list[dict[str, Any]] = []
         self.state = "running"
         self.watchers = 0
-        self._folder = folder
+        self._run = RunState(folder)
         self._tail = ProgressTail(folder)
         self._looked_s = -_PAUSE_S
         self._looking = anyio.Lock()
@@ -103,7 +103,7 @@ class _Feed:
 
     def _read(self) -> None:
         # Asked first and told last: nobody sees the end before the events that came before it.
-        state = state_now(self._folder)
+        state = self._run.now()
         while more := self._tail.more():
             self.records.extend(more)
         self.state = state

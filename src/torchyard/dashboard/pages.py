@@ -170,7 +170,8 @@ class Pages:
         self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
     ) -> str:
         """Two runs beside each other; without sides only their choice."""
-        runs = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
+        newest = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
+        runs = [run for run in newest if not run.damage]
         if sides is not None:
             known = {run.id for run in runs}
             runs += [side.run for side in sides if side.run.id not in known]
