@@ -11,16 +11,19 @@ from plans import plan_of, shell, step
 
 from torchyard.build.changing import (
     build_steps,
+    built_on,
     chosen_components,
     clean,
     read_cache,
     read_request,
+    remove_build,
     used_lock,
 )
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.core.build_plan import Component, Plan
 from torchyard.core.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.workflow.build_change import clean_build
 
 
 def home_with(folder: Path, text: str, name: str = "mine") -> YardHome:
@@ -176,10 +179,42 @@ def test_clean_one_component(tmp_path: Path) -> None:
     assert {name for name in left(tmp_path) if "two" in name} == before
 
 
-def test_clean_all(tmp_path: Path) -> None:
-    plan = plan_with(tmp_path / "x", one="cmake")
-    assert clean(plan, BuildFolder(folder=tmp_path / "x"), (), "all") == (tmp_path / "x",)
-    assert not (tmp_path / "x").exists()
+def built_against(folder: Path, name: str, base: str) -> YardHome:
+    settings = {"": {"environment.base": base} if base else {}}
+    return home_with(folder, json.dumps({"name": "x", "settings": settings}), name)
+
+
+def test_a_whole_build_is_removed(tmp_path: Path) -> None:
+    home = built_against(tmp_path, "one", "")
+    built_against(tmp_path, "other", "/usr/bin/python3")
+    assert remove_build("one", home) == (home.builds / "one",)
+    assert not (home.builds / "one").exists()
+    assert (home.builds / "other").exists()
+
+
+def test_a_base_stays_while_something_is_built_on_it(tmp_path: Path) -> None:
+    home = built_against(tmp_path, "torch", "")
+    built_against(tmp_path, "vision", "build:torch")
+    built_against(tmp_path, "audio", f"{home.builds}/torch/bin/python")
+    built_against(tmp_path, "ops", "build:torch-2")
+    home_with(tmp_path, "{half", "damaged")
+    assert built_on("torch", home) == ("audio", "vision")
+    with pytest.raises(UsageError, match="torch is the base of audio, vision") as caught:
+        remove_build("torch", home)
+    assert caught.value.hint == "torchyard build clean audio --level all, first"
+    assert (home.builds / "torch").exists()
+    assert built_on("vision", home) == ()
+
+
+def test_what_is_built_on_a_base_that_is_gone_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = built_against(tmp_path, "vision", "build:torch")
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
+    assert clean_build("vision", (), "all") == (home.builds / "vision",)
+    with pytest.raises(UsageError, match="there is no build 'vision'"):
+        clean_build("vision", (), "all")
+    assert not (home.builds / "vision").exists(), "asking makes no folder"
 
 
 def test_a_link_in_the_place_of_a_tree_is_not_followed(tmp_path: Path) -> None:

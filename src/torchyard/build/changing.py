@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from torchyard.build import BUILD_PREFIX
 from torchyard.build.components import BuildRequest
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.core.build_plan import Component, Plan
@@ -24,14 +25,16 @@ from torchyard.results.durable import write_failed
 __all__ = [
     "CleanLevel",
     "build_steps",
+    "built_on",
     "chosen_components",
     "clean",
     "read_cache",
     "read_request",
+    "remove_build",
     "used_lock",
 ]
 
-CleanLevel = Literal["objects", "tree", "all"]
+CleanLevel = Literal["objects", "tree"]
 
 
 def read_cache(name: str, home: YardHome) -> str:
@@ -78,6 +81,22 @@ def _read_request_file(name: str, home: YardHome) -> dict[str, Any]:
     return content
 
 
+def built_on(name: str, home: YardHome) -> tuple[str, ...]:
+    """Names of the builds that have this one for their base, finished or not."""
+    folder = home.build(name).folder
+    found = []
+    for path in sorted(home.builds.glob("*/request.json")):
+        with suppress(UsageError, ResultsDamaged):
+            settings = read_request(path.parent.name, home).settings
+            bases = [str(values.get("environment.base", "")) for values in settings.values()]
+            if any(
+                base == f"{BUILD_PREFIX}{name}" or Path(base).is_relative_to(folder)
+                for base in bases
+            ):
+                found.append(path.parent.name)
+    return tuple(found)
+
+
 def chosen_components(plan: Plan, names: Iterable[str]) -> tuple[Component, ...]:
     """The components of those names; all of them without any."""
     wanted = tuple(names)
@@ -104,19 +123,33 @@ def build_steps(plan: Plan, component: str, *, from_configure: bool) -> tuple[st
 def clean(
     plan: Plan, folder: BuildFolder, components: Iterable[Component], level: CleanLevel
 ) -> tuple[Path, ...]:
-    """Remove objects, or working copies with all that was generated into them, or everything.
+    """Remove objects, or working copies with all that was generated into them.
 
     A working copy that is removed is made anew from its source at the next build, with patches and
     preparation, so nothing that a code generator wrote into it survives.
     """
-    if level == "all":
-        gone = [folder.folder]
-    else:
-        gone = [path for part in components for path in _made(plan, folder, part, level)]
+    gone = [path for part in components for path in _made(plan, folder, part, level)]
     removed = [path for path in gone if path.exists()]
     for path in removed:
         _remove(path)
     return tuple(removed)
+
+
+def remove_build(name: str, home: YardHome) -> tuple[Path, ...]:
+    """Remove everything of a build; not while another one is built on it.
+
+    Needs no plan: the base that a plan would ask for may be gone by now.
+    """
+    others = built_on(name, home)
+    if others:
+        raise UsageError(
+            f"{name} is the base of {', '.join(others)}",
+            why="without it they do not start",
+            hint=f"torchyard build clean {others[0]} --level all, first",
+        )
+    folder = home.build(name).folder
+    _remove(folder)
+    return (folder,)
 
 
 def _made(plan: Plan, folder: BuildFolder, part: Component, level: CleanLevel) -> list[Path]:

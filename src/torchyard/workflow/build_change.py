@@ -13,6 +13,7 @@ from torchyard.build.changing import (
     clean,
     read_cache,
     read_request,
+    remove_build,
     used_lock,
 )
 from torchyard.build.folder_lock import only_run
@@ -94,14 +95,20 @@ def rebuild_component(
 
 
 def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
-    """Remove what the build made, at a level."""
+    """Remove what the build made: `objects`, `tree`, or `all` of it."""
+    home = YardHome.default()
+    folder = home.build(name)
+    if level == "all":
+        if components:
+            raise UsageError(
+                "--level all removes the whole build",
+                hint="leave --component out, or say --level tree",
+            )
+        read_request(name, home)  # a name that is none must not become a folder by being locked
+        with only_run(folder.lock_file):
+            return remove_build(name, home)
     planned = _planned(name, _choices(name, jobs="auto"))
     chosen: CleanLevel = next(item for item in get_args(CleanLevel) if item == level)
-    if chosen == "all" and components:
-        raise UsageError(
-            "--level all removes the whole build", hint="leave --component out, or say --level tree"
-        )
-    folder = planned.home.build(name)
     with only_run(folder.lock_file):
         return clean(planned.plan, folder, chosen_components(planned.plan, components), chosen)
 
