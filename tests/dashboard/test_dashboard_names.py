@@ -189,24 +189,25 @@ def look_everywhere(evil: Names, *, report: bool = False) -> None:
         check(answer.text)
 
 
-@pytest.mark.parametrize("evil", EVIL)
-def test_one_evil_name_everywhere(evil: str) -> None:
+@pytest.mark.parametrize("first", range(0, len(EVIL), 2))
+def test_evil_names_everywhere(first: int) -> None:
+    evil = [EVIL[(first + offset) % len(EVIL)] for offset in range(5)]
     look_everywhere(
         Names(
-            study=evil,
-            baseline=f"{evil}-base",
-            candidate=evil,
-            workload=evil,
-            revision=evil,
-            note=evil,
+            study=evil[0],
+            baseline=f"{evil[1]}-base",
+            candidate=evil[1],
+            workload=evil[2],
+            revision=evil[3],
+            note=evil[4],
         ),
         # Drawing the charts of a report takes seconds, and it has tests of its own.
-        report="onload" in evil,
+        report=first == 0,
     )
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @given(study=names, candidate=names, workload=names, note=names, revision=names)
 @example(study="\0", candidate="\x1b[31m", workload="\u2028", note="\ufeff", revision="\x7f")
@@ -223,7 +224,7 @@ def test_any_names(study: str, candidate: str, workload: str, note: str, revisio
     )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     path=st.sampled_from(
         ["/", "/run", "/workloads", "/history", "/compare", "/events", "/assets/"]
