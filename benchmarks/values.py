@@ -38,7 +38,7 @@ from corpus.watching import SEED
 from torchyard.core.values import Certainty, ValueFinding, ValueProfile
 from torchyard.values import Values
 from torchyard.values.pattern_texts import pattern_names
-from values_overhead import GOALS, Overhead, measure_overhead, overhead_table
+from values_overhead import GOALS, MODELS, Overhead, measure_overhead, overhead_table
 
 MOST_FALSE = 1
 
@@ -194,6 +194,7 @@ def main() -> int:
         "part", nargs="?", choices=["corpus", "overhead", "all"], default="all", help="what to run"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--models", default=",".join(MODELS), help="of the overhead; all")
     parser.add_argument("--rounds", type=int, default=9, help="of the overhead; 9")
     parser.add_argument("--steps", type=int, default=8, help="in each block; 8")
     parser.add_argument("--threads", type=int, default=1, help="of torch; 1")
@@ -209,7 +210,11 @@ def main() -> int:
     if given.part in {"overhead", "all"}:
         chance = random.Random(given.seed)
         overheads = measure_overhead(
-            rounds=given.rounds, steps=given.steps, chance=chance, say=_talk
+            models=given.models.split(","),
+            rounds=given.rounds,
+            steps=given.steps,
+            chance=chance,
+            say=_talk,
         )
     if given.json:
         document = {

@@ -100,43 +100,60 @@ def resnet() -> Step:
     return step
 
 
-def transformer() -> Step:
-    """A transformer training step: 4 layers of width 512, 8 sequences of 128."""
-    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
+def transformer(*, width: int = 512, sequences: int = 8) -> Step:
+    """A transformer training step: 4 layers, sequences of 128."""
+    layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        model(torch.randn(8, 128, 512)).square().mean().backward()
+        model(torch.randn(sequences, 128, width)).square().mean().backward()
         optimizer.step()
 
     return step
 
 
-MODELS: dict[str, Callable[[], Step]] = {"resnet18": resnet, "transformer": transformer}
+MODELS: dict[str, Callable[[], Step]] = {
+    "resnet18": resnet,
+    "transformer-256": lambda: transformer(width=256, sequences=2),
+    "transformer-512": transformer,
+}
+"""ResNet-18 with 4 images of 64x64; encoders of width 256 (2 sequences of 128) and 512 (8)."""
 
 Times = dict[str, list[tuple[float, float]]]
 """Phase -> (CPU seconds, wall seconds) of each step."""
 
 
 def measure_overhead(
-    *, rounds: int, steps: int, chance: random.Random, say: Callable[[str], None]
+    *,
+    models: list[str],
+    rounds: int,
+    steps: int,
+    chance: random.Random,
+    say: Callable[[str], None],
 ) -> list[Overhead]:
-    """All models, kinds and phases."""
+    """Every kind and phase of the models; after Ctrl-C, what the rounds gave that were finished."""
     found: list[Overhead] = []
-    for name, make in MODELS.items():
+    for name in models:
         torch.manual_seed(0)
-        step = make()
-        for _ in range(2):
-            step()
+        step = MODELS[name]()
         taken: list[dict[str, Times]] = []
-        for number in range(rounds):
-            say(f"{name}: round {number + 1} of {rounds}")
-            taken.append(
-                {kind: _block(step, kind, steps) for kind in chance.sample(KINDS, len(KINDS))}
-            )
-        found += [_overhead(name, kind, phase, taken) for kind in GOALS for phase in _phases(taken)]
+        stopped = False
+        try:
+            for _ in range(2):
+                step()
+            for number in range(rounds):
+                say(f"{name}: round {number + 1} of {rounds}")
+                order = chance.sample(KINDS, len(KINDS))
+                taken.append({kind: _block(step, kind, steps) for kind in order})
+        except KeyboardInterrupt:
+            stopped = True
+        if taken:
+            phases = _phases(taken)
+            found += [_overhead(name, kind, phase, taken) for kind in GOALS for phase in phases]
+        if stopped:
+            break
     return found
 
 
@@ -217,12 +234,12 @@ def ratio_of(values: list[float]) -> Ratio:
 def overhead_table(found: list[Overhead]) -> str:
     """As Markdown."""
     lines = [
-        "| training step | native, CPU | watch | steps | CPU time | wall time | goal |",
-        "|---|---|---|---|---|---|---|",
+        "| training step | native, CPU | watch | steps | CPU time | wall time | rounds | goal |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {one.model} | {one.native_ms:.0f} ms | {one.kind} | {one.phase} | {_said(one.cpu)} "
-        f"| {_said(one.wall)} | {GOALS[one.kind]:.1f}x |"
+        f"| {_said(one.wall)} | {one.cpu.rounds} | {GOALS[one.kind]:.1f}x |"
         for one in found
     ]
     return "\n".join(lines)
