@@ -163,6 +163,14 @@ def test_wide_points_count_less() -> None:
     assert hits[True] >= hits[False] + 5
 
 
+def test_wild_errors_do_not_hide_a_clear_step() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        logs = rng.normal(0.0, 0.08, 18) - 0.6 * (np.arange(18) >= 10)
+        errors = np.exp(rng.normal(-1.0, 1.5, 18))
+        assert near(find_moves(np.exp(logs), errors), 10, by=0)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
 def test_too_few_points_say_nothing(count: int) -> None:
     assert find_moves([1.0, 2.0, 1.0, 2.0, 5.0, 5.0, 5.0][:count]) == []

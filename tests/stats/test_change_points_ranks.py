@@ -116,12 +116,21 @@ def test_weights_follow_errors_within_reason() -> None:
     values = rng.normal(0.0, 0.01, 60)
     assert weights_of(values, np.full(60, math.nan)).tolist() == [1.0] * 60
     errors = np.full(60, 0.01)
-    errors[:20], errors[20], errors[21] = 0.1, 1e-9, math.nan
+    errors[:20], errors[20], errors[21] = 0.03, 1e-9, math.nan
     weights = weights_of(values, errors)
-    assert weights[0] < 0.1
+    assert weights[0] < 0.6
     assert 1.0 <= weights[20] <= 4.0
     assert weights[21] == pytest.approx(weights[30]) == pytest.approx(1.0)
     assert weights_of(np.ones(5), np.zeros(5)).tolist() == [1.0] * 5
+
+
+def test_wild_errors_leave_most_of_the_series() -> None:
+    """Intervals of two launches can be ten times too wide, or too narrow."""
+    rng = np.random.default_rng(3)
+    errors = np.exp(rng.normal(0.0, 2.0, 18))
+    weights = weights_of(rng.normal(0.0, 0.05, 18), errors)
+    assert weights.sum() ** 2 / (weights @ weights) >= 0.8 * 18
+    assert weights[np.argmax(errors)] < weights[np.argmin(errors)]
 
 
 def test_outliers_are_drawn_in_and_steps_are_not() -> None:

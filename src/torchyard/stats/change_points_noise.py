@@ -32,6 +32,8 @@ on that scale. More forgiveness lets correlated noise raise alarms, less costs p
 _MOST_ALIKE: Final = 0.9
 _SHARPEST: Final = 4.0
 """How much more than the middle value a value can count at most."""
+_LEFT_OF_IT: Final = 0.8
+"""Weighted values are worth at least this share of as many equal ones."""
 _OUTLIER_SD: Final = 3.0
 _NEIGHBOURS: Final = 3
 """On each side; the median of seven values holds with three outliers among them."""
@@ -72,18 +74,22 @@ def weights_of(values: Values, errors: Values) -> Values:
     """How much each value counts, around 1, from its standard error where one is known.
 
     Runs differ by more than their own errors say, so the rest of the noise is added to all alike;
-    a value without an error counts as the middle one.
+    a value without an error counts as the middle one. Errors from two or three launches are guesses
+    that can be off tenfold, so weights that would leave little of the series are evened out.
     """
     known = errors[np.isfinite(errors)]
-    if not known.size:
+    if not known.size or float(np.max(known)) <= 0.0:
         return np.ones(values.size)
-    middle = float(np.median(known))
-    rest = max(noise_sd(values) ** 2 - middle**2, 0.25 * middle**2)
-    variances = rest + np.where(np.isfinite(errors), errors, middle) ** 2
-    if float(np.max(variances)) <= 0.0:
-        return np.ones(values.size)
-    usual = rest + middle**2
+    noise = noise_sd(values)
+    # Errors that are larger than what the values show are overstated.
+    scale = min(1.0, noise / max(float(np.median(known)), 1e-300)) if noise > 0.0 else 1.0
+    middle = scale * float(np.median(known))
+    rest = max(noise**2 - middle**2, 0.25 * middle**2)
+    usual = max(rest + middle**2, 1e-300)
+    variances = rest + (np.where(np.isfinite(errors), errors * scale, middle)) ** 2
     weights: Values = np.minimum(usual / np.maximum(variances, usual / _SHARPEST), _SHARPEST)
+    while float(weights.sum()) ** 2 < _LEFT_OF_IT * values.size * float(weights @ weights):
+        weights = np.sqrt(weights)
     return weights
 
 

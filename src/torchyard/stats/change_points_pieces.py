@@ -91,8 +91,8 @@ class PieceSums:
         square = self._square[last] - self._square[first]
         outside = self._weight[-1] - inside
         return (
-            self._share * inside**2 / square,
-            self._share * outside**2 / (self._square[-1] - square),
+            self._share * np.round(inside**2 / square),
+            self._share * np.round(outside**2 / (self._square[-1] - square)),
         )
 
     def best(self, pieces: Pieces, *, tests: float) -> tuple[float, tuple[int, int]]:
