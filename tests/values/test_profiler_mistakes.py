@@ -1,0 +1,40 @@
+"""A mistake of the profiler ends the profile, never the program."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torchyard.worker.values.options import Options  # noqa: E402
+from torchyard.worker.values.session import Session  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
+    model = torch.nn.Linear(128, 128)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session = Session(Options(prove=False))
+
+    def fails() -> None:
+        if session.watch.step == 3:
+            raise ZeroDivisionError("ours")
+
+    session.patterns[0].end_step = fails  # type: ignore[method-assign]
+    session.start()
+    try:
+        for _ in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            model(torch.randn(64, 128)).square().mean().backward()
+            optimizer.step()
+    finally:
+        session.stop()
+    result = session.result("finished")
+    (note,) = result["notes"]
+    assert note == (
+        "the profile ends after step 3, because the profiler failed: ZeroDivisionError: ours"
+    )
+    assert session.watch.off
+    assert result["steps"] == 3
+    assert "dead initialisation" in {found["pattern"] for found in result["findings"]}
