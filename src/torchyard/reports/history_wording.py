@@ -36,7 +36,7 @@ METRIC_NAMES: Final[dict[Metric, str]] = {
 }
 METHOD: Final = (
     "Changes are found by ranks (circular binary segmentation); p is the chance that a quiet series "
-    "shows such a change. Points of busy machines are shown and not judged."
+    "shows such a change."
 )
 _REVISION_LETTERS: Final = 12
 _SMALLEST_P: Final = 1e-4
