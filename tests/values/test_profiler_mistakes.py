@@ -21,7 +21,7 @@ def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
         if session.watch.step == 3:
             raise ZeroDivisionError("ours")
 
-    session.patterns[0].end_step = fails  # type: ignore[method-assign]
+    session.patterns[0].end_step = fails
     session.start()
     try:
         for _ in range(6):

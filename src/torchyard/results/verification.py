@@ -127,4 +127,6 @@ def _wrong_content(name: str, record: Mapping[str, Any]) -> str:
 
 def _damage(folder: Path, name: str, error: ResultsDamaged) -> Damage:
     what = f"{error.what}: {error.why}" if error.why else error.what
-    return Damage(file=name, line=None, what=what.replace(f"{folder}/", "").replace(str(folder), "it"))
+    return Damage(
+        file=name, line=None, what=what.replace(f"{folder}/", "").replace(str(folder), "it")
+    )

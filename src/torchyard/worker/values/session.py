@@ -148,6 +148,7 @@ class Session:
             "format": FORMAT,
             "state": state,
             "torch": torch.__version__,
+            "device": _device(),
             "threads": torch.get_num_threads(),
             "options": self.options._asdict(),
             "exit_code": self.exit_code,
@@ -255,3 +256,10 @@ class OneThread:
     def remove(self) -> None:
         """Leave it as it was."""
         self._own.__exit__(None, None, None)
+
+
+def _device() -> str:
+    """Where the program computes, as far as it shows."""
+    if not torch.cuda.is_initialized():
+        return "cpu"
+    return "cuda: %s" % torch.cuda.get_device_name()
