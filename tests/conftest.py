@@ -6,8 +6,12 @@ terminal, and whatever it starts inherits that. The tests of interrupts must hol
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,15 +27,19 @@ ONE_KERNEL = (
     "test_tune_effect",
     "test_tune_measure",
 )
+LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Tests of one file stay together, for they share fixtures that are dear."""
-    for item in items:
-        name = "one-kernel" if item.path.stem in ONE_KERNEL else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(name))
+@pytest.fixture(autouse=True)
+def _one_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests run side by side, file by file; these wait for each other."""
+    if request.path.stem not in ONE_KERNEL:
+        yield
+        return
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
