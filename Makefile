@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := build/demo
-# Tests that run side by side; most of them wait for processes that they started.
+# Tests that run side by side. In the order of the files: what compiles in its own process comes last.
 TESTERS ?= 2
 
 .PHONY: help demo test test-all check unit docs clean
@@ -34,7 +34,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not gpu and not second_target"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not second_target"
 
 test: check unit
 

@@ -124,7 +124,7 @@ def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Pa
 
 
 def test_a_side_that_goes_on_changing_is_said_to_be_unstable(tmp_path: Path) -> None:
-    code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.03 ** (self.calls // 2))")
+    code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.08 ** (self.calls // 2))")
     desk = desk_with(write_file(tmp_path, "slower.py", code))
     assert not desk.warm("eager", 0.6)["stable"]
 
