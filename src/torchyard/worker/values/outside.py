@@ -5,6 +5,7 @@ memory is looked at anew each time, and a fill of it is never called dead. Libra
 C++ interface can reach any memory; where there are some, all that can be said is that it is likely.
 """
 
+import functools
 import mmap
 import os
 import sys
@@ -109,7 +110,9 @@ def libraries_outside() -> List[str]:
     return found
 
 
+@functools.lru_cache(maxsize=None)
 def _is_linked_with_torch(path: str) -> bool:
+    """Read once for each library: those of a GPU are gigabytes, 3.5 s in all on a machine with CUDA."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             return any(text.find(name) >= 0 for name in _LINKED)
