@@ -129,6 +129,12 @@ class VariantMetrics:
     graphs: int | None = None
     flops: float | None = None
     """Floating-point operations of one iteration."""
+    moved_bytes: float | None = None
+    """Bytes that one iteration must read and write at least, where the workload knows them."""
+    recompiles: int | None = None
+    """How often the compiler compiled again after the first call."""
+    energy_j: float | None = None
+    """Of one iteration, where the device counts it."""
     torch_version: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
     """Names of fields above that could not be measured, and why."""

@@ -9,8 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-__all__ = ["DEFAULT_ENVIRONMENT", "PRECISIONS", "Environment", "Precision", "Target", "Variant"]
+__all__ = [
+    "DEFAULT_ENVIRONMENT",
+    "PRECISIONS",
+    "Environment",
+    "Precision",
+    "Scalar",
+    "Target",
+    "Variant",
+]
 
+Scalar = int | float | str | bool
 Precision = Literal["float32", "float16", "bfloat16", "amp"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
@@ -53,6 +62,9 @@ class Variant:
     backend: str = "eager"
     precision: Precision = "float32"
     environment: Environment = field(default=DEFAULT_ENVIRONMENT)
+    options: tuple[tuple[str, Scalar], ...] = ()
+    """What is set inside the process for this variant alone, sorted by name: `channels-last`,
+    `dynamic`, `inference-mode`, `matmul-precision`, `inductor.NAME`, ... The worker knows them all."""
 
     @property
     def process_key(self) -> tuple[str, str]:

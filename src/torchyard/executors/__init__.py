@@ -1,0 +1,1 @@
+"""Where the cells of a sweep run: here, or as jobs on a cluster."""
