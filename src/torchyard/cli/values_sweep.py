@@ -70,7 +70,7 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
     """Sweep operators for wasted work."""
     from torchyard.core.records import encode
     from torchyard.errors import UsageError
-    from torchyard.reports.sweep_text import sweep_markdown, sweep_text
+    from torchyard.reports.values_sweep_text import values_sweep_markdown, values_sweep_text
     from torchyard.workflow.values_sweep import resume_sweep, start_sweep
 
     if markdown is not None:
@@ -88,11 +88,11 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
     else:
         found, folder = start_sweep(_settings(options), folder=options["run_dir"], say=say)
     if markdown is not None:
-        write_file(markdown, sweep_markdown(found), option="--markdown")
+        write_file(markdown, values_sweep_markdown(found), option="--markdown")
     if as_json:
         print_json({"sweep": encode(found), "folder": str(folder)})
     else:
-        print_data(printable(sweep_text(found)))
+        print_data(printable(values_sweep_text(found)))
 
 
 def _settings(options: dict[str, Any]) -> Any:

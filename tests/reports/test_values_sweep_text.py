@@ -13,7 +13,7 @@ from torchyard.core.value_sweep import (
     SweepSettings,
 )
 from torchyard.core.values import Certainty, Proof
-from torchyard.reports.sweep_text import sweep_markdown, sweep_text
+from torchyard.reports.values_sweep_text import values_sweep_markdown, values_sweep_text
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTINGS = SweepSettings(python="python3", target="here")
@@ -97,21 +97,21 @@ def sample() -> Sweep:
 
 
 def test_the_table_for_a_terminal() -> None:
-    assert sweep_text(sample()) == (GOLDEN / "sweep.txt").read_text()
+    assert values_sweep_text(sample()) == (GOLDEN / "values-sweep.txt").read_text()
 
 
 def test_the_table_for_a_page() -> None:
-    assert sweep_markdown(sample()) == (GOLDEN / "sweep.md").read_text()
+    assert values_sweep_markdown(sample()) == (GOLDEN / "values-sweep.md").read_text()
 
 
 def test_the_surest_and_dearest_come_first() -> None:
-    names = [line.split()[0] for line in sweep_text(sample()).splitlines()[1:4]]
+    names = [line.split()[0] for line in values_sweep_text(sample()).splitlines()[1:4]]
 
     assert names == ["huber_loss", "mse_loss", "isclose"]
 
 
 def test_what_only_the_profiler_causes_is_counted_and_not_shown() -> None:
-    text = sweep_text(sample())
+    text = values_sweep_text(sample())
 
     assert "logical_or_" not in text
     assert "1 left out: torch does that work only while it is watched" in text
@@ -120,25 +120,25 @@ def test_what_only_the_profiler_causes_is_counted_and_not_shown() -> None:
 def test_nothing_found_is_said() -> None:
     empty = Sweep(settings=SETTINGS, torch="2.13.0", device="cpu", names=("a",))
 
-    assert sweep_text(empty).startswith("no wasted work was found\n")
-    assert "No wasted work was found." in sweep_markdown(empty)
+    assert values_sweep_text(empty).startswith("no wasted work was found\n")
+    assert "No wasted work was found." in values_sweep_markdown(empty)
 
 
 def test_a_device_that_cannot_be_looked_into_is_not_called_clean() -> None:
     case = OperatorCase(case="a", state=CaseState.DONE, written_bytes=64, not_seen_bytes=64)
     blind = Sweep(settings=SETTINGS, torch="2.13.0", device="odd", names=("a",), cases=(case,))
 
-    assert sweep_text(blind).startswith("nothing was looked into\n")
-    assert "64 B of 64 B that were written could not be looked into" in sweep_text(blind)
+    assert values_sweep_text(blind).startswith("nothing was looked into\n")
+    assert "64 B of 64 B that were written could not be looked into" in values_sweep_text(blind)
 
 
 def test_names_from_outside_steer_nothing() -> None:
-    for text in (sweep_text(sample()), sweep_markdown(sample())):
+    for text in (values_sweep_text(sample()), values_sweep_markdown(sample())):
         assert "\x1b" not in text
     odd = OperatorCase(
         case="a`b|c", state=CaseState.DONE, findings=(finding("redundant write", "aten::x"),)
     )
-    page = sweep_markdown(Sweep(settings=SETTINGS, names=("a",), cases=(odd,)))
+    page = values_sweep_markdown(Sweep(settings=SETTINGS, names=("a",), cases=(odd,)))
     assert "| `a'b\\|c` |" in page
-    assert "odd\\|case" in sweep_markdown(sample())
-    assert "\\<thing>" in sweep_markdown(sample())
+    assert "odd\\|case" in values_sweep_markdown(sample())
+    assert "\\<thing>" in values_sweep_markdown(sample())

@@ -11,7 +11,7 @@ from torchyard.core.value_sweep import CaseState, OperatorCase, OperatorFinding,
 from torchyard.core.values import Certainty
 from torchyard.reports.plain_text import one_line
 
-__all__ = ["sweep_markdown", "sweep_text"]
+__all__ = ["values_sweep_markdown", "values_sweep_text"]
 
 HEADS: Final = ("case", "direction", "pattern", "operators", "bytes", "certainty", "share", "gain")
 _RIGHT: Final = frozenset({"bytes", "share", "gain"})
@@ -21,14 +21,14 @@ _MOST_NAMED: Final = 6
 Found = tuple[OperatorCase, OperatorFinding]
 
 
-def sweep_text(sweep: Sweep) -> str:
+def values_sweep_text(sweep: Sweep) -> str:
     """For a terminal."""
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
     lines = _aligned([HEADS, *rows]) if rows else [_nothing(sweep)]
     return "\n".join([*lines, "", *_summary(sweep)]) + "\n"
 
 
-def sweep_markdown(sweep: Sweep) -> str:
+def values_sweep_markdown(sweep: Sweep) -> str:
     """For a page."""
     lines = [f"torch {sweep.torch}, {sweep.device}, {_threads(sweep)}.", ""]
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
