@@ -20,6 +20,22 @@ class CannotBuild(Exception):
         self.hint = hint
 
 
+class Traffic:
+    """What one iteration must move at least: each tensor that goes in or comes out, once.
+
+    `elements` are floating-point numbers of the workload's own data type, so their bytes follow the
+    precision; `fixed_bytes` are indices, masks and counters, which stay as they are.
+    """
+
+    def __init__(self, elements: float, fixed_bytes: float = 0.0) -> None:
+        self.elements = elements
+        self.fixed_bytes = fixed_bytes
+
+    def bytes_at(self, element_bytes: int) -> float:
+        """The bytes when a floating-point number has that many."""
+        return self.elements * element_bytes + self.fixed_bytes
+
+
 class Built:
     """A workload ready to run.
 
@@ -31,6 +47,7 @@ class Built:
     optimizer   from a list of parameters to an optimiser, for training with the step
     flops       floating-point operations of one inference iteration where they are known exactly
     mutates     the iteration changes the module's own parameters (an optimiser step as a workload)
+    traffic     what one iteration in the mode asked for must read and write at least, if known
     """
 
     def __init__(
@@ -43,6 +60,7 @@ class Built:
         optimizer: Optional[Callable[[Sequence[Any]], Any]] = None,
         flops: Optional[float] = None,
         mutates: bool = False,
+        traffic: Optional[Traffic] = None,
     ) -> None:
         self.module = module
         self.args = args
@@ -52,6 +70,7 @@ class Built:
         self.optimizer = optimizer
         self.flops = flops
         self.mutates = mutates
+        self.traffic = traffic
 
 
 def flatten(value: Any) -> List[Any]:

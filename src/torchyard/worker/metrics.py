@@ -11,17 +11,20 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.side import Side
+from torchyard.worker.side import DTYPES, Side
 
 
 def measure(side: Side) -> Dict[str, Any]:
     """Memory and graph counters of one side."""
     side.first_call()
     peak, method, why_not = peak_memory(side)
+    moved, moved_why_not = moved_bytes(side)
+    reasons = {"peak_memory_bytes": why_not, "moved_bytes": moved_why_not}
     result: Dict[str, Any] = {
         "peak_memory_bytes": peak,
         "memory_method": method,
-        "unavailable": [] if why_not is None else [["peak_memory_bytes", why_not]],
+        "moved_bytes": moved,
+        "unavailable": [[name, reason] for name, reason in reasons.items() if reason],
     }
     result.update(side.graph_counters)
     return result
@@ -81,6 +84,19 @@ def count_flops(side: Side) -> Tuple[Optional[float], str]:
         side.model.rewind()
     total = float(counter.get_total_flops())
     return (total, "") if total > 0 else (None, "the flop counter knows none of its operators")
+
+
+def moved_bytes(side: Side) -> Tuple[Optional[float], str]:
+    """What an iteration must read and write at least in this precision, or why that is unknown."""
+    traffic = side.model.built.traffic
+    if traffic is None:
+        return None, "this workload does not say what it must move"
+    if side.precision == "amp":
+        return None, "with amp, what goes in and what comes out differ in size"
+    if side.model.optimizer is not None:
+        return None, "with the optimiser's step it depends on the optimiser"
+    dtype = DTYPES[side.precision]
+    return traffic.bytes_at(torch.empty(0, dtype=dtype).element_size()), ""
 
 
 def versions() -> List[Tuple[str, str]]:

@@ -104,6 +104,7 @@ def convert(built: Built, dtype: Any) -> Built:
         built.optimizer,
         built.flops,
         built.mutates,
+        built.traffic,
     )
 
 
