@@ -87,10 +87,10 @@ def count_flops(side: Side) -> Tuple[Optional[float], str]:
 
 
 def moved_bytes(side: Side) -> Tuple[Optional[float], str]:
-    """What an iteration must read and write at least in this precision, or why that is unknown."""
+    """What an iteration must read and write at least in this precision, or why it is not known."""
     traffic = side.model.built.traffic
     if traffic is None:
-        return None, "this workload does not say what it must move"
+        return None, ""  # most workloads do not say, and nothing failed
     if side.precision == "amp":
         return None, "with amp, what goes in and what comes out differ in size"
     if side.model.optimizer is not None:
