@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from command_line import call, program, study_of
 
-from torchyard.cli import bench_options
+from torchyard.cli import bench_options, study_options
 from torchyard.core.study import Reseat
 from torchyard.core.variant import PRECISIONS
 from torchyard.core.workload import MODES
@@ -250,4 +250,4 @@ def test_the_examples_are_studies(capsys: Capture, example: Path) -> None:
 def test_the_choices_are_those_of_the_types() -> None:
     assert bench_options.MODES == MODES
     assert bench_options.PRECISIONS == PRECISIONS
-    assert get_args(Reseat) == bench_options.RESEATS
+    assert get_args(Reseat) == study_options.RESEATS
