@@ -25,6 +25,7 @@ __all__ = [
     "Outcome",
     "SweepLimits",
     "SweepPlan",
+    "SweepView",
 ]
 
 SWEEP_FORMAT: Final = 1
@@ -146,3 +147,20 @@ class CellStatus:
     text: str = ""
     """What it does now, or why it failed."""
     fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepView:
+    """A sweep as it stands now, for whoever watches."""
+
+    plan: SweepPlan
+    statuses: tuple[CellStatus, ...]
+    """In the order of the plan."""
+    elapsed_s: float = 0.0
+    """Since this driver began."""
+    remaining_s: float | None = None
+    """What is still to come at the pace so far; None before a cell has ended."""
+
+    def count(self, *states: CellState) -> int:
+        """How many cells are in one of these states."""
+        return sum(status.state in states for status in self.statuses)

@@ -1,0 +1,287 @@
+"""The folder of a sweep: what was asked, and what became of each cell.
+
+    sweep.json              the plan, written once
+    cells/ID/attempt-N.json one try at a cell: when, where, how it ended
+    cells/ID/run-N/         its run, a run folder like any other
+    logs/ID.log             what the processes that ran the cell printed
+    runs.json               the runs that finished cells were joined into
+    driver.lock             held by the one process that drives the sweep
+
+Processes on several machines write here at the same time, each to the cells that it runs. Everything
+is seen from these files alone, so that a driver can go away and another come back. Knows nothing of
+executors and of what is measured.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import decode, encode
+from torchyard.core.sweep import (
+    SWEEP_FORMAT,
+    Attempt,
+    Cell,
+    CellState,
+    CellStatus,
+    Outcome,
+    SweepPlan,
+)
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.owner import is_gone, this_process
+from torchyard.results.progress_file import ProgressTail
+from torchyard.results.run_home import home_folder
+
+__all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
+
+PLAN_FILE: Final = "sweep.json"
+RUNS_FILE: Final = "runs.json"
+LOCK_FILE: Final = "driver.lock"
+CELLS_FOLDER: Final = "cells"
+LOGS_FOLDER: Final = "logs"
+MOST_INTERRUPTED: Final = 8
+"""Attempts of a cell that ended through nobody's fault, after which it is not tried again: a cell
+that takes the machine down each time must not be tried for ever."""
+
+
+def sweeps_home() -> Path:
+    """The folder that sweeps go to when none is named."""
+    return home_folder() / "sweeps"
+
+
+class SweepFolder:
+    """One sweep."""
+
+    def __init__(self, folder: Path, plan: SweepPlan) -> None:
+        """`create` and `open` are the ways to call this."""
+        self.folder = folder
+        self.plan = plan
+        self._cells = {cell.id: cell for cell in plan.cells}
+        self._tails: dict[Path, tuple[ProgressTail, dict[str, Any]]] = {}
+
+    @classmethod
+    def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
+        """Begin a sweep in a new or empty folder."""
+        folder = folder.absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"{folder} is not empty",
+                    why="a sweep needs a folder of its own",
+                    hint="name another folder, or go on with a sweep by --resume FOLDER",
+                )
+            for name in (CELLS_FOLDER, LOGS_FOLDER):
+                (folder / name).mkdir()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+        except OSError as error:
+            raise write_failed(folder, error, kept="what is there") from error
+        replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
+        return cls(folder, plan)
+
+    @classmethod
+    def open(cls, folder: Path) -> SweepFolder:
+        """The sweep that lies there."""
+        folder = folder.absolute()
+        path = folder / PLAN_FILE
+        record = _read_json(path)
+        if record is None:
+            raise UsageError(
+                f"{folder} is not the folder of a sweep",
+                why=f"there is no {PLAN_FILE} in it",
+                hint="`torchyard sweep list` names the sweeps there are",
+            )
+        version = record.get("format")
+        if not isinstance(version, int) or version > SWEEP_FORMAT:
+            raise ResultsDamaged(
+                f"{path} was written by a newer Torchyard ({record.get('torchyard', 'unknown')})",
+                why=f"its format is {version}; this Torchyard reads up to {SWEEP_FORMAT}",
+                hint="update Torchyard to read it",
+            )
+        try:
+            plan = decode(SweepPlan, record, where="", strict=False)
+        except UsageError as error:
+            raise ResultsDamaged(
+                f"{path}: not the plan of a sweep",
+                why=error.what,
+                hint="put the file back from a copy",
+            ) from error
+        return cls(folder, plan)
+
+    def cell(self, cell_id: str) -> Cell:
+        """A cell by its id."""
+        if cell_id not in self._cells:
+            raise UsageError(
+                f"the sweep has no cell {cell_id!r}", hint=f"`torchyard sweep show {self.folder}`"
+            )
+        return self._cells[cell_id]
+
+    def begin(self, cell_id: str, *, place: str) -> Attempt:
+        """The next attempt at a cell, claimed: two processes never get the same number."""
+        place_of_cell = self._cell_folder(cell_id)
+        number = len(self.attempts(cell_id)) + 1
+        while True:
+            attempt = Attempt(
+                number=number, began=_now(), place=place, log=f"{LOGS_FOLDER}/{cell_id}.log"
+            )
+            text = to_json_text({**encode(attempt), "owner": this_process()}) + "\n"
+            path = place_of_cell / f"attempt-{number}.json"
+            try:
+                place_of_cell.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileExistsError:
+                number += 1
+                continue
+            except OSError as error:
+                raise write_failed(path, error, kept="what is there") from error
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            return attempt
+
+    def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
+        """Say how an attempt ended; the first word on it stays."""
+        path = self._cell_folder(cell_id) / f"attempt-{number}.json"
+        record = _read_json(path) or encode(Attempt(number=number))
+        if record.get("outcome") is not None:
+            return
+        record.update(ended=_now(), outcome=outcome, why=why)
+        replace_file(path, to_json_text(record) + "\n")
+
+    def attempts(self, cell_id: str) -> tuple[Attempt, ...]:
+        """All tries at a cell, first to last."""
+        return tuple(attempt for attempt, _ in self._attempts(cell_id))
+
+    def run_folder(self, cell_id: str, number: int) -> Path:
+        """Where the run of an attempt lies."""
+        return self._cell_folder(cell_id) / f"run-{number}"
+
+    def log_path(self, cell_id: str) -> Path:
+        """Where the processes that run the cell print to."""
+        return self.folder / LOGS_FOLDER / f"{self.cell(cell_id).id}.log"
+
+    def status(self, cell_id: str) -> CellStatus:
+        """Where a cell stands, as far as the folder tells; whether it waits in a queue, it does not."""
+        cell = self.cell(cell_id)
+        found = self._attempts(cell_id)
+        attempts = tuple(attempt for attempt, _ in found)
+        status = CellStatus(cell=cell, state="waiting", attempts=attempts)
+        if not found:
+            return status
+        finished = next((one for one in attempts if one.outcome == "finished"), None)
+        last = finished or attempts[-1]
+        folder = self.run_folder(cell_id, last.number)
+        status = replace(status, run=str(folder.relative_to(self.folder)), text=last.why)
+        if finished is not None:
+            return replace(status, state="done", text="", fraction=1.0)
+        if last.outcome is None:
+            if is_gone(found[-1][1]):
+                return replace(status, state=self._after(attempts), text="its process is gone")
+            said = self._progress(folder)
+            text = str(said.get("text", "starting"))
+            fraction = said.get("fraction")
+            number = float(fraction) if isinstance(fraction, (int, float)) else None
+            return replace(status, state="running", text=text, fraction=number)
+        return replace(status, state=self._after(attempts))
+
+    def statuses(self) -> list[CellStatus]:
+        """Of all cells, in the order of the plan."""
+        return [self.status(cell.id) for cell in self.plan.cells]
+
+    def close_lost(self) -> list[str]:
+        """End attempts whose process is gone without a word; the cells they were of."""
+        lost = []
+        for cell in self.plan.cells:
+            for attempt, owner in self._attempts(cell.id):
+                if attempt.outcome is None and is_gone(owner):
+                    self.end(cell.id, attempt.number, "interrupted", why="its process ended unseen")
+                    lost.append(cell.id)
+        return lost
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Be the one process that drives the sweep; the system takes the lock back from a dead one."""
+        path = self.folder / LOCK_FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise write_failed(path, error, kept="the sweep") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                driver = _read_json(path) or {}
+                raise UsageError(
+                    f"{self.folder} is driven by another process",
+                    why=f"process {driver.get('pid', '?')} on {driver.get('host', '?')}",
+                    hint="watch it with `torchyard sweep show`, or end that process first",
+                ) from error
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, to_json_text(this_process()).encode("ascii"))
+            yield
+        finally:
+            os.close(descriptor)
+
+    def keep_runs(self, runs: Mapping[str, str]) -> None:
+        """Remember which runs the cells were joined into: folder by what is in it."""
+        replace_file(self.folder / RUNS_FILE, to_json_text(dict(runs), indent=1) + "\n")
+
+    def runs(self) -> dict[str, str]:
+        """The runs that the cells were joined into; none before the sweep has ended."""
+        found = _read_json(self.folder / RUNS_FILE) or {}
+        return {str(key): str(value) for key, value in found.items()}
+
+    def _after(self, attempts: tuple[Attempt, ...]) -> CellState:
+        """What comes after attempts none of which has finished."""
+        tries = sum(attempt.counts for attempt in attempts)
+        others = len(attempts) - tries
+        spent = tries >= self.plan.limits.tries or others >= MOST_INTERRUPTED
+        return "failed" if spent else "waiting"
+
+    def _attempts(self, cell_id: str) -> list[tuple[Attempt, Mapping[str, Any]]]:
+        place = self._cell_folder(cell_id)
+        found = []
+        number = 1
+        while (record := _read_json(place / f"attempt-{number}.json")) is not None:
+            owner = record.get("owner")
+            attempt = decode(Attempt, {**record, "number": number}, where="attempt", strict=False)
+            found.append((attempt, owner if isinstance(owner, Mapping) else {}))
+            number += 1
+        return found
+
+    def _cell_folder(self, cell_id: str) -> Path:
+        return self.folder / CELLS_FOLDER / self.cell(cell_id).id
+
+    def _progress(self, run: Path) -> dict[str, Any]:
+        """The last thing that the run said of itself."""
+        tail, last = self._tails.setdefault(run, (ProgressTail(run), {}))
+        for record in tail.more():
+            last.update({key: value for key, value in record.items() if value is not None})
+        return last
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None when there is none, also not yet a whole one."""
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        return {}
+    except OSError as error:
+        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
+    return record if isinstance(record, dict) else {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
