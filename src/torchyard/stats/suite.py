@@ -11,8 +11,10 @@ import math
 from collections.abc import Sequence
 
 from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.core.study import Budget
 from torchyard.stats.launches import SD_FLOOR
 from torchyard.stats.student import normal_quantile, two_sided_critical
+from torchyard.stats.verdicts import verdict_of
 
 __all__ = [
     "adjust_for_suite",
@@ -20,6 +22,7 @@ __all__ = [
     "counts_in_mean",
     "demote",
     "geometric_mean",
+    "verdict_alone",
 ]
 
 
@@ -35,19 +38,46 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def adjust_for_suite(estimates: Sequence[Estimate], alpha: float) -> list[Estimate]:
-    """The estimates with adjusted p-values, and verdicts taken back that do not survive them."""
+def adjust_for_suite(
+    estimates: Sequence[Estimate], alpha: float, *, family: str = "run"
+) -> list[Estimate]:
+    """The estimates with adjusted p-values, and verdicts taken back that do not survive them.
+
+    `family` is what they are all the comparisons of, as reasons name it.
+    """
     tested = [index for index, one in enumerate(estimates) if one.p_value is not None]
     adjusted = benjamini_hochberg(
         [one.p_value for one in estimates if one.p_value is not None],
     )
     result = list(estimates)
     for index, value in zip(tested, adjusted, strict=True):
-        result[index] = demote(dataclasses.replace(estimates[index], p_adjusted=value), alpha)
+        result[index] = demote(
+            dataclasses.replace(estimates[index], p_adjusted=value), alpha, family=family
+        )
     return result
 
 
-def demote(estimate: Estimate, alpha: float) -> Estimate:
+def verdict_alone(estimate: Estimate, budget: Budget) -> Verdict:
+    """What the estimate said before any correction took its claim back.
+
+    A claim that was not made because of too few launches, or without an interval, is none.
+    """
+    taken_back = (
+        estimate.verdict is Verdict.UNDECIDED
+        and estimate.interval is not None
+        and estimate.interval.low > 0.0
+        and estimate.p_value is not None
+        and estimate.p_adjusted is not None
+        and estimate.p_adjusted > budget.alpha
+        and estimate.launches >= min(budget.min_launches, budget.max_launches)
+    )
+    if not taken_back or estimate.interval is None:
+        return estimate.verdict
+    low, high = math.log(estimate.interval.low), math.log(estimate.interval.high)
+    return verdict_of(low, high, budget.margin)
+
+
+def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate:
     """Faster and slower become undecided when the adjusted p-value is above alpha.
 
     `same` stays: it rests on the interval, not on a test of no difference.
@@ -57,7 +87,7 @@ def demote(estimate: Estimate, alpha: float) -> Estimate:
         return estimate
     reason = (
         f"{estimate.verdict} on its own (p = {estimate.p_value:.3g}), but not among all "
-        f"comparisons of the run (adjusted p = {estimate.p_adjusted:.3g})"
+        f"comparisons of the {family} (adjusted p = {estimate.p_adjusted:.3g})"
     )
     return dataclasses.replace(
         estimate, verdict=Verdict.UNDECIDED, reasons=(*estimate.reasons, reason)

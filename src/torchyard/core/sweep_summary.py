@@ -1,0 +1,238 @@
+"""What a sweep says as a whole: every workload, every suite, and what may be believed of it. No I/O.
+
+A row is one workload in one precision with one candidate; it is there whether or not there is a
+number. A group is all rows of a suite, mode and precision with one candidate. Says what was found,
+never how it looks or how it was computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from torchyard.core.comparison import Interval, Scope, Verdict
+from torchyard.core.workload import Mode
+
+__all__ = [
+    "ENDS",
+    "End",
+    "FalseAlarms",
+    "GroupKey",
+    "MeanSpeedup",
+    "SummarizedRun",
+    "SweepGroup",
+    "SweepRow",
+    "SweepSummary",
+]
+
+End = Literal[
+    "passed",
+    "wrong",
+    "non-deterministic",
+    "unchecked",
+    "raised",
+    "crashed",
+    "hung",
+    "out-of-memory",
+    "unsupported",
+    "not-finished",
+]
+"""How a row ended. `passed`: results that were found right, and a number. `unchecked`: the check was
+wanted and could not be made. `unsupported`: the workload or the candidate cannot be made in this
+target. `not-finished`: it was not run, its run was cut off, or nothing it measured was usable."""
+ENDS: Final[tuple[End, ...]] = get_args(End)
+
+_DOUBT: Final = 0.01
+"""A machine that keeps its promise is accused in at most one sweep of a hundred by each test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRow:
+    """One workload in one precision with one candidate."""
+
+    cell: str = ""
+    """Of the plan; empty for a comparison that no cell asked for."""
+    suite: str
+    workload: str
+    """Its label."""
+    mode: Mode
+    precision: str
+    baseline: str
+    candidate: str
+    end: End
+    speedup: float | None = None
+    interval: Interval | None = None
+    verdict: Verdict
+    """After the correction for all comparisons of the sweep."""
+    verdict_alone: Verdict
+    """Before it."""
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    """Benjamini-Hochberg over the comparisons of the sweep whose speed counts, all precisions."""
+    launches: int = 0
+    baseline_ns: float | None = None
+    candidate_ns: float | None = None
+    compile_s: float | None = None
+    """With cold caches."""
+    memory_ratio: float | None = None
+    """Candidate over baseline; None unless both were measured the same way."""
+    break_even: float | None = None
+    """Iterations after which the time saved has paid for compiling; None where nothing is saved."""
+    busy: bool = False
+    """Measured on a busy machine: not to be believed."""
+    reason: str = ""
+    """Why it did not pass, or what a reader of its number must know."""
+    log: str = ""
+    log_tail: str = ""
+    tries: int = 0
+    run: str = ""
+    """Id of the run that it stands in."""
+
+    @property
+    def has_number(self) -> bool:
+        """Whether there is a speed, right or wrong."""
+        return self.speedup is not None
+
+    @property
+    def demoted(self) -> bool:
+        """Whether its claim did not survive the correction."""
+        return self.verdict is not self.verdict_alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSpeedup:
+    """A geometric mean of speedups with its interval, for these workloads and no others."""
+
+    speedup: float
+    interval: Interval
+    workloads: int
+    scope: Scope = "launches"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupKey:
+    """What the rows of a group have in common; empty means all of them."""
+
+    suite: str = ""
+    mode: str = ""
+    precision: str = ""
+    baseline: str
+    candidate: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepGroup:
+    """What one suite, mode and precision says of one candidate."""
+
+    key: GroupKey
+    workloads: int
+    ends: tuple[tuple[End, int], ...]
+    """How many rows ended how, those that occur."""
+    verdicts: tuple[tuple[Verdict, int], ...]
+    common: MeanSpeedup | None
+    """Over the workloads that every candidate of the group passed."""
+    own: MeanSpeedup | None
+    """Over all that this candidate passed: not to be compared between candidates."""
+    compiled: int = 0
+    """How many rows have a compile time."""
+    compile_median_s: float | None = None
+    compile_sum_s: float | None = None
+    memory_ratio: float | None = None
+    """Geometric mean of candidate over baseline."""
+    memory_rows: int = 0
+    break_even_median: float | None = None
+    break_even_rows: int = 0
+
+    @property
+    def passed(self) -> int:
+        """Rows with right results and a number."""
+        return dict(self.ends).get("passed", 0)
+
+    @property
+    def pass_rate(self) -> float:
+        """Of all rows, those included that were never run."""
+        return self.passed / self.workloads if self.workloads else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseAlarms:
+    """Of a sweep that compares everything with itself: how often that was called a difference."""
+
+    comparisons: int
+    """Those that have a test."""
+    alpha: float
+    """The rate that was promised."""
+    significant: int
+    """Their interval does not hold 1."""
+    called: int
+    """Faster or slower, each on its own: significant, and not within the margin."""
+    called_adjusted: int
+    """Faster or slower after the correction for all of them."""
+    rate: Interval
+    """Wilson's interval of the share that is significant."""
+    chance: float
+    """That a machine which keeps to alpha shows as many significant ones, or more."""
+    bins: tuple[int, ...]
+    """How many p-values lie in each tenth from 0 to 1."""
+    excess: float
+    """By how much the share of small p-values exceeds the even one, at the worst place."""
+    excess_chance: float
+    """That even p-values show such an excess (Kolmogorov and Smirnov, one-sided)."""
+    shared_baselines: bool = False
+    """Several candidates were compared with one baseline: not independent of each other."""
+
+    @property
+    def within(self) -> bool:
+        """Whether nothing speaks against the promised rate."""
+        return self.chance > _DOUBT and self.excess_chance > _DOUBT
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarizedRun:
+    """A run that rows came from."""
+
+    id: str
+    precision: str
+    name: str = ""
+    state: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSummary:
+    """The whole sweep."""
+
+    name: str
+    created: str = ""
+    torchyard: str = ""
+    revision: str = ""
+    shard: tuple[int, int] = (1, 1)
+    null: bool = False
+    checked: bool = True
+    """False when results were not to be checked: then `passed` says only that there is a number."""
+    alpha: float
+    margin: float
+    cells: int
+    cells_finished: int
+    """With a finished run, or given up."""
+    rows: tuple[SweepRow, ...]
+    groups: tuple[SweepGroup, ...]
+    """In the order of the plan, the candidates of one suite, mode and precision side by side."""
+    totals: tuple[SweepGroup, ...] = ()
+    """One per candidate, over everything; empty when there is one group each."""
+    best: tuple[SweepRow, ...] = ()
+    worst: tuple[SweepRow, ...] = ()
+    false_alarms: FalseAlarms | None = None
+    """Of a null sweep."""
+    runs: tuple[SummarizedRun, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Doubts about the sweep as a whole, the gravest first."""
+
+    @property
+    def not_passed(self) -> tuple[SweepRow, ...]:
+        """Every row without a right result and a number."""
+        return tuple(row for row in self.rows if row.end != "passed")
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """In the order of the plan."""
+        return tuple(dict.fromkeys(row.candidate for row in self.rows))

@@ -1,0 +1,299 @@
+"""A sweep as a whole: corrected verdicts, means over common workloads, false alarms.
+
+Reads what is already measured and changes nothing. Means hold passed rows only and are never
+clipped; rows that did not pass stand beside them. Knows nothing of how a summary looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.core.study import Budget
+from torchyard.core.sweep import CellStatus, SweepPlan
+from torchyard.core.sweep_summary import (
+    ENDS,
+    FalseAlarms,
+    GroupKey,
+    MeanSpeedup,
+    SummarizedRun,
+    SweepGroup,
+    SweepRow,
+    SweepSummary,
+)
+from torchyard.results.run_reader import Run
+from torchyard.workflow.sweep_rows import comparisons_of, names_of, row_of, row_without_result
+
+__all__ = ["sweep_summary"]
+
+_EXTREMES: Final = 5
+_CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
+
+Measured = dict[int, Estimate]
+"""Estimates by the place of their row."""
+
+
+def sweep_summary(
+    plan: SweepPlan,
+    statuses: Sequence[CellStatus],
+    runs: Sequence[Run],
+    *,
+    folder: Path | None = None,
+) -> SweepSummary:
+    """Everything the sweep says so far.
+
+    `runs` are its joined runs, or those of its cells while it goes on. With the sweep's folder,
+    cells that have no run show the end of their logs.
+    """
+    budget = plan.cells[0].study.budget if plan.cells else Budget()
+    rows, measured = _rows(statuses, runs, budget, folder)
+    rows = _corrected(rows, measured, budget)
+    groups = _groups(rows, measured, budget)
+    several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
+    checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
+    summary = SweepSummary(
+        name=plan.name,
+        created=plan.created,
+        torchyard=plan.torchyard,
+        revision=plan.revision,
+        shard=plan.shard,
+        null=plan.null,
+        checked=checked,
+        alpha=budget.alpha,
+        margin=budget.margin,
+        cells=len(plan.cells),
+        cells_finished=sum(status.state in {"done", "failed"} for status in statuses),
+        rows=tuple(rows),
+        groups=groups,
+        totals=_totals(rows, measured, budget) if several else (),
+        best=_extremes(rows, fastest=True),
+        worst=_extremes(rows, fastest=False),
+        false_alarms=_false_alarms(rows, budget) if plan.null else None,
+        runs=tuple(
+            SummarizedRun(
+                id=run.id,
+                precision=run.study.baseline.precision,
+                name=run.study.name,
+                state=run.state,
+            )
+            for run in runs
+        ),
+    )
+    return replace(summary, doubts=tuple(_doubts(summary)))
+
+
+def _rows(
+    statuses: Sequence[CellStatus], runs: Sequence[Run], budget: Budget, folder: Path | None
+) -> tuple[list[SweepRow], Measured]:
+    from torchyard.stats.suite import verdict_alone
+
+    held = comparisons_of(runs)
+    rows: list[SweepRow] = []
+    measured: Measured = {}
+    asked = [(names, status) for status in statuses for names in names_of(status)]
+    known = {names for names, _ in asked}
+    asked_for_all: list[tuple[tuple[str, str, str, str], CellStatus | None]] = [
+        *asked,
+        *((names, None) for names in held if names not in known),
+    ]
+    for names, status in asked_for_all:
+        found = held.get(names)
+        if found is None:
+            if status is not None:
+                rows.append(row_without_result(status, names, folder=folder))
+            continue
+        estimate = found.comparison.estimate
+        alone = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
+        row = row_of(found, status=status, alone=alone)
+        if estimate is not None and row.end == "passed":
+            measured[len(rows)] = estimate
+        rows.append(row)
+    return rows, measured
+
+
+def _corrected(rows: list[SweepRow], measured: Measured, budget: Budget) -> list[SweepRow]:
+    """Benjamini-Hochberg over everything whose speed counts: all suites, precisions, candidates."""
+    from torchyard.stats.suite import adjust_for_suite
+
+    places = list(measured)
+    # Whatever a smaller family said before is taken back first: this one alone decides.
+    whole = [
+        replace(measured[place], verdict=rows[place].verdict_alone, p_adjusted=None, reasons=())
+        for place in places
+    ]
+    result = list(rows)
+    for place, found in zip(
+        places, adjust_for_suite(whole, budget.alpha, family="sweep"), strict=True
+    ):
+        reasons = [row_reason for row_reason in (rows[place].reason, *found.reasons) if row_reason]
+        if rows[place].busy:
+            reasons.insert(0, "measured on a busy machine: not to be believed")
+        result[place] = replace(
+            rows[place],
+            p_adjusted=found.p_adjusted,
+            verdict=found.verdict,
+            reason="; ".join(reasons),
+        )
+    return result
+
+
+def _groups(rows: Sequence[SweepRow], measured: Measured, budget: Budget) -> tuple[SweepGroup, ...]:
+    kinds = dict.fromkeys((row.suite, row.mode, row.precision, row.baseline) for row in rows)
+    groups = []
+    for suite, mode, precision, baseline in kinds:
+        places = [
+            place
+            for place, row in enumerate(rows)
+            if (row.suite, row.mode, row.precision, row.baseline)
+            == (suite, mode, precision, baseline)
+        ]
+        for candidate in dict.fromkeys(rows[place].candidate for place in places):
+            key = GroupKey(
+                suite=suite,
+                mode=mode,
+                precision=precision,
+                baseline=baseline,
+                candidate=candidate,
+            )
+            groups.append(_group(key, rows, places, measured, budget))
+    return tuple(groups)
+
+
+def _totals(rows: Sequence[SweepRow], measured: Measured, budget: Budget) -> tuple[SweepGroup, ...]:
+    everything = range(len(rows))
+    pairs = dict.fromkeys((row.baseline, row.candidate) for row in rows)
+    return tuple(
+        _group(GroupKey(baseline=baseline, candidate=candidate), rows, everything, measured, budget)
+        for baseline, candidate in pairs
+    )
+
+
+def _group(
+    key: GroupKey,
+    rows: Sequence[SweepRow],
+    places: Iterable[int],
+    measured: Measured,
+    budget: Budget,
+) -> SweepGroup:
+    """`places` are the rows of all candidates: those that one of them failed are not common."""
+    places = list(places)
+    own = [place for place in places if rows[place].candidate == key.candidate]
+    mine = [rows[place] for place in own]
+    usable, scope = _usable(places, measured)
+    passed_by: dict[tuple[str, str], set[str]] = {}
+    for place in usable:
+        row = rows[place]
+        passed_by.setdefault((row.workload, row.precision), set()).add(row.candidate)
+    everybody = {rows[place].candidate for place in places}
+    common = [
+        place
+        for place in own
+        if place in usable and passed_by[(rows[place].workload, rows[place].precision)] == everybody
+    ]
+    passed = [row for row in mine if row.end == "passed"]
+    compiles = [row.compile_s for row in passed if row.compile_s is not None]
+    memories = [math.log(row.memory_ratio) for row in passed if row.memory_ratio]
+    break_evens = [row.break_even for row in passed if row.break_even is not None]
+    ends, verdicts = Counter(row.end for row in mine), Counter(row.verdict for row in mine)
+
+    def mean(chosen: Sequence[int]) -> MeanSpeedup | None:
+        from torchyard.stats.suite import geometric_mean
+
+        found = geometric_mean([measured[place] for place in chosen], confidence=1.0 - budget.alpha)
+        if found is None:
+            return None
+        return MeanSpeedup(
+            speedup=found[0],
+            interval=found[1],
+            workloads=len(chosen),
+            scope="launches" if scope else "processes",
+        )
+
+    return SweepGroup(
+        key=key,
+        workloads=len(mine),
+        ends=tuple((end, ends[end]) for end in ENDS if ends[end]),
+        verdicts=tuple((word, verdicts[word]) for word in Verdict if verdicts[word]),
+        common=mean(common),
+        own=mean([place for place in own if place in usable]),
+        compiled=len(compiles),
+        compile_median_s=median(compiles) if compiles else None,
+        compile_sum_s=math.fsum(compiles) if compiles else None,
+        memory_ratio=math.exp(math.fsum(memories) / len(memories)) if memories else None,
+        memory_rows=len(memories),
+        break_even_median=median(break_evens) if break_evens else None,
+        break_even_rows=len(break_evens),
+    )
+
+
+def _usable(places: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
+    """Rows that a mean can hold, and whether it then speaks for processes started anew."""
+    from torchyard.stats.suite import counts_in_mean
+
+    over_launches = {p for p in places if p in measured and counts_in_mean(measured[p])}
+    if over_launches:
+        return over_launches, True
+    return {p for p in places if p in measured and measured[p].interval is not None}, False
+
+
+def _extremes(rows: Sequence[SweepRow], *, fastest: bool) -> tuple[SweepRow, ...]:
+    """The best are above 1 and the worst below it: a row is never both."""
+    passed = [row for row in rows if row.end == "passed" and row.speedup is not None]
+    chosen = [row for row in passed if ((row.speedup or 0.0) > 1.0) is fastest]
+    chosen.sort(key=lambda row: row.speedup or 0.0, reverse=fastest)
+    return tuple(chosen[:_EXTREMES])
+
+
+def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
+    from torchyard.stats.false_alarms import (
+        chance_of_at_least,
+        excess_of_small,
+        p_value_bins,
+        wilson_interval,
+    )
+
+    tested = [row for row in rows if row.end == "passed" and row.p_value is not None]
+    p_values = [row.p_value for row in tested if row.p_value is not None]
+    significant = sum(_excludes_one(row.interval) for row in tested)
+    excess, excess_chance = excess_of_small(p_values)
+    workloads = Counter((row.workload, row.precision) for row in tested)
+    return FalseAlarms(
+        comparisons=len(tested),
+        alpha=budget.alpha,
+        significant=significant,
+        called=sum(row.verdict_alone in _CLAIMS for row in tested),
+        called_adjusted=sum(row.verdict in _CLAIMS for row in tested),
+        rate=wilson_interval(significant, len(tested)),
+        chance=chance_of_at_least(significant, len(tested), budget.alpha),
+        bins=p_value_bins(p_values),
+        excess=excess,
+        excess_chance=excess_chance,
+        shared_baselines=any(count > 1 for count in workloads.values()),
+    )
+
+
+def _excludes_one(interval: Interval | None) -> bool:
+    return interval is not None and not interval.covers(1.0)
+
+
+def _doubts(summary: SweepSummary) -> Iterable[str]:
+    left = summary.cells - summary.cells_finished
+    if left:
+        yield f"{left} of {summary.cells} cells are not finished: every number may still change"
+    busy = sum(row.busy for row in summary.rows)
+    if busy:
+        yield (
+            f"{busy} of {len(summary.rows)} comparisons were disturbed most of the time: "
+            "do not believe their numbers"
+        )
+    if not summary.checked:
+        yield "results were not checked: passed says only that there is a number"
+    part, parts = summary.shard
+    if parts > 1:
+        yield f"this is part {part} of {parts}: corrections and means are those of this part"
