@@ -26,7 +26,7 @@ from torchyard.results.run_reader import Run
 __all__ = ["cleaner_of", "shared_run"]
 
 _LEFT_OUT: Final = "<left out>"
-_DROPPED: Final = frozenset({"owner", "command"})
+_DROPPED: Final = frozenset({"owner", "measured_by", "sweep", "command"})
 _PRIVATE_KEYS: Final = re.compile(
     r"(?i)^(host(_?name)?|node(_?name)?|user(_?name)?|home|cwd|folder|serial.*|.*uuid|boot(_?id)?"
     r"|mac|ip|address|env(ironment)?|variables|argv|command)$"
@@ -94,9 +94,10 @@ def cleaner_of(runs: Iterable[Run]) -> PrivateText:
             paths |= {variant.target.python, *variant.environment.preload}
         paths |= {str(run.folder)}
         paths |= {str(word) for word in run.info.get("command") or () if str(word).startswith("/")}
-        owner = run.info.get("owner") or {}
-        hosts.add(str(owner.get("host", "")))
-        users.add(str(owner.get("user", "")))
+        for key in ("owner", "measured_by"):
+            owner = run.info.get(key) or {}
+            hosts.add(str(owner.get("host", "")))
+            users.add(str(owner.get("user", "")))
         for key, value in _named(run.info):
             if re.fullmatch(r"(?i)(host|node)(_?name)?", key):
                 hosts.add(value)

@@ -42,7 +42,7 @@ def machine_name(info: Mapping[str, Any]) -> str:
 def machine_text(info: Mapping[str, Any]) -> str:
     """The same for people: `host: processor, 4 cores, 15.5 GiB; NVIDIA H200`."""
     facts = _facts(info)
-    owner = info.get("owner")
+    owner = info.get("measured_by") or info.get("owner")  # a joined run is not where it was joined
     host = str(owner.get("host") or "") if isinstance(owner, Mapping) else ""
     cores = facts.get("cores", "")
     said = [

@@ -13,7 +13,7 @@ measured, estimated or shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,16 @@ class RunWriter:
         self._samples.append(
             *({"workload": workload.label, "block": encode(block)} for block in blocks)
         )
+
+    def add_sample_records(self, records: Iterable[Mapping[str, object]]) -> None:
+        """Keep blocks that another run has kept, as they are."""
+        for record in records:
+            self._samples.append(record)
+
+    def add_facts(self, **facts: object) -> None:
+        """Keep more in `run.json`, or in place of what is there."""
+        self._facts.update(encode(facts))
+        self._write_facts()
 
     def add_comparison(self, comparison: Comparison) -> None:
         """Keep one comparison, on the disk when this returns together with its blocks."""

@@ -23,7 +23,7 @@ from torchyard.results.run_folder import RunWriter
 from torchyard.workflow.kept_progress import KeptProgress
 from torchyard.workflow.quiet_machine import tune_facts
 
-__all__ = ["run_bench"]
+__all__ = ["adjusted_for_suite", "run_bench"]
 
 
 def run_bench(
@@ -96,14 +96,14 @@ def run_bench(
     finally:
         progress.close()
         _remove_if_empty(folder / "scratch")
-    rows = _adjusted(rows, study.budget.alpha)
+    rows = adjusted_for_suite(rows, study.budget.alpha)
     for comparison in rows:
         writer.add_comparison(comparison)
     writer.finish("finished")
     return rows
 
 
-def _adjusted(rows: list[Comparison], alpha: float) -> list[Comparison]:
+def adjusted_for_suite(rows: list[Comparison], alpha: float) -> list[Comparison]:
     """Verdicts after correction for the number of comparisons in the run."""
     from torchyard.stats.suite import adjust_for_suite
 
