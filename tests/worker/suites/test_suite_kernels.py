@@ -30,9 +30,19 @@ def counted(built: Built) -> float:
         ("matmul", None, {"size": 64}),
         ("matmul", 5, {"size": 32}),
         ("mlp", 3, {"size": 8, "width": 40, "hidden": 24, "classes": 7}),
+        ("matmul-tall", None, {"height": 50, "width": 6}),
+        ("matmul-batched", 3, {"size": 12}),
+        ("matmul-vector", None, {"size": 20}),
         ("conv2d", 2, {"channels": 6, "size": 10}),
+        ("conv2d-columns", 2, {"channels": 6, "size": 10}),
+        ("conv2d-depthwise", 2, {"channels": 6, "size": 10}),
+        ("conv2d-1x1", 2, {"channels": 6, "size": 10}),
+        ("conv2d-transposed", 2, {"channels": 6, "size": 5, "stride": 3}),
+        ("conv3d", 2, {"channels": 3, "size": 6}),
         ("conv2d", 1, {"channels": 3, "size": 9, "kernel": 5}),
         ("attention", 3, {"heads": 2, "length": 20, "width": 8}),
+        ("attention-grouped", 3, {"heads": 4, "key_heads": 2, "length": 20, "width": 8}),
+        ("attention-decode", 3, {"heads": 4, "length": 20, "width": 8}),
         ("layered-mlp", 4, {"layers": 5, "extra_layers": 2, "width": 16}),
     ],
 )
@@ -143,3 +153,15 @@ def test_the_state_of_the_optimiser_step_travels_with_the_module() -> None:
             tensor.copy_(old)
     assert all(torch.equal(a, b) for a, b in zip(first, flatten(built.module()), strict=True))
     assert all(t.dtype is torch.bfloat16 for t in flatten(twin.to(torch.bfloat16)()))
+
+
+def test_a_convolution_by_columns_is_a_convolution() -> None:
+    import torch
+
+    for ones in (0, 1):
+        parameters = {"channels": 3, "size": 6, "ones": ones}
+        built = suites.build("kernels", "conv2d-columns", "inference", 2, parameters)
+        (images,) = built.args
+        weight = built.module.weight.view(3, 3, 3, 3)
+        expected = torch.nn.functional.conv2d(images, weight, padding=1)
+        assert torch.allclose(built.module(images), expected, atol=1e-5)

@@ -10,8 +10,9 @@ from torchyard.worker import catalog
 from torchyard.worker.built import CannotBuild
 
 # Parameters that may be smaller than 1. All others are sizes and counts.
-MINIMUM = {"extra_layers": 0, "pad": 0, "causal": 0}
-MAXIMUM = {"causal": 1}
+SWITCHES = ("causal", "foreach", "fused", "ones")
+MINIMUM = {"extra_layers": 0, "pad": 0, **dict.fromkeys(SWITCHES, 0)}
+MAXIMUM = dict.fromkeys(SWITCHES, 1)
 
 
 class Choices:
