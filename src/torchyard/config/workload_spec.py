@@ -23,6 +23,12 @@ def choose_workload(spec: SpecText) -> WorkloadChoice:
         return chosen
     path, colon, parameters_text = spec.text.partition(":")
     parameters = _parameters(parameters_text, spec) if colon else ()
+    if path.startswith("torchbench/"):
+        # Workers may start in other folders, and on other machines.
+        parameters = tuple(
+            (key, str(spec.folder / Path(str(value)).expanduser()) if key == "path" else value)
+            for key, value in parameters
+        )
     suite, slash, name = path.partition("/")
     if not slash:
         suite, name = _suite_of(path, spec), path
@@ -202,6 +208,7 @@ def _known_hint(suite: str) -> str:
     examples = {
         "huggingface": "name a model class: huggingface/BertForMaskedLM",
         "timm": "name a model: timm/resnet18",
+        "torchbench": "name a model: torchbench/resnet50:path=FOLDER",
         "file": "give the path of a Python file: mine.py or mine.py:thing",
     }
     return examples.get(suite) or f"name one of it: {suite}/{_names(suite)[0]}"

@@ -2,12 +2,13 @@
 
 An entry names a workload, the modes it offers, its default batch size and parameters, and one
 line about it. The suites read their defaults from here, so that what is listed is what is built.
-`huggingface`, `timm` and `file` take any name, so they have no entries here.
+Suites that take any name have a list instead: what they hold when they are run whole.
 """
 
 from typing import Dict, List, Optional
 
-from torchyard.worker.catalog_entry import BOTH, Entry
+from torchyard.worker.catalog_entry import BOTH, Entry, Listed
+from torchyard.worker.huggingface_catalog import HUGGINGFACE
 from torchyard.worker.kernel_catalog import KERNELS
 
 __all__ = ["BOTH", "KERNELS", "MODELS", "OPEN_SUITES", "SUITES", "Entry", "entry_of"]
@@ -48,6 +49,7 @@ SUITES: Dict[str, List[Entry]] = {"kernels": KERNELS, "models": MODELS}
 OPEN_SUITES: Dict[str, str] = {
     "huggingface": "any transformers model class, such as BertForMaskedLM, with random weights",
     "timm": "any timm model name, with random weights",
+    "torchbench": "a model of your checkout of pytorch/benchmark, such as resnet50:path=FOLDER",
     "file": "a Python file of yours, given by path",
 }
 

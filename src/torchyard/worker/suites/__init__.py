@@ -15,6 +15,7 @@ MODULES: Dict[str, str] = {
     "models": "models",
     "huggingface": "huggingface",
     "timm": "timm_suite",
+    "torchbench": "torchbench",
     "file": "user_file",
 }
 MODES = ("inference", "training")

@@ -1,0 +1,132 @@
+"""The part of YAML that `metadata.yaml` of TorchBench's models is written in, read strictly.
+
+Mappings, lists of mappings or scalars, and scalars on one line; the worker has no YAML library.
+Anything else is an error that names the line: a value that is half understood is worse than none.
+"""
+
+import os
+from typing import Any, Dict, List, Tuple
+
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+_UNKNOWN_STARTS = ("[", "{", "&", "*", "|", ">", "!", "%", "@", "`", "? ")
+
+Line = Tuple[int, int, str]
+"""Number, indentation, text."""
+
+
+class UnreadableMetadata(Exception):
+    """The file is no such YAML."""
+
+
+def read_metadata(path: str) -> Dict[str, Any]:
+    """The file as a mapping; an empty one when there is no file."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return parse_metadata(file.read(), path)
+
+
+def parse_metadata(text: str, path: str = "metadata.yaml") -> Dict[str, Any]:
+    """The text as a mapping."""
+    reader = _Reader(text, path)
+    found = reader.block(0) if reader.lines else {}
+    if reader.lines:
+        raise reader.trouble(reader.lines[0], "an indentation that fits nothing before it")
+    if not isinstance(found, dict):
+        raise UnreadableMetadata(f"{path}: a list where a mapping is expected")
+    return found
+
+
+class _Reader:
+    """Takes lines from the front."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.path = path
+        self.lines: List[Line] = []
+        for number, raw in enumerate(text.splitlines(), 1):
+            stripped = raw.strip()
+            if not stripped or stripped.startswith("#") or stripped == "---":
+                continue
+            if "\t" in raw[: len(raw) - len(raw.lstrip())]:
+                raise self.trouble((number, 0, raw), "a tab as indentation")
+            self.lines.append((number, len(raw) - len(raw.lstrip()), stripped))
+
+    def trouble(self, line: Line, what: str) -> UnreadableMetadata:
+        return UnreadableMetadata(f"{self.path}, line {line[0]}: {what}")
+
+    def block(self, indent: int) -> Any:
+        """A mapping or a list whose lines all have this indentation."""
+        if _is_item(self.lines[0][2]):
+            return self._items(indent)
+        return self._mapping(indent)
+
+    def _mapping(self, indent: int) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        while self.lines and self.lines[0][1] == indent and not _is_item(self.lines[0][2]):
+            line = self.lines.pop(0)
+            key, colon, rest = line[2].partition(":")
+            if not colon or (rest and not rest.startswith(" ")):
+                raise self.trouble(line, "no `key: value`")
+            key = _unquoted(key.strip())
+            if key in found:
+                raise self.trouble(line, f"the key {key!r} for the second time")
+            found[key] = self._value(line, rest, indent)
+        return found
+
+    def _value(self, line: Line, rest: str, indent: int) -> Any:
+        text = _without_comment(rest)
+        if text:
+            return self._scalar(line, text)
+        if not self.lines:
+            return None
+        deeper, is_item = self.lines[0][1], _is_item(self.lines[0][2])
+        # YAML lets the list below a key start where the key does.
+        if deeper > indent or (deeper == indent and is_item):
+            return self.block(deeper)
+        return None
+
+    def _items(self, indent: int) -> List[Any]:
+        found: List[Any] = []
+        while self.lines and self.lines[0][1] == indent and _is_item(self.lines[0][2]):
+            number, _, text = self.lines.pop(0)
+            inner = text[1:].lstrip()
+            if not _without_comment(" " + inner):
+                raise self.trouble((number, indent, text), "an item without a value")
+            inner_indent = indent + len(text) - len(inner)
+            if ": " in inner or inner.endswith(":"):
+                self.lines.insert(0, (number, inner_indent, inner))
+                found.append(self._mapping(inner_indent))
+            else:
+                found.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
+        return found
+
+    def _scalar(self, line: Line, text: str) -> Any:
+        if text.startswith(_UNKNOWN_STARTS):
+            raise self.trouble(line, f"a form of YAML that is not read here: {text[:20]!r}")
+        if text[:1] in "'\"":
+            if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
+                raise self.trouble(line, f"a quoted text that is not read here: {text[:20]!r}")
+            return text[1:-1]
+        lowered = text.lower()
+        if lowered in _WORDS:
+            return _WORDS[lowered]
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        return text
+
+
+def _is_item(text: str) -> bool:
+    return text == "-" or text.startswith("- ")
+
+
+def _unquoted(text: str) -> str:
+    if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
+        return text[1:-1]
+    return text
+
+
+def _without_comment(text: str) -> str:
+    return text.partition(" #")[0].strip()

@@ -1,0 +1,127 @@
+"""The loss and the optimiser of a TorchBench model: its own where they can be had.
+
+TorchBench trains inside a model's `train()`, which runs everything at once. Here the loss must stand
+alone, behind the module's output, so it is looked for where models keep it. Knows no tree.
+"""
+
+import inspect
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from torchyard.worker.built import flatten
+from torchyard.worker.suites.losses import widened
+
+_LOSS_NAMES = ("loss_fn", "criterion", "loss")
+_TARGET_NAMES = ("example_outputs", "targets", "target", "labels")
+_OPTIMIZER_NAMES = ("optimizer", "opt", "optim")
+
+
+class Loss(NamedTuple):
+    """From the output to a scalar, and what to call it."""
+
+    function: Callable[[Any], Any]
+    said: str
+
+
+def loss_of(instance: Any, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Loss:
+    """The loss in the output, else the instance's loss on its own target, else the mean of all.
+
+    Each is tried on one real output and taken when it gives a scalar that gradients flow from.
+    """
+    with torch.enable_grad():
+        output = module(*args, **kwargs)
+        if _is_loss(_in_output, output):
+            return Loss(_in_output, "the model's own")
+        for name in _LOSS_NAMES:
+            own = getattr(instance, name, None)
+            if not callable(own):
+                continue
+            for target_name in _TARGET_NAMES:
+                target = getattr(instance, target_name, None)
+                if not isinstance(target, torch.Tensor):
+                    continue
+                found = _against(own, target)
+                if _is_loss(found, output):
+                    return Loss(found, f"the model's own ({_called(own)})")
+    return Loss(mean_of_outputs, "mean of the outputs")
+
+
+def mean_of_outputs(output: Any) -> Any:
+    """The mean over the floating-point outputs of their means."""
+    means = [widened(each).mean() for each in flatten(output) if each.is_floating_point()]
+    with_gradients = [each for each in means if each.requires_grad] or means
+    if not with_gradients:
+        raise ValueError("the output holds no floating-point tensor")
+    return torch.stack(with_gradients).mean()
+
+
+def optimizer_of(instance: Any, module: Any) -> Optional[Callable[[Sequence[Any]], Any]]:
+    """What makes an optimiser like the model's own for parameters of the same order, or None."""
+    own = _own_optimizer(instance)
+    if own is None:
+        return None
+    trained = [each for each in module.parameters() if each.requires_grad]
+    index_of = {id(each): index for index, each in enumerate(trained)}
+    groups: List[Tuple[List[int], Dict[str, Any]]] = []
+    accepted = set(inspect.signature(type(own).__init__).parameters)
+    for group in own.param_groups:
+        indices = [index_of[id(each)] for each in group["params"] if id(each) in index_of]
+        settings = {key: group[key] for key in group if key in accepted and key != "params"}
+        if indices:
+            groups.append((indices, settings))
+    if not groups:
+        return None
+    kind = type(own)
+    defaults = {key: value for key, value in own.defaults.items() if key in accepted}
+
+    def optimizer(parameters: Sequence[Any]) -> Any:
+        return kind(
+            [
+                dict(settings, params=[parameters[index] for index in indices])
+                for indices, settings in groups
+            ],
+            **defaults,
+        )
+
+    return optimizer
+
+
+def _own_optimizer(instance: Any) -> Any:
+    for name in _OPTIMIZER_NAMES:
+        found = getattr(instance, name, None)
+        if isinstance(found, torch.optim.Optimizer):
+            return found
+    return None
+
+
+def _in_output(output: Any) -> Any:
+    """What a model of transformers computes from labels among its inputs."""
+    if isinstance(output, dict):
+        return output.get("loss")
+    return getattr(output, "loss", None)
+
+
+def _against(own: Any, target: Any) -> Callable[[Any], Any]:
+    """The model's loss of its output and its target, in float32 or wider.
+
+    The first tensor of several is the prediction, as in TorchBench's own models of images.
+    """
+
+    def loss(output: Any) -> Any:
+        first = widened(flatten(output)[0])
+        return own(first, target.to(first.dtype) if target.is_floating_point() else target)
+
+    return loss
+
+
+def _is_loss(function: Callable[[Any], Any], output: Any) -> bool:
+    try:
+        found = function(output)
+    except Exception:  # another target may fit, and there is always the mean
+        return False
+    return isinstance(found, torch.Tensor) and found.numel() == 1 and found.requires_grad
+
+
+def _called(own: Any) -> str:
+    return getattr(own, "__name__", "") or type(own).__name__

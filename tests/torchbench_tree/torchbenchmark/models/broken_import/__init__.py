@@ -1,0 +1,4 @@
+"""Raises when it is imported."""
+
+WIDTHS = {"small": 4}
+WIDTH = WIDTHS["large"]

@@ -1,0 +1,3 @@
+"""All there is in the package."""
+
+WIDTH = 8
