@@ -48,6 +48,7 @@ class Built:
     flops       floating-point operations of one inference iteration where they are known exactly
     mutates     the iteration changes the module's own parameters (an optimiser step as a workload)
     traffic     what one iteration in the mode asked for must read and write at least, if known
+    batch_size  the one that was taken; None: there is no batch, or only the suite knows
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Built:
         flops: Optional[float] = None,
         mutates: bool = False,
         traffic: Optional[Traffic] = None,
+        batch_size: Optional[int] = None,
     ) -> None:
         self.module = module
         self.args = args
@@ -71,6 +73,7 @@ class Built:
         self.flops = flops
         self.mutates = mutates
         self.traffic = traffic
+        self.batch_size = batch_size
 
 
 def flatten(value: Any) -> List[Any]:

@@ -11,7 +11,17 @@ from torchyard.worker.catalog_entry import BOTH, Entry, Listed
 from torchyard.worker.huggingface_catalog import HUGGINGFACE
 from torchyard.worker.kernel_catalog import KERNELS
 
-__all__ = ["BOTH", "KERNELS", "MODELS", "OPEN_SUITES", "SUITES", "Entry", "entry_of"]
+__all__ = [
+    "BOTH",
+    "KERNELS",
+    "LISTS",
+    "MODELS",
+    "OPEN_SUITES",
+    "SUITES",
+    "Entry",
+    "Listed",
+    "entry_of",
+]
 
 MODELS: List[Entry] = [
     Entry(
@@ -52,6 +62,8 @@ OPEN_SUITES: Dict[str, str] = {
     "torchbench": "a model of your checkout of pytorch/benchmark, such as resnet50:path=FOLDER",
     "file": "a Python file of yours, given by path",
 }
+# What those hold when they are run whole. The others hold what only the user knows.
+LISTS: Dict[str, List[Listed]] = {"huggingface": HUGGINGFACE}
 
 
 def entry_of(suite: str, name: str) -> Optional[Entry]:

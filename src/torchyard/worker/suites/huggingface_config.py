@@ -5,7 +5,7 @@ because configurations derive some values from others (the kinds of layers from 
 Knows configurations, and nothing of inputs.
 """
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from torchyard.worker.built import CannotBuild
 from torchyard.worker.suites.choices import is_whole, unknown_parameter
@@ -35,19 +35,28 @@ DRAWN = {
 }
 
 
-def make_config(label: str, model_class: Any, parameters: Dict[str, Any]) -> Tuple[Any, int]:
-    """The configuration with the user's changes in it, and the length of sequences."""
+def make_config(
+    label: str,
+    model_class: Any,
+    sizes: Dict[str, Any],
+    parameters: Dict[str, Any],
+    usual_length: Optional[int] = None,
+) -> Tuple[Any, int]:
+    """The configuration of these sizes with the user's changes in it, and the inputs' length.
+
+    `usual_length` is the one to take where the user wishes none; without it, the family's.
+    """
     config_class = model_class.config_class
     wishes = dict(parameters)
     length = wishes.pop(LENGTH, None)
     try:
-        default = config_class()
+        default = config_class(**sizes)
     except Exception as error:
         raise CannotBuild(
-            f"{label}: {config_class.__name__} has no default configuration: {error}",
-            hint="choose a model class whose configuration can be made without arguments",
+            f"{label}: {config_class.__name__} cannot be made: {error}",
+            hint="give a file with its configuration: config=FILE.json",
         ) from error
-    settings = _steady_settings(default)
+    settings = _joined(sizes, _steady_settings(default))
     for key, value in wishes.items():
         _put(label, settings, default, key, value)
     name = model_class.__name__
@@ -55,11 +64,30 @@ def make_config(label: str, model_class: Any, parameters: Dict[str, Any]) -> Tup
         getattr(default, "is_decoder", None) is False and not _is_pair(default)
     ):
         settings.setdefault("is_decoder", True)
+    if "num_layers" in wishes and hasattr(default, "attention_types"):
+        settings["attention_types"] = _alternating(wishes["num_layers"])
     config = _construct(label, config_class, settings)
     if _needs_pad_token(name, config):
-        settings.setdefault("pad_token_id", 0)
+        settings["pad_token_id"] = 0
         config = _construct(label, config_class, settings)
-    return config, _length(label, name, config, length)
+    return config, _length(label, name, config, length, usual_length)
+
+
+def _joined(below: Dict[str, Any], above: Dict[str, Any]) -> Dict[str, Any]:
+    """Both, parts included; where they differ, what is above."""
+    found = dict(below)
+    for key, value in above.items():
+        part = found.get(key)
+        if isinstance(part, dict) and isinstance(value, dict):
+            value = _joined(part, value)
+        found[key] = value
+    return found
+
+
+def _alternating(layers: int) -> List[Any]:
+    """The kinds of a GPT-Neo's layers, by turns global and local, said in its own way."""
+    kinds: List[Any] = [[["global", "local"], layers // 2]] if layers > 1 else []
+    return kinds + ([[["global"], 1]] if layers % 2 else [])
 
 
 def _construct(label: str, config_class: Any, settings: Dict[str, Any]) -> Any:
@@ -139,8 +167,8 @@ def _needs_pad_token(name: str, config: Any) -> bool:
     return isinstance(pad, int) and isinstance(vocabulary, int) and pad >= vocabulary
 
 
-def _length(label: str, name: str, config: Any, wished: Any) -> int:
-    """The wished length, or the family's, never more than the model has positions for."""
+def _length(label: str, name: str, config: Any, wished: Any, usual: Optional[int]) -> int:
+    """The wished length, or the usual one, never more than the model has positions for."""
     if wished is not None and not is_whole(wished):
         raise CannotBuild(
             f"the parameter {LENGTH} of {label} is {wished!r}",
@@ -159,9 +187,12 @@ def _length(label: str, name: str, config: Any, wished: Any) -> int:
                 hint=f"give length at most {most}, or raise max_position_embeddings",
             )
         return int(wished)
-    family = DEFAULT_LENGTH
+    chosen = usual or _family_length(name)
+    return min(chosen, most) if bounded else chosen
+
+
+def _family_length(name: str) -> int:
     for prefixes, value in FAMILY_LENGTHS:
         if name.startswith(prefixes):
-            family = value
-            break
-    return min(family, most) if bounded else family
+            return value
+    return DEFAULT_LENGTH
