@@ -31,7 +31,7 @@ from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import program
 from torchyard.cli.lazy_group import LazyGroup, RunningGroup
-from torchyard.config import gate_file, study_file
+from torchyard.config import gate_file, study_file, sweep_file
 from torchyard.core.study import Budget, MeasureSettings
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -123,6 +123,7 @@ def study_file_page() -> str:
         ("[budget]", study_file.BudgetTable, Budget()),
         ("[settings]", study_file.SettingsTable, MeasureSettings()),
         ("[gate]", gate_file.GateTable, None),
+        ("[sweep]", sweep_file.SweepTable, None),
     )
     for title, kind, defaults in tables:
         heading = title if title == "Top level" else f"`{title}`"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchyard.core.machine import Wish
     from torchyard.core.study import Study
 
-__all__ = ["bench"]
+__all__ = ["bench", "revision_of_option"]
 
 _HELP = """
 \b
@@ -86,7 +86,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
         wish=wish,
-        revision=_revision(options["revision"]),
+        revision=revision_of_option(options["revision"]),
         notes=[note.strip() for note in options["notes"] if note.strip()],
     )
     code = session.run()
@@ -106,7 +106,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     return code
 
 
-def _revision(said: str | None) -> str:
+def revision_of_option(said: str | None) -> str:
     """What is measured, as the user or the CI job names it; torch's own commit is known later."""
     from torchyard.results.revision import revision_from_ci
 

@@ -11,6 +11,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "torchyard.cli.bench:bench",
         "compare variants on workloads: which is faster, and how sure",
     ),
+    "sweep": (
+        "torchyard.cli.sweep:sweep",
+        "bench whole suites, resumable, here or on a cluster",
+    ),
     "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
     "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
     "profile": (
@@ -43,6 +47,11 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     "completion": ("torchyard.cli.completion:completion", "print a completion script for a shell"),
 }
 """Name -> (where the click command is, one line about it)."""
+
+HIDDEN_COMMANDS: "dict[str, tuple[str, str]]" = {
+    "sweep-cell": ("torchyard.cli.sweep_cell:sweep_cell", "measure one cell of a sweep"),
+}
+"""The same for commands that other commands run; no page lists them."""
 
 ROOT_OPTIONS: "tuple[tuple[str, str], ...]" = (
     ("--debug", "show tracebacks of errors"),

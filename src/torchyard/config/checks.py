@@ -117,4 +117,6 @@ CHECKS: Final[dict[str, Check]] = {
     "step_limit": _duration("step_limit_s"),
     "block_limit": _duration("block_limit_s"),
     "batch_size": _count("batch_size"),
+    "cell_limit": _duration("cell_s"),
+    "tries": _count("tries"),
 }

@@ -18,6 +18,8 @@ from torchyard.config.gate_file import GateTable
 from torchyard.config.interpreters import find_python
 from torchyard.config.names import check_name
 from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
+from torchyard.config.sweep_file import SweepTable, sweep_of_table
+from torchyard.config.sweep_request import SweepRequest
 from torchyard.config.workload_spec import check_suite, choose_workload
 from torchyard.core.records import decode
 from torchyard.core.study import Reseat
@@ -33,6 +35,7 @@ __all__ = [
     "TargetTable",
     "WorkloadTable",
     "read_study_file",
+    "read_sweep_file",
 ]
 
 T = TypeVar("T")
@@ -149,17 +152,28 @@ class StudyFile:
     budget: BudgetTable = field(default_factory=BudgetTable)
     settings: SettingsTable = field(default_factory=SettingsTable)
     gate: GateTable = field(default_factory=GateTable)
+    sweep: SweepTable = field(default_factory=SweepTable)
 
 
 def read_study_file(path: Path) -> Request:
     """The request of a study file; raises UsageError that starts with the file's name."""
+    said = _read(path)
+    return _in_file(path, lambda: _request(said, path))
+
+
+def read_sweep_file(path: Path) -> SweepRequest:
+    """The same with what its table `[sweep]` says."""
+    said = _read(path)
+    return _in_file(path, lambda: sweep_of_table(said.sweep, _request(said, path), path))
+
+
+def _read(path: Path) -> StudyFile:
     raw = _load(path)
     for table in raw["workloads"] if isinstance(raw.get("workloads"), list) else ():
         # One mode may be written without brackets.
         if isinstance(table, dict) and isinstance(table.get("mode"), str):
             table["mode"] = [table["mode"]]
-    said = _in_file(path, lambda: decode(StudyFile, raw, where=""))
-    return _in_file(path, lambda: _request(said, path))
+    return _in_file(path, lambda: decode(StudyFile, raw, where=""))
 
 
 def _load(path: Path) -> dict[str, Any]:

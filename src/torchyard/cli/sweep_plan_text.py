@@ -1,0 +1,180 @@
+"""What a sweep will do and take, in words: shown before anything runs, and by `--plan` alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from torchyard.core.study import Study
+from torchyard.core.sweep import SweepPlan
+from torchyard.core.units import format_bytes, format_percent
+from torchyard.workflow.sweep_estimate import Range, SweepEstimate
+
+__all__ = ["rough_time", "sweep_plan_text"]
+
+_MOST_NAMED = 5
+
+
+def sweep_plan_text(
+    plan: SweepPlan, estimate: SweepEstimate, *, all_cells: bool = False, notes: Sequence[str] = ()
+) -> str:
+    """The plan; with `all_cells` each of them by its id."""
+    part, parts = plan.shard
+    studies = [cell.study for cell in plan.cells]
+    comparisons = sum(len(study.candidates) for study in studies)
+    shard = f", part {part} of {parts}" if parts > 1 else ""
+    lines = [
+        f"sweep {plan.name}: {_count(len(studies), 'cell')}, {_count(comparisons, 'comparison')}{shard}",
+        *_suites(studies),
+        *_variants(studies),
+        *_limits(plan, studies[0]),
+        _executor(plan),
+        *_time(estimate),
+        *_disk(estimate),
+        *_memory(estimate),
+        *(f"  note        {note}" for note in notes),
+    ]
+    if plan.null:
+        lines.append(
+            "  A/A         every candidate is the baseline again: a difference is a false alarm"
+        )
+    if all_cells:
+        lines += ["", *(f"  {cell.id}  {cell.label}" for cell in plan.cells)]
+    return "\n".join(lines)
+
+
+def rough_time(range_s: Range) -> str:
+    """`3 to 12 min`: no digit more than an estimate has."""
+    low, high = _rough(range_s.low), _rough(range_s.high)
+    if low == high:
+        return f"about {high}"
+    if low.split()[1:] == high.split()[1:]:
+        low = low.split()[0]
+    return f"{low} to {high}"
+
+
+def _rough(duration_s: float) -> str:
+    if duration_s < 90:  # noqa: PLR2004
+        return f"{max(1, round(duration_s))} s"
+    if duration_s < 90 * 60:
+        return f"{round(duration_s / 60)} min"
+    hours = duration_s / 3600
+    return f"{hours:.1f} h" if hours < 10 else f"{round(hours)} h"  # noqa: PLR2004
+
+
+def _rough_bytes(range_bytes: Range) -> str:
+    return f"{_one_digit(range_bytes.low)} to {_one_digit(range_bytes.high)}"
+
+
+def _one_digit(size_bytes: float) -> str:
+    number, unit = format_bytes(size_bytes).split()
+    return f"{float(number):.2g} {unit}" if float(number) < 100 else f"{float(number):.0f} {unit}"  # noqa: PLR2004
+
+
+def _suites(studies: Sequence[Study]) -> list[str]:
+    counted: Counter[tuple[str, str]] = Counter()
+    names: dict[str, set[str]] = {}
+    for study in studies:
+        workload = study.workloads[0]
+        counted[workload.suite, f"{workload.mode} {study.baseline.precision}"] += 1
+        names.setdefault(workload.suite, set()).add(workload.name)
+    lines = []
+    for suite, found in sorted(names.items()):
+        kinds = ", ".join(
+            f"{count} {kind}" for (name, kind), count in sorted(counted.items()) if name == suite
+        )
+        lines.append(f"  {suite:<11} {_count(len(found), 'workload')}: {kinds}")
+    return lines
+
+
+def _variants(studies: Sequence[Study]) -> list[str]:
+    lines: dict[str, None] = {}
+    for study in studies:
+        candidates = ", ".join(candidate.name for candidate in study.candidates)
+        lines[f"  {'compare':<11} {candidates} with {study.baseline.name}"] = None
+    return list(lines)
+
+
+def _limits(plan: SweepPlan, study: Study) -> list[str]:
+    budget, limits = study.budget, plan.limits
+    said = [
+        f"at most {_rough(budget.time_s)} of measuring",
+        f"until ±{format_percent(budget.precision_goal)} or sure",
+        f"{limits.tries} tries" if limits.tries > 1 else "1 try",
+    ]
+    if limits.cell_s is not None:
+        said.append(f"{_rough(limits.cell_s)} of wall time each")
+    return [f"  {'each cell':<11} {', '.join(said)}"]
+
+
+def _executor(plan: SweepPlan) -> str:
+    if plan.executor.name == "local":
+        return f"  {'runs':<11} on this machine, one cell at a time"
+    options = ", ".join(f"{name} {value}" for name, value in plan.executor.options)
+    return f"  {'runs':<11} as {plan.executor.name} jobs" + (f" ({options})" if options else "")
+
+
+def _time(estimate: SweepEstimate) -> list[str]:
+    total = len(estimate.cells)
+    bound = estimate.count("budget")
+    said = rough_time(estimate.time_s)
+    if estimate.at_a_time is None:
+        said += " of jobs in all; how many run at a time, the cluster decides"
+    elif estimate.at_a_time > 1:
+        said += f" with {estimate.at_a_time} jobs at a time, without waiting in the queue"
+    if bound:
+        said += ", plus starting and compiling"
+    if bound == total:
+        origin = "bound set by the budget: no earlier run and no calibration tells more"
+    else:
+        parts = [
+            f"{estimate.count('history')} from kept runs" if estimate.count("history") else "",
+            f"{estimate.count('calibration')} from the calibration"
+            if estimate.count("calibration")
+            else "",
+            f"{bound} from the budget's bound alone" if bound else "",
+        ]
+        origin = f"cells: {', '.join(part for part in parts if part)}"
+    return [f"  {'time':<11} {said}", f"  {'':<11} ({origin})"]
+
+
+def _disk(estimate: SweepEstimate) -> list[str]:
+    said = _rough_bytes(estimate.size_bytes)
+    origin = "from earlier runs" if estimate.size_source == "history" else "a guess: no earlier run"
+    line = f"  {'disk':<11} {said} ({origin})"
+    if estimate.free_bytes is not None:
+        line += f", {format_bytes(estimate.free_bytes)} free"
+        if estimate.free_bytes < estimate.size_bytes.high:
+            line += ": this may not suffice"
+    return [line]
+
+
+def _memory(estimate: SweepEstimate) -> list[str]:
+    bounds = []
+    if estimate.limit_bytes is not None:
+        bounds.append(f"{format_bytes(estimate.limit_bytes)} allowed for a worker")
+    if estimate.machine_bytes is not None:
+        bounds.append(f"{format_bytes(estimate.machine_bytes)} on this machine")
+    largest = estimate.memory
+    if largest is None or largest.memory_bytes is None:
+        said = "not known before a calibration or an earlier run"
+    else:
+        said = f"{format_bytes(largest.memory_bytes)} at least for {largest.label}"
+    lines = [f"  {'memory':<11} {'; '.join([said, *bounds])}"]
+    large = estimate.too_large()
+    if large:
+        lines.append(f"  {'':<11} too large: {_named([cell.label for cell in large])}")
+    cannot = [cell for cell in estimate.cells if cell.unsupported]
+    if cannot:
+        named = _named([f"{cell.label} ({cell.unsupported})" for cell in cannot])
+        lines.append(f"  {'will fail':<11} {named}")
+    return lines
+
+
+def _named(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return "; ".join(texts[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,170 @@
+"""What a user asks of a sweep, before it is a plan: a `Request`, and what only sweeps have.
+
+Study files and options each make a `SweepRequest`, in which None and empty mean "not said here".
+Knows nothing of cells, executors' work and folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from torchyard.config.request import Request, merge
+from torchyard.core.records import nearest_hint
+from torchyard.core.sweep import EXECUTORS, ExecutorName
+from torchyard.core.variant import PRECISIONS, Precision, Scalar
+from torchyard.core.workload import MODES, Mode, Workload
+from torchyard.errors import UsageError
+
+__all__ = [
+    "Patterns",
+    "SweepRequest",
+    "check_executor",
+    "check_executor_options",
+    "merge_sweeps",
+    "parse_shard",
+    "read_modes",
+    "read_precisions",
+]
+
+_SHARD_HINT: Final = "write --shard PART/PARTS, such as 1/4 for the first of four"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patterns:
+    """Which workloads stay, by globs over SUITE/NAME or over NAME alone."""
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def keep(self, workload: Workload) -> bool:
+        """Whether it fits one of `only`, if there are any, and none of `exclude`."""
+        if self.only and not any(fits(pattern, workload) for pattern in self.only):
+            return False
+        return not any(fits(pattern, workload) for pattern in self.exclude)
+
+    def idle(self, workloads: Sequence[Workload]) -> list[str]:
+        """Patterns that fit none of the workloads: often a slip of the pen."""
+        return [
+            pattern
+            for pattern in (*self.only, *self.exclude)
+            if not any(fits(pattern, workload) for workload in workloads)
+        ]
+
+
+def fits(pattern: str, workload: Workload) -> bool:
+    """Whether the pattern is meant for this workload; case counts, as it does in names."""
+    whole = f"{workload.suite}/{workload.name}"
+    return fnmatchcase(whole, pattern) or fnmatchcase(workload.name, pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """The part of a sweep that one source says."""
+
+    study: Request = field(default_factory=Request)
+    """Suites are its workloads, backends its candidates."""
+    precisions: tuple[Precision, ...] = ()
+    patterns: Patterns = field(default_factory=Patterns)
+    shard: tuple[int, int] | None = None
+    cell_s: float | None = None
+    tries: int | None = None
+    null: bool | None = None
+    executor: ExecutorName | None = None
+    executor_options: dict[str, Scalar] = field(default_factory=dict)
+
+
+def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
+    """One request of two: what `above` says wins; options of an executor are merged by name."""
+    return replace(
+        below,
+        study=merge(below.study, above.study),
+        precisions=above.precisions or below.precisions,
+        patterns=Patterns(
+            only=above.patterns.only or below.patterns.only,
+            exclude=above.patterns.exclude or below.patterns.exclude,
+        ),
+        shard=above.shard or below.shard,
+        cell_s=above.cell_s if above.cell_s is not None else below.cell_s,
+        tries=above.tries if above.tries is not None else below.tries,
+        null=above.null if above.null is not None else below.null,
+        executor=above.executor or below.executor,
+        executor_options={**below.executor_options, **above.executor_options},
+    )
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`1/4`: the part and how many parts there are."""
+    part_text, slash, parts_text = text.partition("/")
+    if not slash or not part_text.strip().isdecimal() or not parts_text.strip().isdecimal():
+        raise UsageError(f"--shard: {text!r} is no part of a whole", hint=_SHARD_HINT)
+    part, parts = int(part_text), int(parts_text)
+    if parts < 1:
+        raise UsageError(f"--shard: {text!r} has no parts", hint=_SHARD_HINT)
+    if not 1 <= part <= parts:
+        raise UsageError(
+            f"--shard: there is no part {part} of {parts}",
+            why=f"parts are counted from 1 to {parts}",
+            hint=_SHARD_HINT,
+        )
+    return part, parts
+
+
+def read_precisions(names: Sequence[str], *, where: str) -> tuple[Precision, ...]:
+    """Precisions by name, each once, in the order given."""
+    for name in names:
+        _check(name, PRECISIONS, "precision", where)
+    return tuple(word for name in dict.fromkeys(names) for word in PRECISIONS if word == name)
+
+
+def read_modes(names: Sequence[str], *, where: str) -> tuple[Mode, ...]:
+    """Modes by name, each once, in the order given."""
+    for name in names:
+        _check(name, MODES, "mode", where)
+    return tuple(word for name in dict.fromkeys(names) for word in MODES if word == name)
+
+
+def check_executor(name: str, *, where: str) -> ExecutorName:
+    """The executor of that name."""
+    _check(name, EXECUTORS, "executor", where)
+    return next(word for word in EXECUTORS if word == name)
+
+
+def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
+    """Raise UsageError when options of a cluster are given and everything runs here.
+
+    Those of a study file are left alone: the same file may be tried here with --executor local.
+    """
+    if options.executor_options and (whole.executor or "local") == "local":
+        said = {"time": "job-time", "memory": "job-memory"}
+        names = [said.get(name, name) for name in options.executor_options]
+        given = ["slurm" if name.startswith("slurm-") else name for name in names]
+        raise UsageError(
+            ", ".join(f"--{name}" for name in dict.fromkeys(given)) + ": no effect",
+            why="cells run on this machine, one at a time",
+            hint="add --executor slurm",
+        )
+
+
+def _check(name: str, known: Sequence[str], what: str, where: str) -> None:
+    if name not in known:
+        raise UsageError(
+            f"{where}: there is no {what} {name!r}",
+            hint=_SHORT.get(name.lower()) or nearest_hint(name, known, what=what),
+        )
+
+
+_SHORT: Final = {
+    short: f"did you mean {word!r}?"
+    for short, word in {
+        "fp32": "float32",
+        "fp16": "float16",
+        "half": "float16",
+        "bf16": "bfloat16",
+        "autocast": "amp",
+        "train": "training",
+        "eval": "inference",
+    }.items()
+}
