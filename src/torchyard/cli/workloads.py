@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 import click
 
 from torchyard.cli.output import common_options, print_data, print_json
 
 __all__ = ["workloads"]
+
+# Written out because `core` must not be loaded for `--help`.
+MODES: Final = ("inference", "training")
 
 _HELP = """
 \b
@@ -14,22 +20,68 @@ Examples:
   torchyard workloads
   torchyard workloads --suite models
   torchyard workloads --json
+  torchyard workloads --torchbench ~/src/benchmark
+  torchyard workloads --torchbench ~/src/benchmark --check --mode training
 
 List the built-in workloads: name, modes, default batch size and parameters. Give a
 name to `torchyard bench --only`, with other parameters as in kernels/matmul:size=500.
+
+With a checkout of pytorch/benchmark, list its models; --check loads each of them, without
+network and in a process of its own, and says which cannot be loaded and why.
 """
 
 
 @click.command(help=_HELP)
 @click.option("--suite", metavar="SUITE", help="Only this suite.")
+@click.option(
+    "--torchbench",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A checkout of pytorch/benchmark; with --suite torchbench also $TORCHYARD_TORCHBENCH.",
+)
+@click.option("--check", is_flag=True, help="Load each model of the checkout.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="inference",
+    help="With --check: what it is loaded for; inference when left out.",
+)
+@click.option(
+    "--target",
+    metavar="PYTHON",
+    default="",
+    help="With --check: an interpreter with a torch; this one when left out.",
+)
+@click.option(
+    "--limit", metavar="DURATION", default="5m", help="With --check: time of one model; 5m."
+)
 @common_options
-def workloads(suite: str | None, as_json: bool) -> None:
-    """List the catalogue."""
+def workloads(
+    suite: str | None,
+    torchbench: Path | None,
+    check: bool,
+    mode: str,
+    target: str,
+    limit: str,
+    as_json: bool,
+) -> None:
+    """List the catalogue, or a checkout."""
+    from torchyard.cli.workloads_checkout import checkout_of, list_checkout, load_checkout
     from torchyard.config.workload_spec import check_suite
+    from torchyard.errors import UsageError
     from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
     if suite is not None:
         check_suite(suite, where="--suite")
+    tree = checkout_of(torchbench, suite)
+    if tree is not None and check:
+        load_checkout(tree, mode=mode, python=target, limit=limit, as_json=as_json)
+        return
+    if tree is not None:
+        list_checkout(tree, as_json=as_json)
+        return
+    if check:
+        raise UsageError("--check loads the models of a checkout", hint="name it by --torchbench")
     chosen = {name: entries for name, entries in SUITES.items() if suite in (None, name)}
     chosen_open = {name: about for name, about in OPEN_SUITES.items() if suite in (None, name)}
     if as_json:

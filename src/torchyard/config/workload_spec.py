@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchyard.config import torchbench_choice
 from torchyard.config.request import Scalar, SpecText, WorkloadChoice
 from torchyard.core.records import nearest_hint
 from torchyard.core.workload import MODES, Mode, Workload
@@ -61,7 +62,11 @@ def expand(
     """
     check_suite(choice.suite, where=choice.where)
     _check_parameters(choice)
-    if not choice.name and choice.suite in OPEN_SUITES:
+    checkout: list[str] = []
+    if choice.suite == torchbench_choice.SUITE:
+        choice = torchbench_choice.with_checkout(choice)
+        checkout = [] if choice.name else torchbench_choice.models_of(choice)
+    elif not choice.name and choice.suite in OPEN_SUITES:
         raise UsageError(
             f"{choice.where}: the suite {choice.suite!r} takes any name, so it cannot be run whole",
             why=f"it holds {OPEN_SUITES[choice.suite]}",
@@ -71,7 +76,7 @@ def expand(
         entry.name: entry.modes
         for entry in SUITES.get(choice.suite, ())
         if choice.name in ("", entry.name)
-    } or {choice.name: MODES}
+    } or dict.fromkeys(checkout or [choice.name], MODES)
     found: list[Workload] = []
     for name, offered_modes in offered.items():
         for mode in modes:
