@@ -34,6 +34,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         channel.receive()
         channel.send(wire.complaint("no-torch", _say(error), traceback.format_exc()))
         return 1
+    from torchyard.worker import peak
     from torchyard.worker.desk import Desk
 
     desk = Desk()
@@ -47,6 +48,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "reseat": desk.reseat,
         "measure": desk.measure,
         "list": desk.list_names,
+        "peak": peak.answer,
     }
     while True:
         try:

@@ -19,6 +19,8 @@ reseat     {seed, method}                         -> moved_bytes, held_bytes, du
 block      {variant, inner, samples, prime, settle, flush_l2}
                                                   -> samples_ns, started_ns, wall_ns, readings
 list       {suite}                                -> names
+peak       {what, device, precision, size, seconds}
+                                                  -> a best rate, or what sizes are limited by
 quit       -> nothing
 """
 
