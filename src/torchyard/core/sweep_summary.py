@@ -68,7 +68,8 @@ class SweepRow:
     """Before it."""
     p_value: float | None = None
     p_adjusted: float | None = None
-    """Benjamini-Hochberg over the comparisons of the sweep whose speed counts, all precisions."""
+    """Benjamini-Hochberg over the sweep's comparisons that say how fast something is, whatever
+    their suite, precision or candidate; None of those that are wrong or have no number."""
     launches: int = 0
     baseline_ns: float | None = None
     candidate_ns: float | None = None

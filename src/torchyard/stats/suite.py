@@ -60,21 +60,26 @@ def adjust_for_suite(
 def verdict_alone(estimate: Estimate, budget: Budget) -> Verdict:
     """What the estimate said before any correction took its claim back.
 
-    A claim that was not made because of too few launches, or without an interval, is none.
+    An interval beyond 1 that has enough launches makes a claim; where the verdict is undecided
+    all the same, a correction took it back, of this family of comparisons or of a smaller one.
     """
-    taken_back = (
-        estimate.verdict is Verdict.UNDECIDED
-        and estimate.interval is not None
-        and estimate.interval.low > 0.0
-        and estimate.p_value is not None
-        and estimate.p_adjusted is not None
-        and estimate.p_adjusted > budget.alpha
-        and estimate.launches >= min(budget.min_launches, budget.max_launches)
-    )
-    if not taken_back or estimate.interval is None:
+    interval = estimate.interval
+    if (
+        estimate.verdict is not Verdict.UNDECIDED
+        or interval is None
+        or estimate.p_value is None
+        or estimate.p_adjusted is None
+        or estimate.launches < _launches_for_a_claim(budget)
+        or interval.low <= 0.0
+    ):
         return estimate.verdict
-    low, high = math.log(estimate.interval.low), math.log(estimate.interval.high)
-    return verdict_of(low, high, budget.margin)
+    return verdict_of(math.log(interval.low), math.log(interval.high), budget.margin)
+
+
+def _launches_for_a_claim(budget: Budget) -> int:
+    if budget.max_launches == 1:
+        return 1
+    return max(2, min(budget.min_launches, budget.max_launches))
 
 
 def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate:

@@ -30,8 +30,9 @@ FAILURE_ENDS: Final[Mapping[str, End]] = {
     "no-python": "unsupported",
     "no-torch": "unsupported",
     "interrupted": "not-finished",
+    "refused": "unsupported",
 }
-"""For each kind of trouble with a worker (`process.trouble`)."""
+"""For each kind of trouble with a worker (`process.trouble`), and what an executor would not run."""
 _OUTCOME_ENDS: Final[Mapping[Outcome, End]] = {
     "finished": "not-finished",
     "interrupted": "not-finished",
@@ -66,6 +67,12 @@ class FoundComparison:
     def precision(self) -> str:
         """Of the baseline, by which runs of a sweep are told apart."""
         return self.run.study.baseline.precision
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it only says that its cell has no run: the cell itself knows more."""
+        failure = self.comparison.failure
+        return failure is not None and failure.phase == "cell"
 
     @property
     def checked(self) -> bool:
@@ -135,8 +142,13 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
     )
 
 
-def row_without_result(status: CellStatus, names: Names, *, folder: Path | None) -> SweepRow:
-    """The row of a comparison that no run holds; with the sweep's folder, the end of its log."""
+def row_without_result(
+    status: CellStatus, names: Names, *, folder: Path | None = None, log_tail: str = ""
+) -> SweepRow:
+    """The row of a comparison that nothing was measured of.
+
+    With the sweep's folder, the end of its log is read unless it is given.
+    """
     _, precision, baseline, candidate = names
     workload: Workload = status.cell.study.workloads[0]
     ended = [attempt for attempt in status.attempts if attempt.outcome is not None]
@@ -158,7 +170,8 @@ def row_without_result(status: CellStatus, names: Names, *, folder: Path | None)
         verdict_alone=Verdict.FAILED if failed else Verdict.UNDECIDED,
         reason=_why_no_result(status, last),
         log=last.log if last else "",
-        log_tail=_log_tail(folder, last.log) if folder and last and last.log and failed else "",
+        log_tail=log_tail
+        or (_log_tail(folder, last.log) if folder and last and last.log and failed else ""),
         tries=_tries(status),
     )
 

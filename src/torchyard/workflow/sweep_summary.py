@@ -27,6 +27,7 @@ from torchyard.core.sweep_summary import (
     SweepRow,
     SweepSummary,
 )
+from torchyard.results.machine_identity import machine_name
 from torchyard.results.run_reader import Run
 from torchyard.workflow.sweep_rows import comparisons_of, names_of, row_of, row_without_result
 
@@ -34,6 +35,8 @@ __all__ = ["sweep_summary"]
 
 _EXTREMES: Final = 5
 _CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
+_CLAIMING: Final = frozenset({"passed", "non-deterministic", "unchecked"})
+"""Ends of rows that say how fast something is. Only those that passed are in means."""
 
 Measured = dict[int, Estimate]
 """Estimates by the place of their row."""
@@ -52,8 +55,9 @@ def sweep_summary(
     cells that have no run show the end of their logs.
     """
     budget = plan.cells[0].study.budget if plan.cells else Budget()
-    rows, measured = _rows(statuses, runs, budget, folder)
-    rows = _corrected(rows, measured, budget)
+    rows, tested = _rows(statuses, runs, budget, folder)
+    rows = _corrected(rows, tested, budget)
+    measured = {place: one for place, one in tested.items() if rows[place].end == "passed"}
     groups = _groups(rows, measured, budget)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
@@ -72,8 +76,8 @@ def sweep_summary(
         rows=tuple(rows),
         groups=groups,
         totals=_totals(rows, measured, budget) if several else (),
-        best=_extremes(rows, fastest=True),
-        worst=_extremes(rows, fastest=False),
+        best=() if plan.null else _extremes(rows, fastest=True),
+        worst=() if plan.null else _extremes(rows, fastest=False),
         false_alarms=_false_alarms(rows, budget) if plan.null else None,
         runs=tuple(
             SummarizedRun(
@@ -85,7 +89,8 @@ def sweep_summary(
             for run in runs
         ),
     )
-    return replace(summary, doubts=tuple(_doubts(summary)))
+    machines = {machine_name(run.info) for run in runs}
+    return replace(summary, doubts=tuple(_doubts(summary, len(machines))))
 
 
 def _rows(
@@ -104,27 +109,30 @@ def _rows(
     ]
     for names, status in asked_for_all:
         found = held.get(names)
+        if status is not None and (found is None or found.given_up):
+            failure = found.comparison.failure if found else None
+            tail = failure.log_tail if failure else ""
+            rows.append(row_without_result(status, names, folder=folder, log_tail=tail))
+            continue
         if found is None:
-            if status is not None:
-                rows.append(row_without_result(status, names, folder=folder))
             continue
         estimate = found.comparison.estimate
         alone = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
         row = row_of(found, status=status, alone=alone)
-        if estimate is not None and row.end == "passed":
+        if estimate is not None and row.end in _CLAIMING:
             measured[len(rows)] = estimate
         rows.append(row)
     return rows, measured
 
 
-def _corrected(rows: list[SweepRow], measured: Measured, budget: Budget) -> list[SweepRow]:
-    """Benjamini-Hochberg over everything whose speed counts: all suites, precisions, candidates."""
+def _corrected(rows: list[SweepRow], tested: Measured, budget: Budget) -> list[SweepRow]:
+    """Benjamini-Hochberg over every claim about speed: all suites, precisions and candidates."""
     from torchyard.stats.suite import adjust_for_suite
 
-    places = list(measured)
+    places = list(tested)
     # Whatever a smaller family said before is taken back first: this one alone decides.
     whole = [
-        replace(measured[place], verdict=rows[place].verdict_alone, p_adjusted=None, reasons=())
+        replace(tested[place], verdict=rows[place].verdict_alone, p_adjusted=None, reasons=())
         for place in places
     ]
     result = list(rows)
@@ -282,7 +290,7 @@ def _excludes_one(interval: Interval | None) -> bool:
     return interval is not None and not interval.covers(1.0)
 
 
-def _doubts(summary: SweepSummary) -> Iterable[str]:
+def _doubts(summary: SweepSummary, machines: int) -> Iterable[str]:
     left = summary.cells - summary.cells_finished
     if left:
         yield f"{left} of {summary.cells} cells are not finished: every number may still change"
@@ -294,6 +302,8 @@ def _doubts(summary: SweepSummary) -> Iterable[str]:
         )
     if not summary.checked:
         yield "results were not checked: passed says only that there is a number"
+    if machines > 1:
+        yield f"measured on {machines} kinds of machine: means hold rows of all of them"
     part, parts = summary.shard
     if parts > 1:
         yield f"this is part {part} of {parts}: corrections and means are those of this part"

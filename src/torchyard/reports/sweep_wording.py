@@ -1,0 +1,237 @@
+"""How a sweep is said: one wording for every format. No escaping, no layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from torchyard.core.comparison import Interval, Verdict
+from torchyard.core.sweep_summary import (
+    End,
+    FalseAlarms,
+    GroupKey,
+    MeanSpeedup,
+    SweepGroup,
+    SweepRow,
+    SweepSummary,
+)
+from torchyard.core.units import format_percent
+from torchyard.reports.plain_text import one_line
+from torchyard.reports.suite_rows import pass_text
+from torchyard.reports.wording import ABSENT, MARKS, number_text
+
+__all__ = [
+    "alarm_lines",
+    "break_even_text",
+    "compile_text",
+    "end_mark",
+    "end_text",
+    "ends_text",
+    "family_lines",
+    "group_name",
+    "mean_cell",
+    "memory_text",
+    "passed_text",
+    "reasons_of",
+    "row_name",
+    "seconds_text",
+    "sweep_line",
+    "verdict_lines",
+]
+
+_SMALLEST_CHANCE: Final = 0.001
+_MINUTE_S: Final = 100.0
+
+
+def sweep_line(summary: SweepSummary) -> str:
+    """When, how much of it, which part."""
+    parts = [f"{summary.cells_finished} of {summary.cells} cells finished"]
+    if summary.shard[1] > 1:
+        parts.append(f"part {summary.shard[0]} of {summary.shard[1]}")
+    if summary.created:
+        parts.append(f"planned {one_line(summary.created)}")
+    if summary.revision:
+        parts.append(f"revision {one_line(summary.revision)}")
+    if summary.null:
+        parts.append("everything against itself")
+    return ", ".join(parts)
+
+
+def group_name(key: GroupKey) -> str:
+    """`kernels inference float32`; `everything` of a total."""
+    return " ".join(one_line(part) for part in (key.suite, key.mode, key.precision) if part) or (
+        "everything"
+    )
+
+
+def row_name(row: SweepRow) -> str:
+    """`kernels/matmul inference · bfloat16 · inductor`."""
+    return " · ".join(one_line(part) for part in (row.workload, row.precision, row.candidate))
+
+
+def end_text(end: End) -> str:
+    """The word for people."""
+    return end.replace("-", " ") if end != "non-deterministic" else end
+
+
+def end_mark(row: SweepRow) -> str:
+    """What did not pass is crossed out, whatever its speed."""
+    if row.end == "passed":
+        return MARKS[row.verdict]
+    return MARKS[Verdict.UNDECIDED if row.end == "not-finished" else Verdict.FAILED]
+
+
+def ends_text(group: SweepGroup) -> str:
+    """`1 wrong, 2 out of memory`: what did not pass."""
+    return ", ".join(f"{count} {end_text(end)}" for end, count in group.ends if end != "passed")
+
+
+def passed_text(group: SweepGroup) -> str:
+    """`5 of 6 (83%)`."""
+    return pass_text(group.passed, group.workloads)
+
+
+def mean_cell(mean: MeanSpeedup | None) -> str:
+    """`1.052x [1.031, 1.073] of 5`."""
+    if mean is None:
+        return ABSENT
+    scope = ", one launch" if mean.scope == "processes" else ""
+    return f"{number_text(mean.speedup)}x {_interval(mean.interval)} of {mean.workloads}{scope}"
+
+
+def compile_text(group: SweepGroup) -> str:
+    """`median 21.4 s, sum 107 s`."""
+    if group.compile_median_s is None or group.compile_sum_s is None:
+        return ABSENT
+    return f"median {seconds_text(group.compile_median_s)}, sum {seconds_text(group.compile_sum_s)}"
+
+
+def memory_text(group: SweepGroup) -> str:
+    """`0.981x of 5`: candidate over baseline."""
+    if group.memory_ratio is None:
+        return ABSENT
+    return f"{number_text(group.memory_ratio)}x of {group.memory_rows}"
+
+
+def break_even_text(group: SweepGroup) -> str:
+    """`median 420 iterations of 4`."""
+    if group.break_even_median is None:
+        return ABSENT
+    return f"median {_rounded(group.break_even_median)} iterations of {group.break_even_rows}"
+
+
+def seconds_text(duration_s: float) -> str:
+    """`21.4 s`, `3.5 m`, `2.1 h`."""
+    for unit, size in (("h", 3600.0), ("m", 60.0)):
+        if duration_s >= size * _MINUTE_S / 60.0:
+            return f"{duration_s / size:.1f} {unit}"
+    return f"{duration_s:.3g} s"
+
+
+def verdict_lines(summary: SweepSummary) -> list[str]:
+    """How many comparisons said what."""
+    counts = Counter(row.verdict for row in summary.rows)
+    said = ", ".join(
+        f"{MARKS[verdict]} {counts[verdict]} {verdict.value}"
+        for verdict in Verdict
+        if counts[verdict]
+    )
+    total = len(summary.rows)
+    noun = "comparison" if total == 1 else "comparisons"
+    return [f"{total} {noun}: {said}" if total else "no comparisons", *family_lines(summary)]
+
+
+def family_lines(summary: SweepSummary) -> list[str]:
+    """What the correction for so many comparisons did."""
+    tested = [row for row in summary.rows if row.p_adjusted is not None]
+    if not tested:
+        return []
+    demoted = sum(row.demoted for row in tested)
+    text = (
+        f"p-values are corrected for the {len(tested)} comparisons of the sweep that have a test "
+        f"(Benjamini-Hochberg at {format_percent(summary.alpha)})"
+    )
+    if demoted:
+        noun = "claim does" if demoted == 1 else "claims do"
+        text += f"; {demoted} {noun} not survive that and became undecided"
+    return [text]
+
+
+def alarm_lines(alarms: FalseAlarms, margin: float) -> list[str]:
+    """Whether this machine keeps its promise, in plain sentences; the answer first."""
+    total, promised = alarms.comparisons, format_percent(alarms.alpha)
+    if not total:
+        return ["No comparison has a test: nothing can be said of false alarms."]
+    rate = format_percent(alarms.significant / total)
+    lines = [_answer(alarms)]
+    lines.append(
+        f"{alarms.significant} of {total} comparisons of a thing with itself have an interval "
+        f"without 1: {rate} {_percents(alarms.rate)}; {promised} are promised."
+    )
+    inside = alarms.significant - alarms.called
+    text = f"{alarms.called} of them {_were(alarms.called)} called faster or slower"
+    if inside:
+        text += f" ({inside} more {_were(inside)} within the margin of {format_percent(margin)})"
+    lines.append(text + f"; {alarms.called_adjusted} after the correction for all comparisons.")
+    lines.append(
+        "p-values should be spread evenly or lean towards 1, where those of comparisons lie that "
+        f"stopped early as the same; the largest excess of small ones is "
+        f"{format_percent(alarms.excess)}, which chance alone exceeds in "
+        f"{_chance(alarms.excess_chance)} of sweeps."
+    )
+    if alarms.shared_baselines:
+        lines.append(
+            "Several candidates share one baseline, so alarms come together: the interval is too "
+            "narrow."
+        )
+    return lines
+
+
+def _answer(alarms: FalseAlarms) -> str:
+    promised = format_percent(alarms.alpha)
+    shown = f"{alarms.significant} or more false alarms of {alarms.comparisons}"
+    seen = f"a machine that keeps to it shows {shown} in {_chance(alarms.chance)} of sweeps"
+    if alarms.within:
+        limit = format_percent(alarms.rate.high)
+        return (
+            f"This machine is within its stated error rate of {promised}: {seen}. "
+            f"Rates up to {limit} cannot be ruled out with so many comparisons."
+        )
+    if alarms.chance > alarms.excess_chance:
+        seen = (
+            f"small p-values are too frequent, which chance alone explains in "
+            f"{_chance(alarms.excess_chance)} of sweeps"
+        )
+    return (
+        f"This machine is NOT within its stated error rate of {promised}: {seen}. Do not believe "
+        "small differences; `torchyard machine audit` says what disturbs it."
+    )
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _interval(interval: Interval) -> str:
+    return f"[{number_text(interval.low)}, {number_text(interval.high)}]"
+
+
+def _percents(interval: Interval) -> str:
+    return f"[{format_percent(interval.low)}, {format_percent(interval.high)}]"
+
+
+def _chance(chance: float) -> str:
+    if chance < _SMALLEST_CHANCE:
+        return f"less than {format_percent(_SMALLEST_CHANCE)}"
+    return "all" if chance >= 1.0 else format_percent(chance)
+
+
+def _rounded(number: float) -> str:
+    """Three digits at most are known of it."""
+    return f"{float(f'{number:.3g}'):,.0f}".replace(",", " ")
+
+
+def reasons_of(rows: Sequence[SweepRow]) -> list[tuple[SweepRow, str]]:
+    """Rows that did not pass, each with its reason on one line."""
+    return [(row, one_line(row.reason) or "no reason was recorded") for row in rows]
