@@ -20,7 +20,7 @@ from torchyard.config.names import check_name
 from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
 from torchyard.config.sweep_file import SweepTable, sweep_of_table
 from torchyard.config.sweep_request import SweepRequest
-from torchyard.config.workload_spec import check_suite, choose_workload
+from torchyard.config.workload_spec import check_suite, choose_workload, located
 from torchyard.core.records import decode
 from torchyard.core.study import Reseat
 from torchyard.core.variant import Environment, Precision, Target
@@ -260,7 +260,8 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         text = f"{suite}/{table.name}" if suite else table.name
         spec = SpecText(text=text, where=f"{where}.name", folder=folder)
         chosen = choose_workload(spec)
-        suite, name, parameters = chosen.suite, chosen.name, chosen.parameters + parameters
+        suite, name = chosen.suite, chosen.name
+        parameters = chosen.parameters + located(suite, parameters, folder=folder)
     batch_size = table.batch_size
     if batch_size is not None:
         batch_size = CHECKS["batch_size"].read(batch_size, where=f"{where}.batch-size")

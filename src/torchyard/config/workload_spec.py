@@ -6,16 +6,21 @@ worker; whether a file of the user's holds a workload is, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from torchyard.config import torchbench_choice
 from torchyard.config.request import Scalar, SpecText, WorkloadChoice
 from torchyard.core.records import nearest_hint
 from torchyard.core.workload import MODES, Mode, Workload
 from torchyard.errors import UsageError
-from torchyard.worker.catalog import OPEN_SUITES, SUITES, entry_of
+from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
 
-__all__ = ["check_suite", "choose_workload", "expand", "parse_parameter_value"]
+__all__ = ["check_suite", "choose_workload", "expand", "located", "parse_parameter_value"]
+
+# Parameters that name a file or a folder of the user's.
+PATHS: Final = {"torchbench": "path", "huggingface": "config"}
 
 
 def choose_workload(spec: SpecText) -> WorkloadChoice:
@@ -24,16 +29,11 @@ def choose_workload(spec: SpecText) -> WorkloadChoice:
         return chosen
     path, colon, parameters_text = spec.text.partition(":")
     parameters = _parameters(parameters_text, spec) if colon else ()
-    if path.startswith("torchbench/"):
-        # Workers may start in other folders, and on other machines.
-        parameters = tuple(
-            (key, str(spec.folder / Path(str(value)).expanduser()) if key == "path" else value)
-            for key, value in parameters
-        )
     suite, slash, name = path.partition("/")
     if not slash:
         suite, name = _suite_of(path, spec), path
     check_suite(suite, where=spec.where)
+    parameters = located(suite, parameters, folder=spec.folder)
     if not name:
         raise UsageError(f"{spec.where}: {spec.text!r} names no workload", hint=_known_hint(suite))
     if suite in SUITES and name not in _names(suite):
@@ -42,6 +42,18 @@ def choose_workload(spec: SpecText) -> WorkloadChoice:
             hint=nearest_hint(name, _names(suite), what="name"),
         )
     return WorkloadChoice(where=spec.where, suite=suite, name=name, parameters=parameters)
+
+
+def located(
+    suite: str, parameters: Iterable[tuple[str, Scalar]], *, folder: Path
+) -> tuple[tuple[str, Scalar], ...]:
+    """Parameters with whole paths: workers may start in other folders, and on other machines."""
+    return tuple(
+        (key, str(folder.absolute() / Path(str(value)).expanduser()))
+        if key == PATHS.get(suite)
+        else (key, value)
+        for key, value in parameters
+    )
 
 
 def check_suite(suite: str, *, where: str) -> None:
@@ -58,7 +70,8 @@ def expand(
 ) -> list[Workload]:
     """Every workload of a choice: all of a suite when it names none, one per mode.
 
-    A whole suite skips the modes that a workload does not offer; a named one must offer them.
+    A whole suite skips the modes that a workload does not offer; a named one must offer them. Of a
+    suite that takes any name, the whole is its list for the kind of device.
     """
     check_suite(choice.suite, where=choice.where)
     _check_parameters(choice)
@@ -66,7 +79,7 @@ def expand(
     if choice.suite == torchbench_choice.SUITE:
         choice = torchbench_choice.with_checkout(choice)
         checkout = [] if choice.name else torchbench_choice.models_of(choice)
-    elif not choice.name and choice.suite in OPEN_SUITES:
+    elif not choice.name and choice.suite in OPEN_SUITES and choice.suite not in LISTS:
         raise UsageError(
             f"{choice.where}: the suite {choice.suite!r} takes any name, so it cannot be run whole",
             why=f"it holds {OPEN_SUITES[choice.suite]}",
@@ -76,7 +89,10 @@ def expand(
         entry.name: entry.modes
         for entry in SUITES.get(choice.suite, ())
         if choice.name in ("", entry.name)
-    } or dict.fromkeys(checkout or [choice.name], MODES)
+    }
+    if not choice.name and choice.suite in LISTS:
+        offered = _listed(choice.suite, device)
+    offered = offered or dict.fromkeys(checkout or [choice.name], MODES)
     found: list[Workload] = []
     for name, offered_modes in offered.items():
         for mode in modes:
@@ -123,7 +139,9 @@ def _check_parameters(choice: WorkloadChoice) -> None:
                 f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
             )
         seen.add(key)
-        if choice.suite in SUITES and entry is None:
+        if entry is None and (
+            choice.suite in SUITES or (choice.suite in LISTS and not choice.name)
+        ):
             raise UsageError(
                 f"{choice.where}: parameters need the name of a workload", hint="add name = ..."
             )
@@ -191,10 +209,11 @@ def _suite_of(name: str, spec: SpecText) -> str:
             hint="say which: " + " or ".join(f"{suite}/{name}" for suite in holders),
         )
     known = [f"{suite}/{entry}" for suite in SUITES for entry in _names(suite)]
-    if name in SUITES:
+    if name in SUITES or name in LISTS:
+        first = _names(name)[0] if name in SUITES else LISTS[name][0].name
         raise UsageError(
             f"{spec.where}: {name!r} is a suite, not a workload",
-            hint=f"say --suite {name}, or one of it: {name}/{_names(name)[0]}",
+            hint=f"say --suite {name}, or one of it: {name}/{first}",
         )
     short = [entry for suite in SUITES for entry in _names(suite)]
     raise UsageError(
@@ -207,6 +226,16 @@ def _suite_of(name: str, spec: SpecText) -> str:
 
 def _names(suite: str) -> list[str]:
     return [entry.name for entry in SUITES[suite]]
+
+
+def _listed(suite: str, device: str) -> dict[str, tuple[str, ...]]:
+    """The names and modes of a suite's list, those with a batch size for the kind of device."""
+    on_cpu = device.partition(":")[0] == "cpu"
+    return {
+        each.name: each.modes
+        for each in LISTS[suite]
+        if (each.cpu_batch_size if on_cpu else each.gpu_batch_size) is not None
+    }
 
 
 def _known_hint(suite: str) -> str:

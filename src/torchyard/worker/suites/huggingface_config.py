@@ -78,9 +78,8 @@ def _joined(below: Dict[str, Any], above: Dict[str, Any]) -> Dict[str, Any]:
     found = dict(below)
     for key, value in above.items():
         part = found.get(key)
-        if isinstance(part, dict) and isinstance(value, dict):
-            value = _joined(part, value)
-        found[key] = value
+        parts = isinstance(part, dict) and isinstance(value, dict)
+        found[key] = _joined(part or {}, value) if parts else value
     return found
 
 
