@@ -261,7 +261,7 @@ def test_a_user_backend_that_raises_fails_its_own_variant_only(
     desk = desk_with(net, variant("a"), variant("b", backend))
     desk._side("a").first_call()
     with pytest.raises(kind):
-        desk.judge("b", "")
+        desk.warm("b", 0.1)
 
 
 def test_an_unknown_device_is_refused() -> None:

@@ -1,7 +1,8 @@
 """The words a variant may be made of, and the rules for names that users make up.
 
 A variant is parts joined by `+`, and a part is recognised by its name alone: so no name may mean
-two things. Backends and precisions are fixed words; targets and environments are the user's.
+two things. Backends, precisions and options are fixed words; targets and environments are the
+user's.
 """
 
 from __future__ import annotations
@@ -12,24 +13,20 @@ from typing import Final, Literal
 
 from torchyard.core.variant import DEFAULT_ENVIRONMENT, PRECISIONS
 from torchyard.errors import UsageError
+from torchyard.worker import backend_names, options
 
-__all__ = ["BACKENDS", "HERE", "Kind", "check_name", "check_names", "kinds_of"]
+__all__ = ["BACKENDS", "HERE", "THREADS", "Kind", "check_name", "check_names", "kinds_of"]
 
-Kind = Literal["target", "backend", "precision", "environment"]
+Kind = Literal["target", "backend", "precision", "environment", "option"]
 
 HERE: Final = "here"
 """The target that nobody named: the interpreter that Torchyard runs in."""
 
-BACKENDS: Final[tuple[str, ...]] = (
-    "eager",
-    "inductor",
-    "inductor:default",
-    "inductor:max-autotune",
-    "inductor:max-autotune-no-cudagraphs",
-    "inductor:reduce-overhead",
-    "aot_eager",
-    "cudagraphs",
-)
+BACKENDS: Final[tuple[str, ...]] = tuple(backend_names.BACKENDS)
+"""Those that have a name of their own; the worker knows the same ones."""
+
+THREADS: Final = "threads"
+"""`threads=N` makes an environment on the fly."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -47,6 +44,8 @@ def kinds_of(
         found.append("precision")
     if word in environments or word == DEFAULT_ENVIRONMENT.name:
         found.append("environment")
+    if options.find(word) is not None or word == THREADS:
+        found.append("option")
     return tuple(found)
 
 
@@ -88,7 +87,9 @@ def check_names(targets: Iterable[str], environments: Iterable[str]) -> None:
 
 
 def _shared(name: str, kinds: tuple[Kind, ...]) -> UsageError:
-    said = " and ".join(f"{'an' if kind == 'environment' else 'a'} {kind}" for kind in kinds)
+    said = " and ".join(
+        f"{'an' if kind in {'environment', 'option'} else 'a'} {kind}" for kind in kinds
+    )
     return UsageError(
         f"the name {name!r} is {said}",
         why="a part of a variant is recognised by its name alone",

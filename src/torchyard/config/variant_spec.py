@@ -1,6 +1,8 @@
-"""Variants from text: parts joined by `+`, each a backend, precision, target or environment.
+"""Variants from text: parts joined by `+`: a backend, precision, target, environment, and options.
 
 `inductor+bfloat16+nightly+tcmalloc` is one of each; what is left out is filled from the defaults.
+There may be any number of options: `eager+channels-last+matmul-precision=high`. `threads=N` is
+written like an option and belongs to the process, so it makes an environment on the fly.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.config.names import BACKENDS, HERE, Kind, kinds_of
+from torchyard.config.names import BACKENDS, HERE, THREADS, Kind, kinds_of
 from torchyard.config.request import SpecText
 from torchyard.core.records import nearest_hint
 from torchyard.core.variant import (
@@ -19,10 +21,12 @@ from torchyard.core.variant import (
     PRECISIONS,
     Environment,
     Precision,
+    Scalar,
     Target,
     Variant,
 )
 from torchyard.errors import UsageError
+from torchyard.worker import options
 
 __all__ = ["Parts", "parse_variant", "with_short_names"]
 
@@ -55,14 +59,29 @@ class Parts:
     def words(self) -> list[str]:
         """Every word that a part may be."""
         named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, HERE]
-        return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME"]
+        settings = ["inductor.NAME=VALUE", "dynamo.NAME=VALUE", "threads=N"]
+        return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]
 
 
 def parse_variant(spec: SpecText, parts: Parts) -> Variant:
     """The variant that the text means; its name is the text until short names are given."""
     found: dict[Kind, str] = {}
-    for word in spec.text.split("+"):
-        kind, value = _recognise(word.strip(), spec, parts)
+    chosen: dict[str, Scalar] = {}
+    threads: int | None = None
+    for word in (part.strip() for part in spec.text.split("+")):
+        if word.partition("=")[0] == THREADS:
+            threads = _threads(word, spec)
+            continue
+        kind, value = _recognise(word, spec, parts)
+        if kind == "option":
+            name, setting = _option(word, spec)
+            if name in chosen:
+                raise UsageError(
+                    f"{spec.where}: {spec.text!r} has the option {name} twice",
+                    hint="keep one; two variants are two candidates",
+                )
+            chosen[name] = setting
+            continue
         if kind in found:
             raise UsageError(
                 f"{spec.where}: {spec.text!r} has two parts of one kind",
@@ -71,32 +90,73 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
                 hint=f"keep one {kind}; two variants are two candidates",
             )
         found[kind] = value
+    backend = found.get("backend", "eager")
+    for name in chosen:
+        reason = options.why_not(name, backend)
+        if reason:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} cannot be",
+                why=reason,
+                hint=f"leave {name} out, or name a backend that it is for, such as inductor",
+            )
+    environment = parts.environments.get(found.get("environment", ""), DEFAULT_ENVIRONMENT)
     return Variant(
         name=spec.text,
         target=_target(found.get("target"), parts),
-        backend=found.get("backend", "eager"),
+        backend=backend,
         precision=_precision(found.get("precision"), parts),
-        environment=parts.environments.get(found.get("environment", ""), DEFAULT_ENVIRONMENT),
+        environment=environment if threads is None else _with_threads(environment, threads),
+        options=tuple(
+            sorted((name, value) for name, value in chosen.items() if value is not False)
+        ),
+    )
+
+
+def _option(word: str, spec: SpecText) -> tuple[str, Scalar]:
+    try:
+        return options.parse(word)
+    except options.BadOption as error:
+        raise UsageError(f"{spec.where}: {error}", hint=error.hint) from error
+
+
+def _threads(word: str, spec: SpecText) -> int:
+    text = word.partition("=")[2]
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(
+            f"{spec.where}: {word!r} is no number of threads",
+            hint="write threads=N, such as threads=1",
+        )
+    return int(text)
+
+
+def _with_threads(environment: Environment, threads: int) -> Environment:
+    """The environment with that many threads, named so that its name means it again."""
+    own = f"{THREADS}={threads}"
+    default = environment.name == DEFAULT_ENVIRONMENT.name
+    return replace(
+        environment, name=own if default else f"{environment.name}+{own}", threads=threads
     )
 
 
 def with_short_names(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """The variants, each named by what sets it apart; a repeated one is called `...-again`.
 
-    A precision other than float32 is always said: leaving it out would make a bfloat16 table
-    look like a float32 one.
+    A precision other than float32 and options are always said: leaving them out would make a
+    bfloat16 table look like a float32 one.
     """
     aspects = [_aspects(variant) for variant in variants]
     differing = [index for index in range(4) if len({aspect[index] for aspect in aspects}) > 1]
     keep_backend = not differing
     named: list[Variant] = []
     taken: set[str] = set()
-    for variant, (target, backend, precision, environment) in zip(variants, aspects, strict=True):
+    for variant, aspect in zip(variants, aspects, strict=True):
+        target, backend, precision, environment, chosen = aspect
         words = [
             target if 0 in differing else "",
             Path(backend).name if 1 in differing or keep_backend else "",
             precision if 2 in differing or precision != "float32" else "",  # noqa: PLR2004
             environment if 3 in differing else "",  # noqa: PLR2004
+            chosen,
         ]
         name = "+".join(word for word in words if word)
         if name in taken:
@@ -112,12 +172,13 @@ def with_short_names(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     return tuple(named)
 
 
-def _aspects(variant: Variant) -> tuple[str, str, str, str]:
+def _aspects(variant: Variant) -> tuple[str, str, str, str, str]:
     return (
         variant.target.name,
         variant.backend,
         variant.precision,
         variant.environment.name,
+        options.as_text(dict(variant.options)),
     )
 
 
@@ -139,6 +200,8 @@ def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
         )
     if ".py:" in word or word.endswith(".py"):
         return "backend", _user_backend(word, spec)
+    if options.looks_like_one(word):
+        return "option", word
     kinds = kinds_of(word, targets=parts.targets, environments=parts.environments)
     if kinds and word != "dynamo":
         return kinds[0], word
@@ -151,7 +214,7 @@ def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
             hint="write dynamo:NAME, such as dynamo:aot_eager_decomp_partition",
         )
     raise UsageError(
-        f"{spec.where}: {word!r} is no backend, precision, target or environment",
+        f"{spec.where}: {word!r} is no backend, precision, target, environment or option",
         why=f"it is a part of {spec.text!r}" if word != spec.text else "",
         hint=f"did you mean {_SHORT_PRECISIONS[word.lower()]!r}?"
         if word.lower() in _SHORT_PRECISIONS

@@ -137,7 +137,12 @@ class Crew:
                 limit_s=self.settings.step_limit_s,
                 workload=encode(self.workload),
                 variants=[
-                    {"name": v.name, "backend": v.backend, "precision": v.precision}
+                    {
+                        "name": v.name,
+                        "backend": v.backend,
+                        "precision": v.precision,
+                        "options": [list(option) for option in v.options],
+                    }
                     for v in variants
                 ],
                 seed=self.settings.seed,

@@ -1,54 +1,69 @@
 """Backends: from a module to the thing that is called. Runs inside the target.
 
 `eager` is the module itself, so that eager and compiled code share one model object, one set of
-parameters and one placement in memory. A backend is written
+parameters and one placement in memory. The names are in `backend_names`; each way to make a callable
+is a sibling module. What a torch lacks is CannotBuild with the reason, and fails its variant only.
 
-    eager | inductor | inductor:MODE | aot_eager | cudagraphs | dynamo:NAME | FILE.py:FUNCTION
-
-where FUNCTION takes the module and returns a callable.
+Some backends need the inputs and do their work before the first call (`ahead`): they are made in
+that call, so that the time it takes is part of the compile time.
 """
 
 import importlib.util
 import os
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
+from torchyard.worker import backends_compiled, backends_exported, backends_scripted
+from torchyard.worker.backend_job import Job
+from torchyard.worker.backend_names import (
+    INDUCTOR_MODES,
+    SCRIPT_WAYS,
+    is_user_function,
+    uses_dynamo,
+)
 from torchyard.worker.built import CannotBuild
 
-Apply = Callable[[Any], Any]
+
+class Backend(NamedTuple):
+    """How a callable is made of a module, and whether that needs the inputs."""
+
+    make: Callable[[Job], Any]
+    ahead: bool
 
 
-def resolve(backend: str) -> Apply:
-    """The function that turns a module into a callable; CannotBuild when there is none."""
-    import torch
-
+def resolve(backend: str) -> Backend:
+    """The way to make a callable; CannotBuild when this torch has none of that name."""
     if backend == "eager":
-        return lambda module: module
-    if ".py:" in backend or backend.endswith(".py"):
-        return _user_function(backend)
-    if not hasattr(torch, "compile"):
-        raise CannotBuild(
-            "torch " + torch.__version__ + " has no torch.compile", hint="use torch 2.0 or newer"
-        )
-    name, _, mode = backend.partition(":")
+        return Backend(lambda job: job.module, ahead=False)
+    if is_user_function(backend):
+        function = _user_function(backend)
+        return Backend(lambda job: function(job.module), ahead=True)
+    name, _, way = backend.partition(":")
+    if name == "torchscript":
+        _check_way(name, way, SCRIPT_WAYS)
+        return Backend(lambda job: backends_scripted.make(job, way or "trace"), ahead=True)
+    if name == "export" and not way:
+        return Backend(backends_exported.make_exported, ahead=True)
+    if name == "aot-inductor" and not way:
+        return Backend(backends_exported.make_ahead_of_time, ahead=True)
     if name == "inductor":
-        modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-        if mode and mode not in modes:
-            raise CannotBuild(
-                "inductor has no mode " + repr(mode), hint="modes: " + ", ".join(modes)
-            )
-        return lambda module: torch.compile(module, backend="inductor", mode=mode or None)
-    import torch._dynamo
-
-    chosen = mode if name == "dynamo" else name
-    known = list(torch._dynamo.list_backends(exclude_tags=()))
-    if chosen not in known:
+        _check_way(name, way, INDUCTOR_MODES)
+        backends_compiled.check_compile()
+        return Backend(lambda job: backends_compiled.make_inductor(job, way or None), ahead=False)
+    chosen = way if name == "dynamo" else backend
+    known = backends_compiled.registered()
+    if chosen not in known or not (uses_dynamo(backend) or name == "dynamo"):
         raise CannotBuild(
-            "this torch has no backend " + repr(chosen), hint="it has: " + ", ".join(sorted(known))
+            "this torch has no backend " + repr(chosen), hint="it has: " + ", ".join(known)
         )
-    return lambda module: torch.compile(module, backend=chosen)
+    return Backend(lambda job: backends_compiled.make_registered(job, chosen), ahead=False)
 
 
-def _user_function(backend: str) -> Apply:
+def _check_way(name: str, way: str, ways: Any) -> None:
+    if way and way not in ways:
+        raise CannotBuild(name + " has no mode " + repr(way), hint="modes: " + ", ".join(ways))
+
+
+def _user_function(backend: str) -> Callable[[Any], Any]:
     path, _, function = backend.rpartition(":")
     if not path:
         raise CannotBuild(

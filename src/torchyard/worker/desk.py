@@ -5,8 +5,10 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker import accuracy, metrics, suites, timing, warming
+from torchyard.worker import accuracy, graphs, metrics, suites, timing, warming
+from torchyard.worker.backend_names import uses_dynamo
 from torchyard.worker.built import Built, CannotBuild, flatten
+from torchyard.worker.memory_format import put_channels_last
 from torchyard.worker.reseat import Seater
 from torchyard.worker.side import DTYPES, Model, Side, convert
 
@@ -57,6 +59,8 @@ class Desk:
                 )
             except Exception as error:  # this variant's own trouble, said when it is asked for
                 self._refused[variant["name"]] = error
+        compiled = sum(uses_dynamo(side.backend) for side in self._sides.values())
+        graphs.make_room(compiled)
         self._seater = Seater(self._models.values())
         flops, why_not = None, "no variant could be built"
         for side in list(self._sides.values())[:1]:
@@ -73,13 +77,24 @@ class Desk:
     def _make_side(
         self, variant: Dict[str, Any], built: Built, training: bool, step: bool, device: str
     ) -> Side:
-        """A side on the model of its data type; sides of one type share the model."""
+        """A side on the model of its data type and memory format, which such sides share."""
         dtype = DTYPES.get(variant["precision"], torch.float32)
-        if dtype not in self._models:
-            original = built if dtype is torch.float32 else convert(built, dtype)
-            self._models[dtype] = Model(original, training, step)
+        options = {name: value for name, value in variant.get("options", ()) if value is not False}
+        channels_last = bool(options.get("channels-last"))
+        key = (dtype, channels_last)
+        if key not in self._models:
+            plain = dtype is torch.float32 and not channels_last
+            own = built if plain else convert(built, dtype)
+            if channels_last:
+                put_channels_last(own)
+            self._models[key] = Model(own, training, step)
         return Side(
-            variant["name"], variant["backend"], variant["precision"], self._models[dtype], device
+            variant["name"],
+            variant["backend"],
+            variant["precision"],
+            self._models[key],
+            device,
+            options,
         )
 
     def reference(self, variant: str, path: str) -> Dict[str, Any]:

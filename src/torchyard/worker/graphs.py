@@ -5,6 +5,7 @@ does not use it shall not pay at every launch.
 """
 
 import os
+import re
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -17,6 +18,35 @@ def clear_counters() -> None:
     if counters is not None:
         counters.clear()
         del _reasons()[:]
+
+
+def make_room(sides: int) -> None:
+    """Let each side be compiled as often as it could alone.
+
+    Dynamo counts what it compiled from one piece of source over all sides together, and runs the
+    rest uncompiled once there are 8: that many variants on one model would be timed as eager code.
+    """
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+    for name in ("cache_size_limit", "accumulated_cache_size_limit"):
+        limit = getattr(config, name, None)
+        if sides > 1 and isinstance(limit, int) and config is not None:
+            _limits.setdefault(name, limit)
+            setattr(config, name, sides * _limits[name])
+
+
+_limits: Dict[str, int] = {}
+
+
+def compiled_frames() -> int:
+    """How many pieces of Python were compiled so far, again or for the first time."""
+    counters = _counters()
+    return 0 if counters is None else int(counters["frames"].get("ok", 0))
+
+
+def guard_failures() -> List[str]:
+    """Why compiled code did not fit a call, one entry for each time it was compiled again."""
+    failures = getattr(sys.modules.get("torch._dynamo.utils"), "guard_failures", {})
+    return [_say(_reason(one)) for found in failures.values() for one in found]
 
 
 def read_counters() -> Dict[str, Any]:
@@ -53,6 +83,12 @@ def _say(reason: str) -> str:
         return "data-dependent branch"
     lines = reason.strip().splitlines() or ["no reason given"]
     return lines[0][:LONGEST_REASON]
+
+
+def _reason(failure: Any) -> str:
+    """The guard that failed: newer torch has a text `0/0: reason`, older a record."""
+    text = str(getattr(failure, "reason", failure)).strip()
+    return re.sub(r"^(- )?\d+/\d+: ", "", text)
 
 
 def _where(reason: Any) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker import backends, graphs
+from torchyard.worker import backends, flags, graphs
+from torchyard.worker.backend_job import Job
 from torchyard.worker.built import Built, CannotBuild, flatten, map_tensors
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -79,8 +80,11 @@ class Model:
             tensor.grad = None
 
     def gradients(self) -> List[Any]:
-        """Of the parameters, and of the inputs that ask for one."""
-        return [t.grad for t in self._with_gradients if t.grad is not None]
+        """Of the parameters, and of the inputs that ask for one.
+
+        None and zeros mean the same, and backends differ in which of them they leave.
+        """
+        return [torch.zeros_like(t) if t.grad is None else t.grad for t in self._with_gradients]
 
     def forget_optimizer_state(self) -> None:
         """Start the optimiser anew, for a check that must not depend on what ran before."""
@@ -89,16 +93,29 @@ class Model:
 
 
 def convert(built: Built, dtype: Any) -> Built:
-    """A deep copy of the workload in another data type; integers and booleans stay."""
-    module = copy.deepcopy(built.module).to(dtype)
+    """A deep copy of the workload in another data type; integers and booleans stay.
+
+    Complex numbers become wider with float64 and stay as they are with others: `Module.to` would
+    drop their imaginary part.
+    """
 
     def change(tensor: Any) -> Any:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor.clone()
+        if tensor.is_complex():
+            wanted = torch.complex128 if dtype is torch.float64 else tensor.dtype
+        else:
+            wanted = dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(wanted)
 
+    def change_input(tensor: Any) -> Any:
+        changed = change(tensor.detach())
+        changed = changed.clone() if changed.dtype is tensor.dtype else changed
+        return changed.requires_grad_(tensor.requires_grad)
+
+    module = copy.deepcopy(built.module)._apply(change)
     return Built(
         module,
-        map_tensors(built.args, change),
-        map_tensors(built.kwargs, change),
+        map_tensors(built.args, change_input),
+        map_tensors(built.kwargs, change_input),
         built.loss,
         built.loss_said,
         built.optimizer,
@@ -111,25 +128,73 @@ def convert(built: Built, dtype: Any) -> Built:
 class Side:
     """One variant, ready to iterate."""
 
-    def __init__(self, name: str, backend: str, precision: str, model: Model, device: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        precision: str,
+        model: Model,
+        device: str,
+        options: Optional[flags.Options] = None,
+    ) -> None:
         self.name = name
         self.backend = backend
         self.precision = precision
         self.model = model
         self.device = device
-        self.function = backends.resolve(backend)(model.module)
+        self.options: flags.Options = dict(options or {})
+        flags.check(self.options, backend, model.training)
+        self._way = backends.resolve(backend)
+        self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
         self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
+        self._frames = 0
+        self._frames_at_first = 0
+
+    @property
+    def function(self) -> Any:
+        """What is called: the module itself or what its backend made of it."""
+        if self._function is None:
+            self._function = self._make()
+        return self._function
+
+    @property
+    def recompiles(self) -> Optional[int]:
+        """How often dynamo compiled for this side after its first call; None without dynamo."""
+        if self.graph_counters["graphs"] is None:
+            return None
+        return self._frames - self._frames_at_first
+
+    def _make(self) -> Any:
+        model = self.model
+        return self._way.make(
+            Job(
+                model.module,
+                model.args,
+                model.kwargs,
+                self.device,
+                training=model.training,
+                mutates=model.built.mutates,
+                dynamic=bool(self.options.get("dynamic")),
+            )
+        )
 
     @contextlib.contextmanager
     def context(self) -> Any:
-        """What the calls run in: gradients on or off, autocast on or off."""
+        """What the calls run in: gradients and autocast on or off, and the variant's options."""
         with contextlib.ExitStack() as stack:
-            if not self.model.training:
+            if self.options.get("inference-mode"):
+                stack.enter_context(torch.inference_mode())
+            elif not self.model.training:
                 stack.enter_context(torch.no_grad())
+            stack.enter_context(flags.applied(self.options))
             if self.precision == "amp":
                 stack.enter_context(self._autocast())
-            yield
+            before = graphs.compiled_frames()
+            try:
+                yield
+            finally:
+                self._frames += graphs.compiled_frames() - before
 
     def _autocast(self) -> ContextManager[Any]:
         kind = torch.device(self.device).type
@@ -163,7 +228,7 @@ class Side:
         """Run once and remember how long it took: compilation happens here."""
         if self.first_call_s is not None:
             return
-        compiled = self.function is not self.model.module
+        compiled = self.backend != "eager"
         if compiled:
             graphs.clear_counters()
         started = time.perf_counter()
@@ -171,6 +236,7 @@ class Side:
             self.caller()()
         self.synchronize()
         self.first_call_s = time.perf_counter() - started
+        self._frames_at_first = self._frames
         if compiled:
             self.graph_counters = graphs.read_counters()
         self.model.forget_gradients()

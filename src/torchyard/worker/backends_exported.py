@@ -1,0 +1,67 @@
+"""torch.export: the module as one graph, run as it is or compiled ahead of time. Inference only.
+
+Ahead of time means: the graph becomes a shared library in a package file, which is loaded again, as
+a program without Python's compiler would do. Older versions of torch have other entry points for
+the same thing; each is used where it is found, never by the version's number.
+"""
+
+import inspect
+import os
+import tempfile
+from typing import Any
+
+import torch
+
+from torchyard.worker.backend_job import Job
+from torchyard.worker.built import CannotBuild
+
+
+def make_exported(job: Job) -> Any:
+    """The exported program as a module."""
+    program = _export(job, "export")
+    return program.module()
+
+
+def make_ahead_of_time(job: Job) -> Any:
+    """The exported program compiled by AOTInductor and loaded from its package."""
+    import torch._inductor as inductor
+
+    job.refuse_writing("aot-inductor")
+    folder = tempfile.mkdtemp(prefix="aot-inductor-", dir=os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+    if hasattr(inductor, "aoti_compile_and_package") and hasattr(inductor, "aoti_load_package"):
+        program = _export(job, "aot-inductor")
+        compile_and_package = inductor.aoti_compile_and_package
+        package = os.path.join(folder, "model.pt2")
+        named = inspect.signature(compile_and_package).parameters
+        if "args" in named:  # torch 2.5 wants the inputs once more
+            path = compile_and_package(program, job.args, job.kwargs, package_path=package)
+        else:
+            path = compile_and_package(program, package_path=package)
+        return inductor.aoti_load_package(path)
+    return _older_library(job, folder)
+
+
+def _older_library(job: Job, folder: str) -> Any:
+    try:
+        from torch._export import aot_compile, aot_load
+    except ImportError as error:
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no AOTInductor", hint="use torch 2.3 or newer"
+        ) from error
+    job.refuse_training("aot-inductor")
+    library = os.path.join(folder, "model.so")
+    path = aot_compile(
+        job.module, job.args, job.kwargs, options={"aot_inductor.output_path": library}
+    )
+    return aot_load(path, torch.device(job.device).type)
+
+
+def _export(job: Job, backend: str) -> Any:
+    try:
+        from torch.export import export
+    except ImportError as error:
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no torch.export", hint="use torch 2.1 or newer"
+        ) from error
+    job.refuse_training(backend)
+    return export(job.module, job.args, job.kwargs)
