@@ -16,6 +16,7 @@ MACHINE_COMMANDS: Final[CommandTable] = {
     "restore": ("torchyard.cli.machine_restore:restore", "put back exactly what a tune found"),
     "boot": ("torchyard.cli.machine_boot:boot", "lines for the boot loader, and check them"),
     "audit": ("torchyard.cli.machine_audit:audit", "how noisy is it now, and what disturbs it"),
+    "peak": ("torchyard.cli.machine_peak:peak", "the highest rates of arithmetic and memory"),
 }
 """Name -> (where the click command is, one line about it)."""
 
@@ -24,6 +25,7 @@ _HELP = """
 Examples:
   torchyard machine show                       facts, state, advice; exit code 6 when unfit
   torchyard machine audit --seconds 60         the smallest difference that can be seen here
+  torchyard machine peak                       what kernels are held against
   sudo torchyard machine tune --dry-run        what would be changed, and what cannot be
   sudo torchyard machine tune -- python train.py
   sudo torchyard machine restore

@@ -12,6 +12,7 @@ import re
 from torchyard.errors import UsageError
 
 __all__ = [
+    "format_bandwidth",
     "format_bytes",
     "format_duration",
     "format_flops",
@@ -92,6 +93,14 @@ def format_flops(flops: float, *, per_second: bool = False) -> str:
         if abs(flops) >= size:
             return f"{_three_digits(flops / size)} {unit}FLOP{ending}"
     return f"{flops:.0f} FLOP{ending}"
+
+
+def format_bandwidth(bytes_per_second: float) -> str:
+    """Three significant digits with a decimal unit, as makers give it: `12.8 GB/s`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(bytes_per_second) >= size:
+            return f"{_three_digits(bytes_per_second / size)} {unit}/s"
+    return f"{bytes_per_second:.0f} B/s"
 
 
 def format_percent(fraction: float, *, signed: bool = False) -> str:

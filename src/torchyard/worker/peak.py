@@ -14,8 +14,9 @@ import torch
 from torchyard.worker.built import CannotBuild
 from torchyard.worker.side import DTYPES
 
-RUN_S = 0.02
-"""A run is as many calls as take this long, so that starting a call and the clock do not count."""
+RUN_S = 0.005
+"""A run is as many calls as take this long: long enough for starting a call and the clock not to
+count, short enough to fit between two disturbances."""
 FEWEST_RUNS = 3
 CUDA_CACHE_BYTES = 64 * 2**20
 """Where torch does not tell the size of the last cache: more than any had when this was written."""

@@ -1,0 +1,99 @@
+"""`torchyard machine peak`: the highest rates of arithmetic and memory, measured and kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+
+if TYPE_CHECKING:
+    from torchyard.core.variant import Target
+
+__all__ = ["peak"]
+
+_PRECISIONS = ("float32", "bfloat16", "float16", "amp")
+
+_HELP = """
+\b
+Examples:
+  torchyard machine peak
+      of the processor, in float32, with one thread for each core
+  torchyard machine peak --device cuda --precision bfloat16
+  torchyard machine peak --threads 1 --measure
+      measure again, though one is kept
+  torchyard machine peak --target build:pytorch-2.6.0-trimmed --json
+
+Measure what kernels are held against: operations per second of matrix products and bytes per second of
+memory, each the best of many short runs. Takes about fifteen seconds, and is kept in the home folder
+for 30 days, for each machine, device, precision, number of threads and torch. Reports of runs show
+how near each kernel came, and a picture: `torchyard report --format roofline`.
+"""
+
+
+@click.command(help=_HELP)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option("--precision", type=click.Choice(_PRECISIONS), default="float32", show_default=True)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads of torch; one for each core when left out.",
+)
+@click.option(
+    "--target",
+    metavar="PYTHON|build:NAME",
+    help="Interpreter with torch: a path, a virtual environment, or a build. This one when left out.",
+)
+@click.option("--measure", is_flag=True, help="Measure now, though a peak is kept.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@common_options
+def peak(
+    device: str,
+    precision: str,
+    threads: int | None,
+    target: str | None,
+    measure: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Measure or show the peak."""
+    from typing import cast
+
+    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.core.records import encode
+    from torchyard.core.variant import Precision
+    from torchyard.measure.peaks import PeakWish
+    from torchyard.reports.peak_text import peak_text
+    from torchyard.results.peak_files import LASTS_DAYS
+    from torchyard.workflow.machine_peak import peak_of_machine
+
+    wish = PeakWish(
+        target=_target(target),
+        device=device,
+        precision=cast("Precision", precision),
+        threads=threads,
+    )
+    with show_progress(Heard(), quiet=quiet) as listener:
+        found = peak_of_machine(wish, measure=measure, listener=listener)
+    if as_json:
+        print_json({"peak": encode(found.peak), "fresh": found.fresh, "kept": str(found.path)})
+    else:
+        text = peak_text(found.peak, fresh=found.fresh, lasts_days=LASTS_DAYS)
+        print_data(printable(text))
+    if not quiet:
+        talk(f"kept: {found.path}")
+
+
+def _target(text: str | None) -> Target:
+    from torchyard.cli.build_names import with_build_folder
+    from torchyard.config.interpreters import parse_target
+
+    return parse_target(
+        with_build_folder(text or sys.executable),
+        folder=Path.cwd(),
+        where="--target",
+        default_name="target",
+    )

@@ -1,0 +1,222 @@
+"""The machine's measured peak: best rates of products and streams, in a worker of the target.
+
+Chooses sizes and asks; the worker measures one of them at a time. The process is started as one of
+`torchyard bench` is, with the same threads, so that shares of this peak are of what a run could
+have. Knows nothing of where peaks are kept.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.events import Event, Listener, ignore_events
+from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
+from torchyard.core.study import MeasureSettings
+from torchyard.core.units import format_bytes
+from torchyard.core.variant import Precision, Target, Variant
+from torchyard.errors import MissingTool, UsageError, WorkerFailed
+from torchyard.machine.run_facts import read_facts
+from torchyard.measure.starting import available_cores, draw_launch, launch_specs
+from torchyard.process.group import WorkerGroup
+from torchyard.process.trouble import WorkerTrouble
+from torchyard.process.worker_process import WorkerProcess
+from torchyard.results.machine_identity import machine_name
+
+__all__ = ["PeakWish", "machine_of", "measure_peak"]
+
+CPU_SIZES: Final = (128, 256, 512, 768, 1024, 1536, 2048, 4096)
+CUDA_SIZES: Final = (512, 1024, 2048, 4096, 8192, 16384)
+"""Of square matrices. Rates rise with size until the caches are used well, and then stay."""
+ROUNDS: Final = 3
+"""Every size is measured so often, with the others in between: who disturbs one rarely meets all."""
+PRODUCT_S: Final = 0.2
+LONGEST_CALL_S: Final = 1.5
+"""A product that is expected to take longer is left out: its rate is that of the size before."""
+STREAM_S: Final = 0.05
+MEMORY_STREAM_S: Final = 0.2
+SMALLEST_SET_BYTES: Final = 2**18
+MEMORY_SET_BYTES: Final = {"cpu": 2**27, "cuda": 2**31}
+"""At least so large are arrays that stand for memory; four times the last cache where that is more."""
+CACHES: Final = 4
+LARGEST_SHARE: Final = 4
+"""Arrays take no more than one part in so many of the free memory."""
+ANSWER_LIMIT_S: Final = 120.0
+BYTES_OF_ALL: Final = 3 * 4
+"""Three matrices of float32, which is what they are drawn in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakWish:
+    """Of what the peak is wanted."""
+
+    target: Target = field(default_factory=lambda: Target(name="here", python=sys.executable))
+    device: str = "cpu"
+    precision: Precision = "float32"
+    threads: int | None = None
+    """None: one for each core that may be used, as in `torchyard bench`."""
+    patience: float = 1.0
+    """How much longer than usual every size is measured."""
+
+    @property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return self.device.partition(":")[0]
+
+    @property
+    def threads_used(self) -> int:
+        """0 where threads do not matter."""
+        return 0 if self.kind != "cpu" else self.threads or available_cores()
+
+
+def measure_peak(wish: PeakWish, *, listener: Listener = ignore_events) -> MachinePeak:
+    """Measure it now; takes about fifteen seconds."""
+    facts = read_facts()
+    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="torchyard-peak-") as name, WorkerGroup() as group:
+        try:
+            worker = _start(wish, group, Path(name))
+            hello = worker.ask("hello", limit_s=ANSWER_LIMIT_S)
+            _check_device(wish, hello)
+            asking = _Asking(wish, worker, listener)
+            products, streams, memory, notes = asking.products(), *asking.streams()
+        except WorkerTrouble as trouble:
+            raise _failed(trouble, wish) from trouble
+    return MachinePeak(
+        machine=machine_of(facts, hello, wish.device),
+        device=wish.device,
+        precision=wish.precision,
+        threads=wish.threads_used,
+        flops_per_second=max(one.flops_per_second for one in products),
+        bytes_per_second=memory,
+        products=tuple(products),
+        streams=tuple(streams),
+        torch_version=str(hello.get("torch", "")),
+        measured=started,
+        duration_s=round(time.monotonic() - began, 1),
+        load=facts.get("load", ""),
+        notes=tuple(notes),
+    )
+
+
+def machine_of(facts: dict[str, str], hello: dict[str, Any], device: str) -> str:
+    """The name that a run with a workload on that device would have."""
+    return machine_name(
+        {
+            "machine": facts,
+            "targets": {"target": hello},
+            "study": {"workloads": [{"device": device}]},
+        }
+    )
+
+
+class _Asking:
+    """The questions to one worker, with progress."""
+
+    def __init__(self, wish: PeakWish, worker: WorkerProcess, listener: Listener) -> None:
+        self._wish = wish
+        self._worker = worker
+        self._listener = listener
+        limits = worker.ask("peak", limit_s=ANSWER_LIMIT_S, what="limits", device=wish.device)
+        self._free_bytes = int(limits["free_bytes"]) // LARGEST_SHARE
+        self._cache_bytes = int(limits["last_cache_bytes"])
+
+    def products(self) -> list[ProductRate]:
+        """Best rates of matrix products, of all sizes that are affordable."""
+        sizes = CPU_SIZES if self._wish.kind == "cpu" else CUDA_SIZES
+        best: dict[int, float] = {}
+        for turn in range(ROUNDS):
+            for place, size in enumerate(sizes):
+                if best and not self._affordable(size, max(best.values())):
+                    break
+                done = (turn + place / len(sizes)) / ROUNDS
+                self._say(f"products of {size} x {size}", done / 2)
+                rate = float(self._ask("product", size, PRODUCT_S)["flops_per_second"])
+                best[size] = max(rate, best.get(size, 0.0))
+        return [ProductRate(size=size, flops_per_second=rate) for size, rate in best.items()]
+
+    def _affordable(self, size: int, rate: float) -> bool:
+        return 2.0 * size**3 / rate <= LONGEST_CALL_S and (
+            size * size * BYTES_OF_ALL <= self._free_bytes
+        )
+
+    def streams(self) -> tuple[list[StreamRate], float, list[str]]:
+        """Best rates of all sizes, the rate of memory, and what is to be said of it."""
+        wanted = max(CACHES * self._cache_bytes, MEMORY_SET_BYTES[self._wish.kind])
+        largest = min(wanted, self._free_bytes)
+        sizes = []
+        size = SMALLEST_SET_BYTES
+        while size * 2 < largest:
+            sizes.append(size)
+            size *= 2
+        sizes.append(largest)
+        best: dict[tuple[int, str], float] = {}
+        for turn in range(ROUNDS):
+            for place, size in enumerate(sizes):
+                done = (turn + place / len(sizes)) / ROUNDS
+                self._say(f"arrays of {format_bytes(size)}", 0.5 + done / 2)
+                for kind in ("copy", "triad"):
+                    seconds = MEMORY_STREAM_S if size == largest else STREAM_S
+                    rate = float(self._ask(kind, size, seconds)["bytes_per_second"])
+                    best[size, kind] = max(rate, best.get((size, kind), 0.0))
+        found = [
+            StreamRate(kind=kind, working_set_bytes=size, bytes_per_second=rate)
+            for (size, kind), rate in best.items()
+        ]
+        memory = max(one.bytes_per_second for one in found if one.working_set_bytes == largest)
+        notes = (
+            ["too little memory is free for arrays beyond the caches: the rate may be a cache's"]
+            if largest < wanted
+            else []
+        )
+        return found, memory, notes
+
+    def _ask(self, what: str, size: int, seconds: float) -> dict[str, Any]:
+        return self._worker.ask(
+            "peak",
+            limit_s=ANSWER_LIMIT_S,
+            what=what,
+            device=self._wish.device,
+            precision=self._wish.precision,
+            size=size,
+            seconds=seconds * self._wish.patience,
+        )
+
+    def _say(self, text: str, fraction: float) -> None:
+        self._listener(Event(kind="launch", text=text, fraction=fraction))
+
+
+def _start(wish: PeakWish, group: WorkerGroup, folder: Path) -> WorkerProcess:
+    variant = Variant(name="peak", target=wish.target)
+    settings = MeasureSettings(threads=wish.threads)
+    groups = {variant.process_key: [variant]}
+    specs = launch_specs(groups, settings, draw_launch(random.Random(0)), folder / "cache", folder)
+    return group.start(specs[variant.process_key], log_path=folder / "worker.log")
+
+
+def _check_device(wish: PeakWish, hello: dict[str, Any]) -> None:
+    kinds = {str(device).partition(":")[0] for device in hello.get("devices", ())}
+    if wish.kind not in kinds or wish.kind not in MEMORY_SET_BYTES:
+        raise UsageError(
+            f"--device: this target sees no {wish.device!r}",
+            why="it sees " + ", ".join(str(device) for device in hello.get("devices", ())),
+            hint="use cpu, or a target whose torch was built for the device",
+        )
+
+
+def _failed(trouble: WorkerTrouble, wish: PeakWish) -> Exception:
+    if trouble.kind in ("no-torch", "no-python"):
+        return MissingTool(
+            f"a peak is measured with torch, and {wish.target.python} has none that works",
+            why=trouble.what,
+            hint="name another interpreter: --target PYTHON or --target build:NAME",
+        )
+    return WorkerFailed(
+        f"the peak could not be measured: {trouble.what}", why=trouble.why, hint=trouble.hint
+    )
