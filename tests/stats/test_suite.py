@@ -20,6 +20,7 @@ from torchyard.stats.suite import (
     counts_in_mean,
     demote,
     geometric_mean,
+    verdict_alone,
 )
 
 
@@ -161,3 +162,29 @@ def test_identical_launches_leave_an_interval() -> None:
     found = geometric_mean([flat, flat])
     assert found is not None
     assert found[1].low < found[0] < found[1].high
+
+
+def test_a_family_names_itself_in_the_reason() -> None:
+    weak = adjust_for_suite([with_p(0.04), with_p(0.9, Verdict.SAME)], 0.05, family="sweep")[0]
+    assert "comparisons of the sweep" in weak.reasons[-1]
+
+
+def test_a_claim_taken_back_can_be_read_from_its_interval() -> None:
+    for claimed, effect in ((Verdict.FASTER, 0.05), (Verdict.SLOWER, -0.05)):
+        found = made(effect, 0.001, 5, np.random.default_rng(1))
+        assert found.verdict is claimed
+        taken_back = demote(dataclasses.replace(found, p_adjusted=0.3), 0.05)
+        assert taken_back.verdict is Verdict.UNDECIDED
+        assert verdict_alone(taken_back, Budget()) is claimed
+        # A larger family may have adjusted it again since, to a value that would have passed.
+        again = dataclasses.replace(taken_back, p_adjusted=0.01)
+        assert verdict_alone(again, Budget()) is claimed
+
+
+def test_what_never_was_a_claim_stays_undecided() -> None:
+    wide = made(0.0, 0.05, 5, np.random.default_rng(1))
+    assert wide.verdict is Verdict.UNDECIDED
+    assert verdict_alone(dataclasses.replace(wide, p_adjusted=0.9), Budget()) is Verdict.UNDECIDED
+    few = made(0.05, 0.0001, 2, np.random.default_rng(1))
+    assert few.verdict is Verdict.UNDECIDED
+    assert verdict_alone(dataclasses.replace(few, p_adjusted=0.9), Budget()) is Verdict.UNDECIDED

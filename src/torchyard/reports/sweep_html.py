@@ -143,6 +143,12 @@ def _tone(mean: MeanSpeedup | None) -> str:
     return "faster" if mean.speedup > 1.0 else "slower"
 
 
+def _row_tone(row: SweepRow) -> str:
+    if row.end == "passed":
+        return row.verdict.value
+    return {"not-finished": "undecided", "wrong": "wrong"}.get(row.end, "failed")
+
+
 def _cost_row(group: SweepGroup) -> dict[str, str]:
     return {
         "name": group_name(group.key),
@@ -183,6 +189,7 @@ def _row(row: SweepRow) -> dict[str, Any]:
         "precision": one_line(row.precision),
         "candidate": one_line(row.candidate),
         "verdict": row.verdict.value,
+        "tone": _row_tone(row),
         "mark": end_mark(row),
         "word": row.verdict.value if row.end == "passed" else end_text(row.end),
         "speedup": f"{number_text(row.speedup)}x" if shown and row.has_number else ABSENT,
@@ -217,7 +224,7 @@ def _failure(row: SweepRow, reason: str) -> dict[str, str]:
     tries = f", tried {row.tries} times" if row.tries > 1 else ""
     return {
         "name": row_name(row),
-        "tone": "undecided" if row.end == "not-finished" else "failed",
+        "tone": _row_tone(row),
         "mark": end_mark(row),
         "word": end_text(row.end) + tries,
         "reason": reason,

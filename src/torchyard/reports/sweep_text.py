@@ -42,8 +42,8 @@ def sweep_text(summary: SweepSummary) -> str:
     lines += _aligned([heads, *_named_once(_group_cells(group) for group in groups)])
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
-        heads = ("cost", "candidate", "compiling", "memory", "break-even")
-        lines += ["", *_aligned([heads, *_named_once(_cost_cells(group) for group in costs)])]
+        cost_heads = ("cost", "candidate", "compiling", "memory", "break-even")
+        lines += ["", *_aligned([cost_heads, *_named_once(_cost_cells(group) for group in costs)])]
     lines += ["", *verdict_lines(summary)]
     for heading, rows in (("fastest", summary.best), ("slowest", summary.worst)):
         if rows:

@@ -196,7 +196,7 @@ def _answer(alarms: FalseAlarms) -> str:
         limit = format_percent(alarms.rate.high)
         return (
             f"This machine is within its stated error rate of {promised}: {seen}. "
-            f"Rates up to {limit} cannot be ruled out with so many comparisons."
+            f"Rates up to {limit} cannot be ruled out with this number of comparisons."
         )
     if alarms.chance > alarms.excess_chance:
         seen = (
