@@ -21,6 +21,7 @@ from torchyard.core.study import Study
 from torchyard.core.variant import Target, Variant
 from torchyard.core.workload import Workload
 from torchyard.results.index.entries import Entries
+from torchyard.results.index.folders import FullMark
 from torchyard.results.index.store import Store
 from torchyard.results.run_folder import RunWriter
 
@@ -222,7 +223,7 @@ def test_many_series_of_a_real_store_raise_no_alarms(tmp_path: Path) -> None:
                 )
                 for place in range(100)
             ]
-            found.append((str(number), Entries(run=run, comparisons=tuple(entries))))
+            found.append((FullMark(str(number)), Entries(run=run, comparisons=tuple(entries))))
         store.insert(found)
         assert len(histories(store, Wanted(), memory=memory)) == 100
         again = histories(store, Wanted(), memory=memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -167,3 +167,18 @@ def test_a_label_says_what_differs_from_the_default() -> None:
         parameters=(("layers", 2),),
     )
     assert full.label == "models/gpt training +step b4 cuda:1 layers=2"
+
+
+class Point(NamedTuple):
+    """A named tuple is a table, not a list."""
+
+    name: str
+    verdict: Verdict
+    places: tuple[int, ...]
+
+
+def test_a_named_tuple_is_a_table() -> None:
+    point = Point("a", Verdict.SAME, (1, 2))
+    assert encode({"all": (point,)}) == {
+        "all": [{"name": "a", "verdict": "same", "places": [1, 2]}]
+    }

@@ -38,7 +38,7 @@ HOSTILE = "<script>alert(1)</script>|`*[x](y)\x1b[31m\u202e=1+1\n"
 def sample() -> list[SeriesHistory]:
     """A step, a drift and nothing, the changed ones first."""
     drifting = [
-        replace(point, value=point.value * (1.0 + 0.1 * place / 120), low=None, high=None)
+        point._replace(value=point.value * (1.0 + 0.1 * place / 120), low=None, high=None)
         for place, point in enumerate(points_of(120, noise=0.01, busy=(30, 31)))
     ]
     table = {
@@ -51,7 +51,7 @@ def sample() -> list[SeriesHistory]:
 
 
 def hostile() -> SeriesHistory:
-    points = [replace(one, run=HOSTILE, revision=HOSTILE) for one in points_of(40, step_at=25)]
+    points = [one._replace(run=HOSTILE, revision=HOSTILE) for one in points_of(40, step_at=25)]
     series = replace(series_of(HOSTILE), candidate=HOSTILE, baseline=HOSTILE, machine=HOSTILE)
     (found,) = histories(MemoryStore({series: points}), Wanted())
     assert found.changes
@@ -213,11 +213,11 @@ def test_plot_fits_its_width(width: int) -> None:
 
 def test_plot_of_few_equal_and_no_points() -> None:
     assert plot_lines(SeriesHistory(series=series_of(), points=())) == []
-    flat = [replace(point, value=2.0) for point in points_of(3)]
+    flat = [point._replace(value=2.0) for point in points_of(3)]
     assert (
         "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(flat)))).count("•") == 3
     )
-    busy = [replace(point, busy=True) for point in points_of(3, level=9.0)]
+    busy = [point._replace(busy=True) for point in points_of(3, level=9.0)]
     assert (
         "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(busy)))).count("○") == 3
     )
@@ -243,7 +243,7 @@ def test_words_of_a_change() -> None:
         position=1,
         last=1,
         before=before,
-        after=replace(after, revision=""),
+        after=after._replace(revision=""),
         ratio=1.1,
         interval=Interval(low=1.05, high=1.15),
         p_value=1e-9,

@@ -14,6 +14,7 @@ import pytest
 from torchyard.core.comparison import Verdict
 from torchyard.core.stored import METRICS, ComparisonEntry, RunEntry, Series, Wanted
 from torchyard.results.index.entries import Entries
+from torchyard.results.index.folders import FullMark
 from torchyard.results.index.store import Store
 
 WORKLOADS = [f"{suite}/{name} inference" for suite in ("kernels", "models") for name in "abcdef"]
@@ -67,7 +68,7 @@ def store(everything: list[Entries], tmp_path_factory: pytest.TempPathFactory) -
     home = tmp_path_factory.mktemp("home")
     store = Store.open(home)
     store.home = Path("/home")
-    store.insert([("mark", entries) for entries in everything])
+    store.insert([(FullMark("mark"), entries) for entries in everything])
     return store
 
 
@@ -181,6 +182,7 @@ def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> No
         lambda store: store.comparisons(Wanted(since="2025-01-05")),
         lambda store: store.comparisons(Wanted(revision=f"{7:040x}")),
         *(lambda store, metric=metric: store.series(Wanted(), metric) for metric in METRICS),
+        lambda store: store.points(store.series(Wanted())[0]),
         lambda store: store.points(
             Series(workload="kernels/a", baseline="eager", candidate="x", machine="small")
         ),

@@ -21,7 +21,7 @@ from kept_runs import change_facts, compared, day, write_run
 from run_samples import GPT
 
 from torchyard.core.stored import Wanted
-from torchyard.results.index import store as store_module
+from torchyard.results.index import refreshing
 from torchyard.results.index.folders import marks_in, marks_of
 from torchyard.results.index.place import INDEX_FILE
 from torchyard.results.index.schema import VERSION
@@ -77,7 +77,7 @@ def started(code: str, home: Path) -> subprocess.Popen[str]:
     program = (
         "import sys\nfrom pathlib import Path\n"
         "from torchyard.core.stored import Wanted\n"
-        "from torchyard.results.index import store as module\n"
+        "from torchyard.results.index import refreshing as module\n"
         "from torchyard.results.index.store import Store\n"
         "module._BATCH_S = 0.0\n"  # many small transactions: more places to be killed at
         f"store = Store.open(Path(sys.argv[1]))\nprint('ready', flush=True)\n{code}\n"
@@ -387,7 +387,7 @@ def test_marks_by_many_threads_are_the_same(home: Path) -> None:
 
 
 def test_batches_are_written_as_they_are_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_BATCH_S", 0.0)
+    monkeypatch.setattr(refreshing, "_BATCH_S", 0.0)
     seen = []
     with Store.open(home) as store, Store.open(home) as other:
         store.refresh(lambda number, total: seen.append((number, total, len(other.runs(Wanted())))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -43,14 +42,14 @@ def test_busy_points_are_kept_and_not_judged() -> None:
 
 def test_values_that_are_none_are_left_out() -> None:
     points = points_of(40, step_at=25)
-    points[5] = dataclasses.replace(points[5], value=0.0)
-    points[6] = dataclasses.replace(points[6], value=float("nan"))
+    points[5] = points[5]._replace(value=0.0)
+    points[6] = points[6]._replace(value=float("nan"))
     assert [change.position for change in history_of(series_of(), points).changes] == [25]
 
 
 def test_a_drift_has_a_beginning_and_an_end() -> None:
     points = [
-        dataclasses.replace(point, value=point.value * (1.0 + 0.1 * place / 120))
+        point._replace(value=point.value * (1.0 + 0.1 * place / 120))
         for place, point in enumerate(points_of(120, noise=0.01))
     ]
     (change,) = history_of(series_of(), points).changes
@@ -117,7 +116,7 @@ def test_nothing_that_fits_is_said() -> None:
 
 
 def test_busy_points_can_be_judged_on_request() -> None:
-    points = [dataclasses.replace(one, busy=True) for one in points_of(40, step_at=25)]
+    points = [one._replace(busy=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
     assert histories(store, Wanted())[0].changes == ()
     (found,) = histories(store, Wanted(), with_busy=True)
@@ -215,8 +214,8 @@ def test_digests_tell_points_apart() -> None:
     points = points_of(5)
     assert digest_of(points) == digest_of(list(points))
     for changed in (
-        dataclasses.replace(points[2], value=1.0),
-        dataclasses.replace(points[2], low=None),
-        dataclasses.replace(points[2], run="other"),
+        points[2]._replace(value=1.0),
+        points[2]._replace(low=None),
+        points[2]._replace(run="other"),
     ):
         assert digest_of([*points[:2], changed, *points[3:]]) != digest_of(points)

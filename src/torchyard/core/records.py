@@ -23,13 +23,15 @@ T = TypeVar("T")
 
 
 def encode(value: object) -> Any:
-    """Plain JSON values of a dataclass tree."""
+    """Plain JSON values of a tree of dataclasses and named tuples."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, map(encode, value), strict=True))
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     return value

@@ -19,7 +19,7 @@ from typing import Any, Final
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import Baseline, list_baselines
 from torchyard.results.durable import replace_file, to_json_text, write_failed
-from torchyard.results.index.folders import mark_of
+from torchyard.results.index.folders import full_mark
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
 from torchyard.results.run_home import runs_home
@@ -37,7 +37,7 @@ _NOTE_LETTERS: Final = 10_000
 
 def check_may_delete(folder: Path) -> None:
     """Raise when the folder is no run, the run is going on, or a baseline names it."""
-    if folder.is_symlink() or not folder.is_dir() or mark_of(folder) is None:
+    if folder.is_symlink() or not folder.is_dir() or full_mark(folder) is None:
         raise UsageError(
             f"{folder} is not a run folder", hint="`torchyard results list` lists runs"
         )

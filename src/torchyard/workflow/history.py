@@ -72,7 +72,7 @@ def histories(
     for number, series in enumerate(found, start=1):
         points = store.points(series)
         if with_busy:
-            points = [dataclasses.replace(point, busy=False) for point in points]
+            points = [point._replace(busy=False) for point in points]
         looked_at.append(history_of(series, points, rules=rules, memory=memory))
         if progress is not None:
             progress(number, len(found))

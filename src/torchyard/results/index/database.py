@@ -19,6 +19,7 @@ __all__ = [
     "copied_to_memory",
     "in_memory",
     "make_anew",
+    "not_waiting",
     "open_file",
     "remove_damaged",
     "writing",
@@ -85,6 +86,16 @@ def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
             with suppress(sqlite3.Error):
                 cursor.execute("ROLLBACK")
             raise
+
+
+@contextmanager
+def not_waiting(connection: sqlite3.Connection) -> Iterator[None]:
+    """Inside, a lock that another process holds is an OperationalError at once."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {round(_WAIT_S * 1000)}")
 
 
 def make_anew(connection: sqlite3.Connection) -> None:

@@ -136,22 +136,24 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
     """Oldest first. Runs without the value, or whose results were wrong, have no point."""
     column = METRIC_COLUMNS[series.metric]
     interval = "c.low, c.high" if series.metric == "speedup" else "NULL, NULL"
-    rows = connection.execute(
-        f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.busy {_THROUGH_LINES}"
-        " WHERE l.workload = ? AND l.baseline = ? AND l.candidate = ? AND l.machine = ?"
-        f" AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG} ORDER BY c.moment, c.run",
+    lines = connection.execute(
+        "SELECT number FROM lines"
+        " WHERE workload = ? AND baseline = ? AND candidate = ? AND machine = ?",
         (series.workload, series.baseline, series.candidate, series.machine),
     ).fetchall()
+    if not lines:
+        return []
+    # Nearly always it is one line, whose comparisons lie in the wanted order: nothing to sort.
+    fits = "c.line = ?" if len(lines) == 1 else f"c.line IN ({', '.join('?' * len(lines))})"
+    rows = connection.execute(
+        f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.busy FROM comparisons c"
+        " CROSS JOIN runs r ON r.number = c.run CROSS JOIN builds b ON b.number = c.build"
+        f" WHERE {fits} AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG}"
+        " ORDER BY c.moment, c.run",
+        [number for (number,) in lines],
+    )
     return [
-        SeriesPoint(
-            run=run,
-            started=started,
-            revision=revision,
-            value=float(value),
-            low=low,
-            high=high,
-            busy=bool(busy),
-        )
+        SeriesPoint(run, started, revision, float(value), low, high, bool(busy))
         for run, started, revision, value, low, high, busy in rows
     ]
 

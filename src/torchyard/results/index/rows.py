@@ -12,9 +12,17 @@ from typing import Final
 
 from torchyard.core.stored import METRICS, ComparisonEntry, Metric, RunEntry
 from torchyard.results.index.entries import Entries, milliseconds
+from torchyard.results.index.folders import FullMark
 from torchyard.results.index.schema import VERDICTS
 
-__all__ = ["METRIC_COLUMNS", "delete_runs", "insert_runs", "metric_bit", "verdict_bits"]
+__all__ = [
+    "METRIC_COLUMNS",
+    "delete_runs",
+    "insert_runs",
+    "is_settled",
+    "metric_bit",
+    "verdict_bits",
+]
 
 METRIC_COLUMNS: Final[dict[Metric, str]] = {
     "speedup": "speedup",
@@ -37,9 +45,17 @@ def verdict_bits(verdicts: Iterable[str]) -> int:
     return sum(1 << place for verdict, place in _PLACES.items() if verdict in wanted)
 
 
+def is_settled(mark: FullMark, run: RunEntry) -> bool:
+    """Whether another change of the folder would show in its `run.json`."""
+    # A running run may have died, a damaged one been mended by rights or a newer Torchyard.
+    return mark.aged and run.state != "running" and not run.damage
+
+
 def delete_runs(cursor: sqlite3.Cursor, ids: Iterable[str]) -> int:
     """Forget runs and their comparisons; how many there were."""
     count = 0
+    # No look agrees with the rows any more, whatever becomes of the process that changes them.
+    cursor.execute("DELETE FROM looks")
     for run in ids:
         found = cursor.execute("SELECT number, moment FROM runs WHERE id = ?", (run,)).fetchone()
         if found is not None:
@@ -49,7 +65,7 @@ def delete_runs(cursor: sqlite3.Cursor, ids: Iterable[str]) -> int:
     return count
 
 
-def insert_runs(cursor: sqlite3.Cursor, found: Sequence[tuple[str, Entries]]) -> None:
+def insert_runs(cursor: sqlite3.Cursor, found: Sequence[tuple[FullMark, Entries]]) -> None:
     """Put marks and entries in; what was known of the same folders before is replaced."""
     lines: dict[tuple[str, ...], tuple[int, int]] = {}
     builds: dict[tuple[str, str], int] = {}
@@ -82,10 +98,12 @@ def _forget(cursor: sqlite3.Cursor, number: int, moment: int) -> None:
     cursor.execute("DELETE FROM run_builds WHERE run = ?", (number,))
 
 
-def _insert_run(cursor: sqlite3.Cursor, run: RunEntry, mark: str, moment: int) -> int:
+def _insert_run(cursor: sqlite3.Cursor, run: RunEntry, mark: FullMark, moment: int) -> int:
     row = {
         "id": run.id,
-        "mark": mark,
+        "mark": mark.facts,
+        "rows_mark": mark.rows,
+        "settled": is_settled(mark, run),
         "moment": moment,
         "study": run.study,
         "state": run.state,

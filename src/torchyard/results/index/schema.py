@@ -5,6 +5,7 @@ lines         what a history is of: workload, baseline, candidate and machine
 builds        what a candidate was: version of torch and revision
 comparisons   one row per comparison, lying in the order of histories
 run_builds    which runs measured a build
+looks         the digest of a look at all folders with which every row of runs was found to agree
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["APPLICATION", "CREATE", "TABLES", "VERDICTS", "VERSION"]
 APPLICATION: Final = 0x544F5259
 """Marks the file as ours ("TORY" in ASCII): a database of something else is never touched."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised whenever tables, or what is put into them, change."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = tuple(Verdict)
 """A verdict is kept as its place here."""
 
-TABLES: Final = ("runs", "lines", "builds", "comparisons", "run_builds")
+TABLES: Final = ("runs", "lines", "builds", "comparisons", "run_builds", "looks")
 
 # No STRICT: distributions that are still supported have an SQLite from before it (3.37).
 CREATE: Final = (
@@ -32,6 +33,8 @@ CREATE: Final = (
         number INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
         mark TEXT NOT NULL,
+        rows_mark TEXT NOT NULL,
+        settled INTEGER NOT NULL,
         moment INTEGER NOT NULL,
         study TEXT NOT NULL,
         state TEXT NOT NULL,
@@ -49,6 +52,7 @@ CREATE: Final = (
         damage TEXT NOT NULL
     )""",
     "CREATE INDEX runs_by_moment ON runs (moment, number)",
+    "CREATE INDEX runs_unsettled ON runs (id) WHERE settled = 0",
     """CREATE TABLE lines (
         number INTEGER PRIMARY KEY,
         workload TEXT NOT NULL,
@@ -92,4 +96,5 @@ CREATE: Final = (
         PRIMARY KEY (build, run)
     ) WITHOUT ROWID""",
     "CREATE INDEX run_builds_by_run ON run_builds (run)",
+    "CREATE TABLE looks (digest TEXT NOT NULL)",
 )

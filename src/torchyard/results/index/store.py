@@ -9,11 +9,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from torchyard.core.records import nearest_hint
 from torchyard.core.stored import (
@@ -35,7 +35,7 @@ from torchyard.results.index.database import (
     writing,
 )
 from torchyard.results.index.entries import Entries, entries_of
-from torchyard.results.index.folders import mark_of, marks_in
+from torchyard.results.index.folders import FullMark
 from torchyard.results.index.place import places_for
 from torchyard.results.index.questions import (
     find_comparisons,
@@ -43,31 +43,13 @@ from torchyard.results.index.questions import (
     find_runs,
     find_series,
 )
-from torchyard.results.index.rows import delete_runs, insert_runs
+from torchyard.results.index.refreshing import Progress, Refreshed, refresh_index
+from torchyard.results.index.rows import insert_runs
 from torchyard.results.run_home import runs_home
 
-__all__ = ["Refreshed", "Store"]
+__all__ = ["Store"]
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
-"""Told how many of how many folders are read."""
-
-_BATCH_S: Final = 0.5
-"""How long folders are read before they are written: what a kill loses, and how seldom others wait."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refreshed:
-    """What a refresh found."""
-
-    runs: int = 0
-    added: int = 0
-    changed: int = 0
-    gone: int = 0
-    damaged: int = 0
-    warnings: tuple[str, ...] = ()
-    """Why the index could not be kept; the answers are right all the same."""
-    elapsed_s: float = 0.0
 
 
 class Store:
@@ -124,7 +106,7 @@ class Store:
         self._with_mending(lambda: make_anew(self._connection))
         return self.refresh(progress)
 
-    def insert(self, found: Sequence[tuple[str, Entries]]) -> None:
+    def insert(self, found: Sequence[tuple[FullMark, Entries]]) -> None:
         """Put entries in under their marks, replacing what was known of the same runs."""
         with self._lock, writing(self._connection) as cursor:
             insert_runs(cursor, found)
@@ -186,51 +168,7 @@ class Store:
         )
 
     def _refresh(self, progress: Progress | None) -> Refreshed:
-        # Marks first: a folder that changes while it is read keeps its old mark, and is read again.
-        marks = marks_in(self.home)
-        known = {
-            run: (mark, settled)
-            for run, mark, settled in self._connection.execute(
-                "SELECT id, mark, state <> 'running' AND damage = '' FROM runs"
-            )
-        }
-        gone = [run for run in known if run not in marks]
-        # A running run may have died, a damaged one been mended by rights or a newer Torchyard.
-        unread = sorted(run for run, mark in marks.items() if known.get(run) != (mark, 1))
-        added = changed = 0
-        if gone:
-            with writing(self._connection) as cursor:
-                delete_runs(cursor, gone)
-        batch: list[tuple[str, Entries]] = []
-        began = time.monotonic()
-        for number, run in enumerate(unread, start=1):
-            entries = entries_of(self.home / run)
-            if entries.run.damage and mark_of(self.home / run) is None:
-                continue  # removed in this moment: the next refresh forgets it
-            if run not in known:
-                added += 1
-            elif known[run][0] != marks[run] or entries.run not in self._known(run):
-                changed += 1
-            else:
-                continue
-            batch.append((marks[run], entries))
-            if number == len(unread) or time.monotonic() - began > _BATCH_S:
-                self.insert(batch)
-                batch.clear()
-                began = time.monotonic()
-                if progress is not None:
-                    progress(number, len(unread))
-        if batch:
-            self.insert(batch)
-        (damaged,) = self._connection.execute(
-            "SELECT count(*) FROM runs WHERE damage <> ''"
-        ).fetchone()
-        return Refreshed(
-            runs=len(marks), added=added, changed=changed, gone=len(gone), damaged=damaged
-        )
-
-    def _known(self, run: str) -> list[RunEntry]:
-        return [entry for entry in self.runs(Wanted(run=run)) if entry.id == run]
+        return refresh_index(self._connection, self.home, progress)
 
     def _with_mending(self, action: Callable[[], T]) -> T:
         """The action; where the file fails, again with a new file, and at last in memory."""
