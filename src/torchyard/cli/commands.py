@@ -16,6 +16,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "bench whole suites, resumable, here or on a cluster",
     ),
     "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
+    "tune": (
+        "torchyard.cli.tune:tune",
+        "find the fastest settings for a workload, and prove it",
+    ),
     "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
     "profile": (
         "torchyard.cli.profile:profile",

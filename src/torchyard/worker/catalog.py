@@ -10,6 +10,8 @@ from typing import Dict, List, Optional
 from torchyard.worker.catalog_entry import BOTH, Entry, Listed
 from torchyard.worker.huggingface_catalog import HUGGINGFACE
 from torchyard.worker.kernel_catalog import KERNELS
+from torchyard.worker.timm_catalog import TIMM
+from torchyard.worker.torchvision_catalog import TORCHVISION
 
 __all__ = [
     "BOTH",
@@ -59,11 +61,17 @@ SUITES: Dict[str, List[Entry]] = {"kernels": KERNELS, "models": MODELS}
 OPEN_SUITES: Dict[str, str] = {
     "huggingface": "any transformers model class, such as BertForMaskedLM, with random weights",
     "timm": "any timm model name, with random weights",
+    "torchvision": "any torchvision model of classification, detection or segmentation",
     "torchbench": "a model of your checkout of pytorch/benchmark, such as resnet50:path=FOLDER",
     "file": "a Python file of yours, given by path",
+    "script": "a whole program of yours, for `torchyard tune --program`",
 }
 # What those hold when they are run whole. The others hold what only the user knows.
-LISTS: Dict[str, List[Listed]] = {"huggingface": HUGGINGFACE}
+LISTS: Dict[str, List[Listed]] = {
+    "huggingface": HUGGINGFACE,
+    "timm": TIMM,
+    "torchvision": TORCHVISION,
+}
 
 
 def entry_of(suite: str, name: str) -> Optional[Entry]:

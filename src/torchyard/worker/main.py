@@ -90,6 +90,9 @@ def _handshake() -> Dict[str, Any]:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit():
         torch.set_num_threads(int(threads))
+    between = os.environ.get("TORCHYARD_INTEROP_THREADS", "")
+    if between.isdigit():
+        torch.set_num_interop_threads(int(between))
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices += [

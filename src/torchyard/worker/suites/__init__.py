@@ -15,8 +15,10 @@ MODULES: Dict[str, str] = {
     "models": "models",
     "huggingface": "huggingface",
     "timm": "timm_suite",
+    "torchvision": "torchvision_suite",
     "torchbench": "torchbench",
     "file": "user_file",
+    "script": "script",
 }
 MODES = ("inference", "training")
 

@@ -1,0 +1,149 @@
+"""A race in words: who ran, who left and why, who has won, and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchyard.core.comparison import Interval
+from torchyard.core.race import DEFAULT_NAME, Race, Standing
+from torchyard.core.units import format_duration
+from torchyard.reports.plain_text import one_line
+from torchyard.tune.recipe_text import code_lines, shell_line, study_text, variables_of
+
+__all__ = ["last_standings", "race_text", "space_text", "verdict_line"]
+
+
+def race_text(race: Race, *, program: Sequence[str] = ("python", "YOUR_PROGRAM.py")) -> str:
+    """The whole of it."""
+    parts = [_table(race), _shares(race), verdict_line(race), _use(race, program), _missing(race)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def space_text(race: Race) -> str:
+    """What a race would try."""
+    rows = [("dimension", "choice", "what it does")]
+    rows += [(one.dimension, one.name, one.about) for one in race.space.choices]
+    parts = [f"{race.workload.label}: {len(race.space.choices)} choices", _aligned(rows)]
+    return "\n\n".join(part for part in (*parts, _missing(race)) if part) + "\n"
+
+
+def verdict_line(race: Race) -> str:
+    """One sentence: the winner with its gain, or that the default is best."""
+    done = race.confirmed
+    if race.state != "finished":
+        return f"the race is not over: {len(race.heats)} heats were run"
+    if race.winner is not None and done is not None and done.speedup is not None:
+        times = ""
+        if race.default_ns is not None and race.winner_ns is not None:
+            times = f", {format_duration(race.default_ns)} to {format_duration(race.winner_ns)}"
+        text = (
+            f"winner: {race.winner.name}, {done.speedup:.3f}x {_interval(done.interval)} of the "
+            f"default's speed on {done.launches} fresh launches{times}"
+        )
+        if race.winner.changes_results:
+            text += "\n" + _changed(done)
+        return text
+    if done is None:
+        return "the default is best: no choice was faster"
+    found = ""
+    if done.speedup is not None:
+        found = (
+            f": {done.speedup:.3f}x {_interval(done.interval)} on {done.launches} fresh launches"
+        )
+    why = f" ({done.why})" if done.why else ""
+    return f"the default is best: {done.contender} was not faster beyond doubt{found}{why}"
+
+
+def last_standings(race: Race) -> list[Standing]:
+    """The last word on every contender against the default, in the order of their first heat."""
+    found: dict[str, Standing] = {}
+    for heat in race.heats:
+        if heat.against == DEFAULT_NAME and heat.stage != "confirm":
+            found.update((one.contender, one) for one in heat.found)
+    return list(found.values())
+
+
+def _table(race: Race) -> str:
+    standings = last_standings(race)
+    if not standings:
+        return ""
+    dimensions = {choice.name: choice.dimension for choice in race.space.choices}
+    order = {"racing": 0, "out": 0, "wrong": 1, "failed": 2}
+    standings.sort(key=lambda one: (order[one.state], -(one.speedup or 0.0)))
+    rows = [
+        (
+            dimensions.get(one.contender, ""),
+            one.contender,
+            "" if one.speedup is None else f"{one.speedup:.3f}x",
+            _interval(one.interval),
+            str(one.launches),
+            one.why if one.state in ("failed", "wrong") else "",
+        )
+        for one in standings
+    ]
+    return _aligned([("dimension", "choice", "speed", "interval", "launches", ""), *rows])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the last one is as wide as it is."""
+    clean = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
+    lines = [
+        "  ".join(
+            cell if place == len(widths) - 1 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in clean
+    ]
+    return "\n".join(lines)
+
+
+def _shares(race: Race) -> str:
+    if not race.shares:
+        return ""
+    lines = ["what each choice gives, beside the others of the winner:"]
+    for share in race.shares:
+        kept = "" if share.kept else "  left out: not faster beyond doubt"
+        lines.append(f"  {share.choice}: {share.speedup:.3f}x {_interval(share.interval)}{kept}")
+    return "\n".join(lines)
+
+
+def _use(race: Race, program: Sequence[str]) -> str:
+    if race.winner is None:
+        return ""
+    lines = []
+    if variables_of(race.winner, race.default):
+        lines += ["in a shell:", f"  {shell_line(race.winner, race.default, program)}"]
+    code = code_lines(race.winner)
+    if code:
+        lines += ["in the program:", *(f"  {line}" for line in code)]
+    study = "\n".join(f"  {line}" for line in study_text(race.winner, race.default).splitlines())
+    return "\n".join([*lines, "in a study:", study])
+
+
+def _missing(race: Race) -> str:
+    lines = []
+    if race.space.missing:
+        lines.append("not tried here:")
+        for one in race.space.missing:
+            package = f" (package {one.package})" if one.package else ""
+            lines.append(f"  {one.name}: {one.why}{package}")
+    lines += [f"note: {note}" for note in race.notes]
+    return "\n".join(lines)
+
+
+def _changed(done: Standing) -> str:
+    found = done.accuracy
+    if found is None or found.max_error is None:
+        return "its results differ by design; by how much was not measured"
+    text = f"its results differ by design: by up to {found.max_error:.3g}"
+    if found.candidate_rmse is not None and found.baseline_rmse is not None:
+        text += (
+            f"; {found.candidate_rmse:.3g} from the float64 reference, the default "
+            f"{found.baseline_rmse:.3g}"
+        )
+    return text
+
+
+def _interval(interval: Interval | None) -> str:
+    return "" if interval is None else f"[{interval.low:.3f}, {interval.high:.3f}]"

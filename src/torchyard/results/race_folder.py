@@ -1,0 +1,102 @@
+"""The folder of a race: what was asked and found so far, and a run folder for each heat.
+
+    race.json       the whole race, replaced after each heat
+    heats/NNN/      a run folder like any other
+
+A race that was killed goes on from its finished heats. Knows nothing of how a race is run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.race import RACE_FORMAT, Race
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.run_home import home_folder
+
+__all__ = ["RACE_FILE", "RaceFolder", "races_home", "read_race"]
+
+RACE_FILE: Final = "race.json"
+HEATS_FOLDER: Final = "heats"
+
+
+def races_home() -> Path:
+    """The folder that races go to when none is named."""
+    return home_folder() / "races"
+
+
+class RaceFolder:
+    """Where one race is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        """`create` and `open` are the ways to call this."""
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> RaceFolder:
+        """A new or empty folder."""
+        folder = folder.absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"{folder} is not empty",
+                    why="a race needs a folder of its own",
+                    hint="name another folder, or go on with a race by --resume FOLDER",
+                )
+            (folder / HEATS_FOLDER).mkdir()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+        except OSError as error:
+            raise write_failed(folder, error, kept="what is there") from error
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> RaceFolder:
+        """A folder with a race in it."""
+        read_race(folder)
+        return cls(folder.absolute())
+
+    def heat_folder(self, number: int) -> Path:
+        """Where a heat is kept."""
+        return self.folder / HEATS_FOLDER / f"{number:03d}"
+
+    def write(self, race: Race) -> None:
+        """Keep the race as it stands."""
+        replace_file(self.folder / RACE_FILE, to_json_text(encode(race), indent=1) + "\n")
+
+
+def read_race(folder: Path) -> Race:
+    """The race in a folder."""
+    path = folder.absolute() / RACE_FILE
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{folder} is not the folder of a race",
+            why=f"there is no {RACE_FILE} in it",
+            hint="name the folder that `torchyard tune` printed",
+        ) from error
+    except OSError as error:
+        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
+    except (ValueError, RecursionError) as error:
+        raise ResultsDamaged(
+            f"{path}: not JSON", why=str(error), hint="put the file back from a copy"
+        ) from error
+    version = record.get("format") if isinstance(record, dict) else None
+    if isinstance(version, int) and version > RACE_FORMAT:
+        raise ResultsDamaged(
+            f"{path} was written by a newer Torchyard",
+            why=f"its format is {version}; this Torchyard reads up to {RACE_FORMAT}",
+            hint="update Torchyard to read it",
+        )
+    try:
+        return decode(Race, record, where="", strict=False)
+    except UsageError as error:
+        raise ResultsDamaged(
+            f"{path}: not a race", why=error.what, hint="put the file back from a copy"
+        ) from error

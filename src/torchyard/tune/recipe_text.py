@@ -1,0 +1,98 @@
+"""The winner of a race, as things to use: an environment file, a shell line, a variant of a study.
+
+Values are quoted for the place they go to: names and paths can come from a user's file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+
+from torchyard.core.race import Contender
+from torchyard.core.variant import Variant
+
+__all__ = ["code_lines", "environment_file", "shell_line", "study_text", "variables_of"]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_INTEROP = "TORCHYARD_INTEROP_THREADS"
+"""Means something to our own worker only; programs are told by `code`."""
+
+
+def variables_of(winner: Contender, default: Variant) -> dict[str, str]:
+    """Everything that a process is started with, the preloaded libraries and threads included."""
+    environment = winner.variant(default).environment
+    found = {key: value for key, value in environment.variables if key != _INTEROP}
+    if environment.threads is not None:
+        found["OMP_NUM_THREADS"] = str(environment.threads)
+    if environment.preload:
+        found["LD_PRELOAD"] = ":".join(environment.preload)
+    return dict(sorted(found.items()))
+
+
+def environment_file(winner: Contender, default: Variant) -> str:
+    """`NAME=value` lines that a POSIX shell can read: `set -a; . FILE; set +a`."""
+    lines = [f"# {choice.name}: {choice.about}" for choice in winner.choices]
+    lines += [f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()]
+    lines += [f"# in the program: {line}" for line in code_lines(winner)]
+    return "\n".join(_one_line(line) for line in lines) + "\n"
+
+
+def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> str:
+    """The program with the variables in front of it."""
+    variables = [
+        f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()
+    ]
+    return " ".join([*variables, shlex.join(program)])
+
+
+def code_lines(winner: Contender) -> list[str]:
+    """What the program itself must do."""
+    return [choice.code for choice in winner.choices if choice.code]
+
+
+def study_text(winner: Contender, default: Variant) -> str:
+    """A study that compares the default with the winner, in TOML."""
+    variant = winner.variant(default)
+    environment = variant.environment
+    parts = [variant.backend]
+    if variant.precision != "float32":
+        parts.append(variant.precision)
+    if environment != default.environment:
+        parts.append("tuned")
+    for key, value in variant.options:
+        parts.append(key if value is True else f"{key}={_scalar(value)}")
+    lines = [
+        f"baseline = {_text(default.backend)}",
+        f"candidates = [{_text('+'.join(parts))}]",
+    ]
+    if environment != default.environment:
+        lines += ["", "[environments.tuned]"]
+        if environment.threads is not None:
+            lines.append(f"threads = {environment.threads}")
+        if environment.preload:
+            lines.append(f"preload = [{', '.join(map(_text, environment.preload))}]")
+        if environment.variables:
+            inside = ", ".join(
+                f"{_key(key)} = {_text(value)}" for key, value in environment.variables
+            )
+            lines.append(f"variables = {{ {inside} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _text(value: str) -> str:
+    """A basic string of TOML; its escapes are those of JSON."""
+    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _text(name)
+
+
+def _scalar(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

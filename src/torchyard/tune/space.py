@@ -1,0 +1,241 @@
+"""The space of a race: choices from a file, without those that make no sense or do not exist here.
+
+The dataclasses are the whole grammar of a space file. What is left out because something is missing is
+named with the package that has it; what makes no sense here (settings of a GPU on a CPU) is not.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.race import Choice, Missing, Space
+from torchyard.core.records import decode
+from torchyard.core.variant import Scalar
+from torchyard.errors import NothingToDo, UsageError
+from torchyard.process.libraries import find_library
+from torchyard.tune.facts import Place
+
+__all__ = ["ChoiceTable", "SpaceFile", "WhenTable", "read_space"]
+
+DEFAULT: Final = "default"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_THREADS: Final = ("half", "physical", "node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhenTable:
+    """Where a choice makes sense; everything that is said must hold."""
+
+    architecture: tuple[str, ...] = ()
+    """`aarch64`, `x86_64`, ..."""
+    device: tuple[str, ...] = ()
+    """`cpu`, `cuda`."""
+    mode: tuple[str, ...] = ()
+    """`inference`, `training`."""
+    backend: tuple[str, ...] = ()
+    """Of the default variant, without its mode."""
+    openmp: tuple[str, ...] = ()
+    """What torch has loaded: `gnu`, `intel`, `llvm`."""
+    cores_at_least: int = 1
+    nodes_at_least: int = 0
+    hyperthreads: bool = False
+    """Only where cores have more than one thread."""
+    glibc_at_least: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceTable:
+    """One value of one dimension."""
+
+    dimension: str
+    """What is set; a contender has at most one choice of it."""
+    name: str
+    """Letters, digits, dots, dashes and underscores."""
+    about: str = ""
+    variables: dict[str, str | int] = field(default_factory=dict)
+    """Environment variables; `{node-cores}` stands for the cores of the first NUMA node."""
+    library: str = ""
+    """Shared library to preload: a name that the loader knows, or a path relative to the file."""
+    package: str = ""
+    """The package that has the library, for whoever misses it."""
+    threads: int | str | None = None
+    """Threads inside operators: a number, `half`, `physical` or `node`."""
+    backend: str = ""
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Options of a variant, such as `channels-last = true`."""
+    code: str = ""
+    """What a program writes to get the same."""
+    changes_results: bool = False
+    """Numbers come out differently by design: tried only when asked for."""
+    when: WhenTable = field(default_factory=WhenTable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceFile:
+    """A space: the choices of a race."""
+
+    name: str = ""
+    choices: tuple[ChoiceTable, ...] = ()
+
+
+def read_space(text: str, place: Place, *, with_changes: bool = False) -> Space:
+    """The space `default`, or that of a file, as far as it exists here."""
+    path = Path(text).expanduser()
+    if text == DEFAULT:
+        raw = resources.files("torchyard.tune").joinpath("spaces/default.toml").read_text("utf-8")
+        folder = Path()
+    else:
+        raw, folder = _read(path), path.resolve().parent
+    try:
+        said = decode(SpaceFile, tomllib.loads(raw), where="")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{text}: is not valid TOML", why=str(error), hint="mend it") from error
+    except UsageError as error:
+        raise UsageError(f"{text}: {error.what}", why=error.why, hint=error.hint) from error
+    choices: list[Choice] = []
+    missing: list[Missing] = []
+    seen: set[str] = set()
+    for index, table in enumerate(said.choices):
+        where = f"{text}: choices[{index}]"
+        _check(table, where, seen)
+        if not _fits(table.when, place):
+            continue
+        if table.changes_results and not with_changes:
+            continue
+        made = _made(table, place, folder)
+        if isinstance(made, Missing):
+            missing.append(made)
+        else:
+            choices.append(made)
+    if not choices:
+        raise NothingToDo(
+            f"{text}: nothing can be tried here",
+            why="; ".join(f"{one.name}: {one.why}" for one in missing),
+            hint="install what is missing, or give another space",
+        )
+    return Space(name=said.name or path.stem, choices=tuple(choices), missing=tuple(missing))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there is no space {str(path)!r}", hint="give `default` or the path of a TOML file"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
+
+
+def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
+    """What the grammar does not say by itself."""
+    if not _NAME.fullmatch(table.name):
+        raise UsageError(
+            f"{where}.name: {table.name!r} is no name",
+            hint="use letters, digits, dots, dashes and underscores",
+        )
+    if table.name in seen:
+        raise UsageError(f"{where}.name: {table.name!r} is there twice", hint="rename one")
+    seen.add(table.name)
+    for key in table.variables:
+        if not _VARIABLE.fullmatch(key):
+            raise UsageError(f"{where}.variables: {key!r} is no variable", hint="mend the name")
+    threads = table.threads
+    words = isinstance(threads, str) and threads not in _THREADS
+    if words or (isinstance(threads, int) and threads < 1):
+        raise UsageError(
+            f"{where}.threads: {threads!r} is no number of threads",
+            hint=f"a number from 1 up, or one of {', '.join(_THREADS)}",
+        )
+    sets = (table.variables, table.library, threads, table.backend, table.options)
+    if not any(sets):
+        raise UsageError(
+            f"{where}: {table.name!r} sets nothing",
+            hint="add variables, library, threads, backend or options",
+        )
+
+
+def _fits(when: WhenTable, place: Place) -> bool:
+    one_of: Sequence[tuple[tuple[str, ...], tuple[str, ...]]] = (
+        (when.architecture, (place.architecture,)),
+        (when.device, (place.device,)),
+        (when.mode, (place.mode,)),
+        (when.backend, (place.backend,)),
+        (when.openmp, place.openmp),
+    )
+    return (
+        all(not wanted or set(wanted) & set(there) for wanted, there in one_of)
+        and place.cores >= when.cores_at_least
+        and len(place.nodes) >= when.nodes_at_least
+        and (not when.hyperthreads or place.physical_cores < place.cores)
+        and (not when.glibc_at_least or _version(place.glibc) >= _version(when.glibc_at_least))
+    )
+
+
+def _made(table: ChoiceTable, place: Place, folder: Path) -> Choice | Missing:
+    preload: tuple[str, ...] = ()
+    if table.library:
+        found = _library(table.library, folder)
+        if found is None:
+            return Missing(
+                dimension=table.dimension,
+                name=table.name,
+                why=f"there is no {table.library} here",
+                package=table.package,
+            )
+        if any(table.library == loaded for loaded in place.allocators):
+            return Missing(
+                dimension=table.dimension, name=table.name, why="the target loads it by itself"
+            )
+        preload = (str(found),)
+    return Choice(
+        dimension=table.dimension,
+        name=table.name,
+        about=table.about,
+        variables=_variables(table.variables, place),
+        preload=preload,
+        threads=_threads(table.threads, place),
+        backend=table.backend,
+        options=_sorted(table.options),
+        code=table.code,
+        changes_results=table.changes_results,
+    )
+
+
+def _library(name: str, folder: Path) -> Path | None:
+    if "/" not in name:
+        return find_library(name)
+    path = folder / Path(name).expanduser()
+    return path if path.is_file() else None
+
+
+def _variables(said: Mapping[str, str | int], place: Place) -> tuple[tuple[str, str], ...]:
+    node = ",".join(map(str, place.nodes[0])) if place.nodes else ""
+    return tuple(
+        sorted((key, str(value).replace("{node-cores}", node)) for key, value in said.items())
+    )
+
+
+def _threads(said: int | str | None, place: Place) -> int | None:
+    if said == "half":
+        return max(1, place.cores // 2)
+    if said == "physical":
+        return place.physical_cores
+    if said == "node":
+        return len(place.nodes[0]) if place.nodes else place.cores
+    return int(said) if said is not None else None
+
+
+def _sorted(options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
+    return tuple(sorted(options.items()))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())

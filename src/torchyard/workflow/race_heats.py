@@ -1,0 +1,175 @@
+"""Heats of a race: contenders measured against one of them, as ordinary bench runs.
+
+Everything that ran is asked for again when a race goes on, and is then read instead of measured: the
+rules of the race need no memory of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from torchyard.core.comparison import Accuracy, Comparison, Verdict
+from torchyard.core.events import Listener
+from torchyard.core.race import Contender, Heat, Race, Stage
+from torchyard.core.study import Budget, Study
+from torchyard.errors import ResultsDamaged
+from torchyard.measure.pairs import pair_blocks
+from torchyard.results.race_folder import RaceFolder
+from torchyard.results.run_home import replace_run
+from torchyard.results.run_reader import Run, read_run
+from torchyard.stats.launches import launch_effects
+from torchyard.workflow.bench_run import run_bench
+
+__all__ = ["HeatResult", "Heats", "Outcome"]
+
+SECONDS_EACH: Final = 0.6
+"""Of a launch for each contender in it: some six blocks, enough for a median."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a heat says of one contender."""
+
+    contender: Contender
+    effects: tuple[float, ...] = ()
+    """Log speedup over the one it ran against, one for each launch with clean pairs."""
+    failure: str = ""
+    wrong: str = ""
+    accuracy: Accuracy | None = None
+    time_ns: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatResult:
+    """A heat that is over."""
+
+    heat: Heat
+    outcomes: tuple[Outcome, ...]
+    against_ns: float | None = None
+
+
+class Heats:
+    """Measures heats one after the other, and remembers them in the race's folder."""
+
+    def __init__(
+        self,
+        folder: RaceFolder,
+        race: Race,
+        *,
+        command: Sequence[str],
+        listener: Listener,
+    ) -> None:
+        self._folder = folder
+        self._race = race
+        self._command = command
+        self._listener = listener
+        self._known = {heat.number: heat for heat in race.heats}
+        self._number = 0
+        self.elapsed_s = 0.0
+        """Of all heats so far, those of an earlier process included."""
+
+    def run(
+        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+    ) -> HeatResult:
+        """Measure, or read what was measured before."""
+        number = self._number
+        self._number += 1
+        heat = Heat(
+            number=number,
+            stage=stage,
+            against=against.name,
+            contenders=tuple(one.name for one in contenders),
+            run=str(self._folder.heat_folder(number).relative_to(self._folder.folder)),
+        )
+        known = self._known.get(number)
+        if known is not None and _same(known, heat):
+            try:
+                run = read_run(self._folder.heat_folder(number))
+                if run.state == "finished":
+                    self.elapsed_s = known.ended_s
+                    return _result(known, run, contenders)
+            except ResultsDamaged:
+                pass  # a kill came before it was whole: it is measured again
+        began_s = time.monotonic()
+        folder = self._folder.heat_folder(number)
+        replace_run(folder)
+        run_bench(
+            self._study(stage, against, contenders, launches),
+            folder=folder,
+            command=self._command,
+            listener=self._listener,
+        )
+        self.elapsed_s += time.monotonic() - began_s
+        heat = replace(heat, ended_s=self.elapsed_s)
+        return _result(heat, read_run(folder), contenders)
+
+    def _study(
+        self, stage: Stage, against: Contender, contenders: Sequence[Contender], launches: int
+    ) -> Study:
+        default = self._race.default
+        launch_s = SECONDS_EACH * (len(contenders) + 1)
+        return Study(
+            name=f"{stage} heat",
+            baseline=against.variant(default),
+            candidates=tuple(one.variant(default) for one in contenders),
+            workloads=(self._race.workload,),
+            budget=Budget(
+                time_s=max(60.0, 4 * launches * launch_s),
+                precision_goal=0.0,
+                alpha=self._race.alpha,
+                min_launches=launches,
+                max_launches=launches,
+                launch_s=launch_s,
+            ),
+            # What was right once stays right: later heats spend no time on it.
+            settings=replace(self._race.settings, check_accuracy=stage in ("glance", "confirm")),
+        )
+
+
+def _same(known: Heat, wanted: Heat) -> bool:
+    return (known.stage, known.against, known.contenders) == (
+        wanted.stage,
+        wanted.against,
+        wanted.contenders,
+    )
+
+
+def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult:
+    rows = {row.candidate: row for row in run.comparisons}
+    blocks = [block for _, block in run.blocks()]
+    outcomes = []
+    against_ns = None
+    for contender in contenders:
+        row = rows.get(contender.name)
+        if row is None:
+            outcomes.append(Outcome(contender=contender, failure="it was not measured"))
+            continue
+        against_ns = row.baseline_metrics.time_ns or against_ns
+        paired = pair_blocks(blocks, heat.against, contender.name)
+        outcomes.append(
+            Outcome(
+                contender=contender,
+                effects=tuple(float(one) for one in launch_effects(paired.medians)),
+                failure=_failure(row),
+                wrong=_wrong(row, contender),
+                accuracy=row.accuracy,
+                time_ns=row.candidate_metrics.time_ns,
+            )
+        )
+    return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=against_ns)
+
+
+def _failure(row: Comparison) -> str:
+    if row.failure is None:
+        return ""
+    return f"{row.failure.kind} ({row.failure.phase}): {row.failure.message}"
+
+
+def _wrong(row: Comparison, contender: Contender) -> str:
+    """Why its results rule it out; what changes them by design is judged by whoever asked for it."""
+    if row.verdict is not Verdict.WRONG or contender.changes_results:
+        return ""
+    return row.accuracy.detail if row.accuracy is not None else "wrong results"

@@ -1,0 +1,27 @@
+"""The beginning of a race: what can be tried for a workload, here and with this target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchyard.core.race import DEFAULT_NAME, Race
+from torchyard.core.study import Study
+from torchyard.measure.targets import inspect_target
+from torchyard.tune.facts import place_of
+from torchyard.tune.space import read_space
+
+__all__ = ["plan_race"]
+
+
+def plan_race(study: Study, *, space: str, budget_s: float, with_changes: bool) -> Race:
+    """A race for the first workload of the study, with its baseline as the default."""
+    workload, default = study.workloads[0], study.baseline
+    place = place_of(workload, default, inspect_target(default.target))
+    return Race(
+        workload=workload,
+        default=replace(default, name=DEFAULT_NAME),
+        space=read_space(space, place, with_changes=with_changes),
+        alpha=study.budget.alpha,
+        budget_s=budget_s,
+        settings=study.settings,
+    )
