@@ -26,7 +26,13 @@ from torchyard.cli.study_options import (
     spec_of_option,
 )
 
-__all__ = ["NOT_WITH_RESUME", "given_options", "sweep_options", "sweep_request_of_options"]
+__all__ = [
+    "NOT_WITH_RESUME",
+    "check_calibration",
+    "given_options",
+    "sweep_options",
+    "sweep_request_of_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,6 +135,17 @@ def sweep_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def check_calibration(plan: Any, *, calibrating: bool) -> None:
+    """Raise UsageError where this machine would be looked at, and cells run elsewhere."""
+    if calibrating and plan.executor.name != "local":
+        from torchyard.errors import UsageError
+
+        raise UsageError(
+            "--calibrate looks at this machine, and cells run elsewhere",
+            hint="leave it out; kept runs of the cluster tell how long cells take",
+        )
 
 
 def given_options(options: dict[str, Any]) -> list[str]:

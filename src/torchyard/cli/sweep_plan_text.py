@@ -124,6 +124,8 @@ def _time(estimate: SweepEstimate) -> list[str]:
         said += f" with {estimate.at_a_time} jobs at a time, without waiting in the queue"
     if bound:
         said += ", plus starting and compiling"
+    elif any(cell.compiling_unknown for cell in estimate.cells):
+        said += ", plus compiling"
     if bound == total:
         origin = "bound set by the budget: no earlier run and no calibration tells more"
     else:
@@ -155,12 +157,18 @@ def _memory(estimate: SweepEstimate) -> list[str]:
         bounds.append(f"{format_bytes(estimate.limit_bytes)} allowed for a worker")
     if estimate.machine_bytes is not None:
         bounds.append(f"{format_bytes(estimate.machine_bytes)} on this machine")
-    largest = estimate.memory
-    if largest is None or largest.memory_bytes is None:
-        said = "not known before a calibration or an earlier run"
+    worker, tensors = estimate.largest("worker_bytes"), estimate.largest("tensor_bytes")
+    if worker is not None:
+        said = f"{format_bytes(worker[0])} at least for a worker, with {worker[1].label}"
+    elif tensors is not None:
+        said = f"more than the {format_bytes(tensors[0])} of tensors of {tensors[1].label}"
     else:
-        said = f"{format_bytes(largest.memory_bytes)} at least for {largest.label}"
+        said = "not known before a calibration or an earlier run"
     lines = [f"  {'memory':<11} {'; '.join([said, *bounds])}"]
+    on_device = estimate.largest("device_bytes")
+    if on_device is not None:
+        said = f"{format_bytes(on_device[0])} of tensors in an iteration of {on_device[1].label}"
+        lines.append(f"  {'on the GPU':<11} {said}")
     large = estimate.too_large()
     if large:
         lines.append(f"  {'':<11} too large: {_named([cell.label for cell in large])}")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, printable
+from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 from torchyard.cli.sections import SectionedCommand
 from torchyard.cli.sweep_options import (
+    NOT_WITH_RESUME,
+    check_calibration,
+    given_options,
     sweep_options,
     sweep_request_of_options,
 )
 
 if TYPE_CHECKING:
     from torchyard.core.sweep import SweepPlan
+    from torchyard.results.sweep_folder import SweepFolder
 
 __all__ = ["run"]
 
@@ -46,17 +51,117 @@ Exit code 5 when every cell failed, 6 when one was measured on a busy machine, 1
 @common_options
 def run(study: Path | None, as_json: bool, **options: Any) -> int:
     """Plan and run, or go on."""
-    plan, notes = _plan(study, options)
+    from torchyard.cli.sweep_outlook import estimate_of
+    from torchyard.cli.sweep_plan_text import sweep_plan_text
+    from torchyard.cli.sweep_session import SweepSession
+
+    quiet, calibrating = options["quiet"], options["calibrate"]
+    folder: SweepFolder | None = None
+    notes: list[str] = []
+    if options["resume"] is not None:
+        folder = _resumed(study, options)
+        plan, notes = _left_of(folder)
+    else:
+        plan, notes = _plan(study, options)
+    check_calibration(plan, calibrating=calibrating)
+    if options["plan_only"]:
+        return _show_plan(plan, folder, notes, options, as_json=as_json)
+    folder = folder or _new_folder(plan, options["run_dir"])
+    try:
+        estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)
+    except KeyboardInterrupt:
+        talk(f"go on with: torchyard sweep --resume {shlex.quote(str(folder.folder))}")
+        raise
+    if not quiet and plan.cells:
+        talk(sweep_plan_text(plan, estimate, notes=notes))
+    if not quiet:
+        talk(f"sweep folder: {folder.folder}")
+    session = SweepSession(folder=folder, quiet=quiet, expected_s=estimate.expected_s())
+    code = session.run()
+    if as_json:
+        session.print_json()
+    elif session.runs:
+        session.print_table()
+    if not quiet:
+        for name, found in session.runs.items():
+            talk(f"run of {name}: {found.folder}")
+    return code
+
+
+def _show_plan(
+    plan: SweepPlan,
+    folder: SweepFolder | None,
+    notes: list[str],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+) -> int:
+    """The plan is the data that was asked for."""
+    from torchyard.cli.sweep_outlook import estimate_of
     from torchyard.cli.sweep_plan_text import sweep_plan_text
     from torchyard.core.records import encode
-    from torchyard.workflow.sweep_estimate import estimate_sweep
+    from torchyard.errors import NothingToDo
 
-    estimate = estimate_sweep(plan)
+    if not plan.cells:
+        raise NothingToDo("nothing is left of this sweep", why="; ".join(notes))
+    place = folder.folder if folder is not None else options["run_dir"]
+    estimate = estimate_of(
+        plan,
+        place,
+        calibrating=options["calibrate"],
+        quiet=options["quiet"],
+        keep=folder is not None,
+    )
     if as_json:
-        print_json({"plan": encode(plan), "estimate": encode(estimate), "notes": notes})
+        whole = {**encode(estimate), "time_s": encode(estimate.time_s)}
+        print_json({"plan": encode(plan), "estimate": whole, "notes": notes})
     else:
         print_data(printable(sweep_plan_text(plan, estimate, all_cells=True, notes=notes)))
     return 0
+
+
+def _resumed(study: Path | None, options: dict[str, Any]) -> SweepFolder:
+    """The sweep to go on with; nothing beside it may say what to do."""
+    from torchyard.cli.sweep_choice import find_sweep
+    from torchyard.errors import UsageError
+    from torchyard.results.sweep_folder import SweepFolder
+
+    given = [name for name in given_options(options) if name not in NOT_WITH_RESUME]
+    said = [str(study)] if study is not None else []
+    said += [f"--{_word(name)}" for name in given]
+    if said:
+        raise UsageError(
+            "--resume goes on with the plan that is there",
+            why=f"{', '.join(said)} would make another one",
+            hint="start a new sweep for another plan, or leave that out",
+        )
+    return SweepFolder.open(find_sweep(options["resume"]))
+
+
+def _left_of(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
+    """The plan without what is over, and how much that is."""
+    from dataclasses import replace
+
+    from torchyard.cli.sweep_text import counts_text
+
+    statuses = folder.statuses()
+    over = [status for status in statuses if status.state in ("done", "failed")]
+    left = tuple(one.cell for one in statuses if one.state not in ("done", "failed"))
+    notes = [f"already over, and not counted here: {counts_text(over)}"] if over else []
+    return replace(folder.plan, cells=left), notes
+
+
+def _word(name: str) -> str:
+    words = {"targets": "target", "environments": "env", "preloads": "preload", "notes": "note"}
+    words |= {"max_launches": "launches", "check_accuracy": "accuracy"}
+    return words.get(name, name).replace("_", "-")
+
+
+def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:
+    from torchyard.results.run_home import new_run_folder
+    from torchyard.results.sweep_folder import SweepFolder, sweeps_home
+
+    return SweepFolder.create(run_dir or new_run_folder(sweeps_home()), plan)
 
 
 def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[str]]:

@@ -6,7 +6,7 @@ anything only the bound that the budget sets. Nothing here is exact, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,21 +17,29 @@ __all__ = [
     "CellEstimate",
     "EstimateSource",
     "Known",
+    "MemoryKind",
     "Range",
+    "Surroundings",
     "SweepEstimate",
     "estimate_sweep",
     "measuring_s",
 ]
 
 EstimateSource = Literal["history", "calibration", "budget"]
+MemoryKind = Literal["worker_bytes", "tensor_bytes", "device_bytes"]
 
 FIRST_LAUNCHES: Final = 8
 """Into how many launches `measure.pacing` cuts the time before it knows better."""
-GUESSED_CELL_BYTES: Final = 300_000
-"""Of one candidate measured for a minute, where no run tells; see `_guessed_bytes`."""
-GUESS_SPREAD: Final = 4.0
+OVERTIME: Final = 2.0
+"""A session that has not made its first launches may take twice its time (`measure.pacing`)."""
+BYTES_PER_S: Final = (3_000.0, 20_000.0)
+"""What a candidate's blocks need on disk per second of measuring, where no run tells. Four runs on
+a slow machine needed 4300 to 6000; blocks of 0.1 s, at 1400 to 1800 bytes, back to back set the end."""
+BYTES_PER_CELL: Final = 20_000.0
+"""Facts, launches and logs."""
 COPIES: Final = 2
 """What cells hold is copied into the joined run, and both are kept."""
+SIZE_SPREAD: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +67,14 @@ class Known:
     source: EstimateSource
     time_s: Range | None = None
     size_bytes: float | None = None
-    memory_bytes: int | None = None
-    """Of one worker where a calibration saw it, else of tensors in one iteration."""
+    worker_bytes: int | None = None
+    """Most memory of a process that built it and ran one iteration."""
+    tensor_bytes: int | None = None
+    """Of tensors alive in one iteration: less than its process needs."""
+    device_bytes: int | None = None
+    """The same on a GPU."""
+    compiling_unknown: bool = False
+    """Whether the time is without compiling."""
     unsupported: str = ""
     """Why the workload cannot be built or run, as a calibration found."""
 
@@ -74,7 +88,10 @@ class CellEstimate:
     source: EstimateSource
     time_s: Range
     """With source `budget` only measuring: starting and compiling are not known."""
-    memory_bytes: int | None = None
+    worker_bytes: int | None = None
+    tensor_bytes: int | None = None
+    device_bytes: int | None = None
+    compiling_unknown: bool = False
     unsupported: str = ""
 
 
@@ -99,11 +116,10 @@ class SweepEstimate:
         total = sum((cell.time_s for cell in self.cells), start=NOTHING)
         return total.times(1.0 / (self.at_a_time or 1))
 
-    @property
-    def memory(self) -> CellEstimate | None:
-        """The cell that needs most, among those of which it is known."""
-        known = [cell for cell in self.cells if cell.memory_bytes is not None]
-        return max(known, key=lambda cell: cell.memory_bytes or 0, default=None)
+    def largest(self, kind: MemoryKind) -> tuple[int, CellEstimate] | None:
+        """The cell that needs most of that memory, among those of which it is known."""
+        known = [(getattr(cell, kind), cell) for cell in self.cells if getattr(cell, kind)]
+        return max(known, key=lambda item: int(item[0]), default=None)
 
     def count(self, source: EstimateSource) -> int:
         """How many cells are estimated from there."""
@@ -116,10 +132,12 @@ class SweepEstimate:
     def too_large(self) -> list[CellEstimate]:
         """Cells whose worker needs more than it may use, or than there is."""
         bounds = [bound for bound in (self.machine_bytes, self.limit_bytes) if bound is not None]
+        if not bounds:
+            return []
         return [
             cell
             for cell in self.cells
-            if cell.memory_bytes is not None and bounds and cell.memory_bytes > min(bounds)
+            if max(cell.worker_bytes or 0, cell.tensor_bytes or 0) > min(bounds)
         ]
 
 
@@ -152,30 +170,49 @@ def estimate_sweep(
         size_source="history" if from_history else "guess",
         free_bytes=here.free_bytes,
         machine_bytes=here.machine_bytes if local else None,
-        limit_bytes=plan.cells[0].study.settings.memory_limit_bytes,
+        limit_bytes=_most(cell.study.settings.memory_limit_bytes for cell in plan.cells),
     )
 
 
-def measuring_s(budget: Budget) -> Range:
-    """How long a cell measures: from the first look that may decide to the whole time."""
-    if budget.precision_goal <= 0 or budget.max_launches == 1:
-        return Range(low=budget.time_s, high=budget.time_s)
+def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
+    """How long a cell measures: from the first look that may decide to the whole time.
+
+    `start_s` is what it takes to start a launch, where that is known: the first launches are made
+    however long that takes, up to twice the time.
+    """
+    least = max(1, min(budget.min_launches, budget.max_launches))
+    bound_s = budget.time_s * OVERTIME
     share_s = max(1.0, budget.time_s / min(budget.max_launches, FIRST_LAUNCHES))
-    return Range(low=min(budget.time_s, budget.min_launches * share_s), high=budget.time_s)
+    early_s = min(budget.time_s, least * share_s)
+    if budget.precision_goal <= 0 or budget.max_launches == 1:
+        early_s = budget.time_s
+    if start_s is None:
+        return Range(low=early_s, high=bound_s)
+    started_s = (least - 1) * start_s
+    return Range(
+        low=min(bound_s, max(early_s, started_s)),
+        high=min(bound_s, max(budget.time_s, started_s + least * share_s)) + start_s,
+    )
 
 
 def _cell(cell: Cell, known: Sequence[Known]) -> CellEstimate:
     timed = next((one for one in known if one.time_s is not None), None)
-    memory = next((one.memory_bytes for one in known if one.memory_bytes is not None), None)
     time_s = timed.time_s if timed is not None else None
     return CellEstimate(
         cell=cell.id,
         label=cell.label,
         source="budget" if timed is None else timed.source,
         time_s=time_s if time_s is not None else measuring_s(cell.study.budget),
-        memory_bytes=memory,
+        worker_bytes=_most(one.worker_bytes for one in known),
+        tensor_bytes=_most(one.tensor_bytes for one in known),
+        device_bytes=_most(one.device_bytes for one in known),
+        compiling_unknown=timed is None or timed.compiling_unknown,
         unsupported=next((one.unsupported for one in known if one.unsupported), ""),
     )
+
+
+def _most(amounts: Iterable[int | None]) -> int | None:
+    return max((amount for amount in amounts if amount is not None), default=None)
 
 
 def _at_most(plan: SweepPlan) -> int | None:
@@ -195,11 +232,13 @@ def _size(plan: SweepPlan, known: Sequence[Mapping[str, Known]]) -> tuple[Range,
         return sum((_guessed_bytes(cell) for cell in plan.cells), start=NOTHING), False
     usual = sum(found.values()) / len(found)
     total = sum(found.get(cell.id, usual) for cell in plan.cells) * COPIES
-    spread = 1.5 if len(found) == len(plan.cells) else GUESS_SPREAD / 2
-    return Range(low=total / spread, high=total * spread), True
+    return Range(low=total / SIZE_SPREAD, high=total * SIZE_SPREAD), True
 
 
 def _guessed_bytes(cell: Cell) -> Range:
-    minutes = cell.study.budget.time_s / 60.0
-    size = GUESSED_CELL_BYTES * max(0.2, minutes) * len(cell.study.candidates) * COPIES
-    return Range(low=size / GUESS_SPREAD, high=size * GUESS_SPREAD)
+    time_s, count = measuring_s(cell.study.budget), len(cell.study.candidates)
+    low, high = (
+        (BYTES_PER_CELL + rate * duration_s * count) * COPIES
+        for rate, duration_s in zip(BYTES_PER_S, (time_s.low, time_s.high), strict=True)
+    )
+    return Range(low=low, high=high)

@@ -1,0 +1,157 @@
+"""A sweep while it runs, on stderr: a live table on a terminal, a line per cell in a log.
+
+Listens to views of the sweep and to nothing else; a cell that ended is looked up in its run once, for
+the verdicts. Nothing here can end a sweep: what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from torchyard.cli.output import printable, talk
+from torchyard.cli.sweep_text import one_line
+from torchyard.core.sweep import CellStatus, SweepView
+from torchyard.errors import TorchyardError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["SweepWatch", "board_of", "clock_text", "show_sweep"]
+
+RECENT: Final = 8
+"""Ended cells that the live table still shows."""
+MOST_RUNNING: Final = 12
+_BAR_LETTERS: Final = 24
+
+Listener = Callable[[SweepView], None]
+
+
+class SweepWatch:
+    """What changed since the last view: the cells that have ended, each told once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._over: set[str] | None = None
+        self.recent: deque[str] = deque(maxlen=RECENT)
+
+    def ended(self, view: SweepView) -> list[str]:
+        """A line for each cell that is over now and was not before; none for the first view."""
+        over = {one.cell.id: one for one in view.statuses if one.state in ("done", "failed")}
+        if self._over is None:
+            self._over = set(over)
+            return []
+        new = [one for cell, one in over.items() if cell not in self._over]
+        self._over.update(over)
+        lines = [ended_text(one, self._folder) for one in new]
+        self.recent.extend(lines)
+        return lines
+
+
+def ended_text(status: CellStatus, folder: Path) -> str:
+    """`kernels/matmul inference: inductor faster 1.23x`, or why there is no number."""
+    if status.state == "failed":
+        return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason is known'}"
+    from torchyard.results.run_reader import read_run
+
+    try:
+        rows = read_run(folder / status.run).comparisons
+    except TorchyardError:
+        rows = ()
+    said = []
+    for row in rows:
+        speedup = f" {row.estimate.speedup:.3f}x" if row.estimate is not None else ""
+        reason = f" ({one_line(row.failure.message)[:120]})" if row.failure is not None else ""
+        said.append(f"{row.candidate} {row.verdict}{speedup}{reason}")
+    return f"{status.cell.label}: {', '.join(said) or 'done'}"
+
+
+@contextmanager
+def show_sweep(folder: Path, *, quiet: bool) -> Iterator[Listener]:
+    """A listener that shows views while the block runs."""
+    watch = SweepWatch(folder)
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with _live(watch) as listener:
+            yield listener
+    else:
+        yield _lines(watch)
+
+
+def _lines(watch: SweepWatch) -> Listener:
+    def listen(view: SweepView) -> None:
+        lines = watch.ended(view)
+        over = view.count("done", "failed") - len(lines)
+        for number, line in enumerate(lines, start=over + 1):
+            talk(f"[{number}/{len(view.statuses)} {clock_text(view.elapsed_s)}] {line}")
+
+    return listen
+
+
+@contextmanager
+def _live(watch: SweepWatch) -> Iterator[Listener]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False, emoji=False)
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+
+        def listen(view: SweepView) -> None:
+            for line in watch.ended(view):
+                # Failures stay on the terminal; the rest scrolls through the table.
+                if ": FAILED, " in line:
+                    live.console.print(printable(line), markup=False)
+            live.update(board_of(view, list(watch.recent)), refresh=True)
+
+        yield listen
+
+
+def board_of(view: SweepView, recent: list[str]) -> RenderableType:
+    """The live table: how far, what runs now, what ended last."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    running = [one for one in view.statuses if one.state == "running"]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="ellipsis", no_wrap=True)
+    for one in running[:MOST_RUNNING]:
+        share = "" if one.fraction is None else f"{one.fraction:.0%}"
+        grid.add_row(
+            Text(printable(one.cell.label)), share, Text(printable(one_line(one.text)), style="dim")
+        )
+    if len(running) > MOST_RUNNING:
+        grid.add_row(f"and {len(running) - MOST_RUNNING} more", "", "")
+    ended = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in recent]
+    return Group(Text(_head(view), style="bold"), grid, *ended)
+
+
+def _head(view: SweepView) -> str:
+    total = len(view.statuses)
+    over, failed = view.count("done", "failed"), view.count("failed")
+    filled = round(_BAR_LETTERS * over / max(1, total))
+    parts = [
+        f"{over} of {total} cells",
+        f"{view.count('running')} running" if view.count("running") else "",
+        f"{view.count('queued')} queued" if view.plan.executor.name != "local" else "",
+        f"{failed} failed" if failed else "",
+        f"{clock_text(view.elapsed_s)} elapsed",
+        f"about {clock_text(view.remaining_s)} left" if view.remaining_s is not None else "",
+    ]
+    bar = "#" * filled + "." * (_BAR_LETTERS - filled)
+    return f"[{bar}] {', '.join(part for part in parts if part)}"
+
+
+def clock_text(duration_s: float) -> str:
+    """`4:05` or `1:02:03`."""
+    minutes, seconds = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

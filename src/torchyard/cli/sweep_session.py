@@ -1,0 +1,147 @@
+"""One driving of a sweep: runs what is left with progress, joins the cells, knows the exit code."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchyard.cli.bench_session import exit_code_of
+from torchyard.cli.invoke import INTERRUPTED
+from torchyard.cli.output import print_data, print_json, printable, talk
+from torchyard.cli.sweep_executor import executor_of
+from torchyard.cli.sweep_progress import show_sweep
+from torchyard.cli.sweep_text import counts_text, failed_text
+from torchyard.core.sweep import CellStatus
+from torchyard.errors import Untrustworthy, WorkerFailed
+
+if TYPE_CHECKING:
+    from torchyard.results.run_reader import Run
+    from torchyard.results.sweep_folder import SweepFolder
+
+__all__ = ["SweepSession"]
+
+
+@dataclass(kw_only=True)
+class SweepSession:
+    """A sweep on its way."""
+
+    folder: SweepFolder
+    quiet: bool = False
+    expected_s: Mapping[str, float] = field(default_factory=dict)
+    """What cells should take, by id, where that is known."""
+    home: Path | None = None
+    """Where joined runs go; None is the runs' home."""
+    statuses: Sequence[CellStatus] = ()
+    runs: dict[str, Run] = field(default_factory=dict)
+    """The joined runs, by what is in them."""
+
+    def run(self) -> int:
+        """Drive the sweep until nothing is left; the exit code."""
+        from torchyard.workflow.sweep_run import SweepDriver
+
+        driver: SweepDriver | None = None
+        try:
+            with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
+                driver = SweepDriver(
+                    self.folder,
+                    executor_of(self.folder),
+                    listener=listener,
+                    expected_s=self.expected_s,
+                )
+                self.statuses = driver.run()
+        except KeyboardInterrupt:
+            self.statuses = self.folder.statuses()
+            left = f"; {driver.left}" if driver is not None and driver.left else ""
+            talk(f"interrupted: {counts_text(self.statuses)}{left}")
+            talk(f"go on with: {self.resume_command}")
+            return INTERRUPTED
+        if any(status.state not in ("done", "failed") for status in self.statuses):
+            # Somebody ended jobs of ours: they wait for the next driver.
+            talk(f"stopped: {counts_text(self.statuses)}")
+            talk(f"go on with: {self.resume_command}")
+            return INTERRUPTED
+        self._join()
+        return self._exit_code()
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this sweep, for a shell."""
+        return f"torchyard sweep --resume {shlex.quote(str(self.folder.folder))}"
+
+    def print_json(self) -> None:
+        """The sweep as one JSON object."""
+        from torchyard.core.records import encode
+
+        comparisons: list[dict[str, Any]] = [
+            {"run": run.id, "label": row.workload.label, **encode(row)}
+            for run in self.runs.values()
+            for row in run.comparisons
+        ]
+        print_json(
+            {
+                "folder": str(self.folder.folder),
+                "name": self.folder.plan.name,
+                "shard": list(self.folder.plan.shard),
+                "null": self.folder.plan.null,
+                "cells": [_record(status) for status in self.statuses],
+                "runs": {name: run.id for name, run in self.runs.items()},
+                "comparisons": comparisons,
+            }
+        )
+
+    def print_table(self) -> None:
+        """Verdicts run by run, and why cells failed."""
+        from rich.console import Console
+
+        from torchyard.reports.terminal import comparison_table, summary_lines
+
+        console = Console(highlight=False, emoji=False)
+        for name, run in self.runs.items():
+            budget = run.study.budget
+            console.print(f"{name}: run {run.id}", markup=False, style="bold", soft_wrap=True)
+            console.print(comparison_table(run.comparisons, precision_goal=budget.precision_goal))
+            for line in summary_lines(run.comparisons, confidence=1 - budget.alpha):
+                console.print(line, markup=False, soft_wrap=True)
+            console.print()
+        failed = failed_text(self.statuses, self.folder.folder)
+        if failed:
+            print_data(printable(f"cells that failed:\n{failed}"))
+
+    def _join(self) -> None:
+        """Join the cells into runs, or find the runs that an earlier driver made of the same cells."""
+        from torchyard.results.run_home import runs_home
+        from torchyard.results.run_reader import read_run
+        from torchyard.workflow.sweep_join import join_sweep
+
+        joined = {name: Path(path) for name, path in self.folder.runs().items()}
+        if not joined or not all(path.is_dir() for path in joined.values()):
+            joined = join_sweep(self.folder, self.home or runs_home())
+            self.folder.keep_runs({name: str(path) for name, path in joined.items()})
+        self.runs = {name: read_run(path) for name, path in joined.items()}
+
+    def _exit_code(self) -> int:
+        code = exit_code_of([row for run in self.runs.values() for row in run.comparisons])
+        if code == WorkerFailed.exit_code:
+            talk("every comparison failed")
+        elif code == Untrustworthy.exit_code:
+            talk(
+                "some cells were measured on a busy machine: see the notes, and `torchyard explain 6`"
+            )
+        return code
+
+
+def _record(status: CellStatus) -> dict[str, Any]:
+    """A status without the study, which `sweep show --json` has."""
+    from torchyard.core.records import encode
+
+    return {
+        "id": status.cell.id,
+        "label": status.cell.label,
+        "state": status.state,
+        "text": status.text,
+        "run": status.run,
+        "attempts": [encode(attempt) for attempt in status.attempts],
+    }
