@@ -12,7 +12,16 @@ from torchyard.cli.output import common_options, print_data, talk, write_file
 __all__ = ["render", "report"]
 
 # Written out because the reports must not be loaded for `--help`; a test holds the two together.
-FORMATS: Final = ("terminal", "json", "csv", "dynamo-csv", "html", "markdown")
+FORMATS: Final = (
+    "terminal",
+    "json",
+    "csv",
+    "dynamo-csv",
+    "html",
+    "markdown",
+    "roofline",
+    "roofline-svg",
+)
 
 _HELP = """
 \b
@@ -22,9 +31,13 @@ Examples:
   torchyard report build/run --format json | jq .
   torchyard report --share --output for-everybody.html
   torchyard report --format dynamo-csv --output inductor_performance.csv
+  torchyard report --format roofline
+  torchyard report --output roofline.svg
 
-Show a run again. RUN is a run's folder, the id of a run in the runs' home, or `latest`.
-`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo.
+Show a run again. RUN is a run's folder, the id of a run in the runs' home or the beginning of one,
+or `latest`.
+`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo. `roofline` is how near kernels came
+to the machine's peak, `roofline-svg` its picture.
 """
 
 
@@ -67,7 +80,13 @@ def report(
 
 
 def _format_of(output: Path | None) -> str:
-    endings = {".json": "json", ".csv": "csv", ".html": "html", ".md": "markdown"}
+    endings = {
+        ".json": "json",
+        ".csv": "csv",
+        ".html": "html",
+        ".md": "markdown",
+        ".svg": "roofline-svg",
+    }
     return endings.get(output.suffix, "terminal") if output is not None else "terminal"
 
 

@@ -10,6 +10,8 @@ from torchyard.reports.dynamo_csv import to_dynamo_csv
 from torchyard.reports.html_report import to_html
 from torchyard.reports.json_report import to_json
 from torchyard.reports.markdown_report import to_markdown
+from torchyard.reports.roofline_svg import to_roofline_svg
+from torchyard.reports.roofline_text import to_roofline_text
 from torchyard.reports.terminal import to_text
 from torchyard.results.run_reader import Run
 
@@ -30,4 +32,6 @@ FORMATS: Final[Mapping[str, Render]] = {
     "dynamo-csv": to_dynamo_csv,
     "json": to_json,
     "html": to_html,
+    "roofline": to_roofline_text,
+    "roofline-svg": to_roofline_svg,
 }

@@ -24,6 +24,7 @@ from torchyard.reports.launch_effects import blocks_by_workload
 from torchyard.reports.method_text import method_sentences
 from torchyard.reports.page_frame import SHARED_SCRIPTS, Frame
 from torchyard.reports.plain_text import one_line
+from torchyard.reports.roofline_part import roofline_part
 from torchyard.reports.suite_charts import (
     ROWS_NAMED,
     forest_description,
@@ -73,7 +74,9 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
     anchors = {id(part["comparison"]): part["anchor"] for part in parts}
     charts = charts_available()
     drawn_later = charts and any(part["charts"] for part in parts)
+    roofline = roofline_part(run)
     style = asset("report.css") + asset("run.css") + asset("charts.css")
+    style += asset("roofline.css") if roofline else ""
     style += frame.style if frame else ""
     script = asset("report.js") + (asset("charts.js") if drawn_later else "")
     inlined = [runtime_script()] if drawn_later and frame is None else []
@@ -103,6 +106,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             if charts and len(suites) > 1
             else "",
             forest_named=sum(map(bool, map(numbers_of, comparisons))) <= ROWS_NAMED,
+            roofline=roofline,
             charts_missing="" if charts else MISSING,
             confidence=f"{100 * confidence:g}%",
             margin=budget.margin,

@@ -31,6 +31,7 @@ __all__ = [
     "VEGA_LITE",
     "chart_bases",
     "charts_available",
+    "drawn_svg",
     "inline_chart",
     "lazy_chart",
     "themed",
@@ -89,8 +90,15 @@ def inline_chart(spec: Mapping[str, Any], *, title: str, description: str) -> Ma
 
     if not charts_available():
         return _figure(title, Markup('<p class="muted">{}</p>').format(MISSING))
-    svg = clean_svg(_svg_of(json.dumps(themed(spec), allow_nan=False)), label=one_line(description))
+    svg = drawn_svg(spec, description=description)
     return _figure(title, Markup(svg))  # noqa: S704 - clean_svg keeps known elements only
+
+
+def drawn_svg(spec: Mapping[str, Any], *, description: str) -> str:
+    """The picture itself, with known elements only; needs vl-convert."""
+    return clean_svg(
+        _svg_of(json.dumps(themed(spec), allow_nan=False)), label=one_line(description)
+    )
 
 
 def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: str = "") -> Markup:
