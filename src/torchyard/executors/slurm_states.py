@@ -195,7 +195,9 @@ def code_outcome(code: int) -> tuple[Outcome, str]:
             name = signal.Signals(code - _SIGNALLED).name
         except ValueError:
             name = f"signal {code - _SIGNALLED}"
-        said = "killed" if name in ("SIGKILL", "SIGTERM") else "ended"
+        if name in ("SIGTERM", "SIGHUP"):
+            return "interrupted", f"its process was asked to end ({name})"
+        said = "killed" if name == "SIGKILL" else "ended"
         return "died", f"its process was {said} ({name})"
     return "died", f"its process ended with exit code {code}"
 

@@ -28,6 +28,7 @@ from torchyard.executors.slurm_tools import ask_slurm, run_slurm
 __all__ = ["LOOK_EVERY_S", "SlurmWatch"]
 
 LOOK_EVERY_S: Final = 5.0
+LONGEST_PAUSE_S: Final = 60.0
 PATIENCE_S: Final = 900.0
 """A controller that is being restarted does not answer; nothing is lost by waiting."""
 LOST_AFTER_S: Final = 30.0
@@ -51,6 +52,7 @@ class SlurmWatch:
         self._every_s = every_s
         self._lost_after_s = lost_after_s
         self._clock = clock
+        self._pause_s = every_s
         self._looked_s: float | None = None
         self._answered_s: float | None = None
         self._seen: dict[Key, Sighting] = {}
@@ -66,7 +68,7 @@ class SlurmWatch:
     def look(self, arrays: Sequence[JobArray]) -> dict[Key, Sighting | None]:
         """Every open job of the arrays: as last seen, or None when nobody knows what became of it."""
         now_s = self._clock()
-        if arrays and (self._looked_s is None or now_s - self._looked_s >= self._every_s):
+        if arrays and (self._looked_s is None or now_s - self._looked_s >= self._pause_s):
             self._looked_s = now_s
             self._ask(arrays, now_s)
         found: dict[Key, Sighting | None] = {}
@@ -89,10 +91,13 @@ class SlurmWatch:
             seen = self._squeue([array.name for array in arrays])
         except StepFailed as error:
             self.silent_because = error.what
+            # Each question to a silent controller takes many seconds, in which the driver stands still.
+            self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
             if self._answered_s is None or now_s - self._answered_s > PATIENCE_S:
                 raise
             return
         self.silent_because = ""
+        self._pause_s = self._every_s
         self._answered_s = now_s
         fresh = {(one.name, one.index): one for one in seen}
         wanted = {(array.name, index) for array in arrays for index in array.open_indexes}
