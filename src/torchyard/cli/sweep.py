@@ -13,6 +13,7 @@ __all__ = ["SWEEP_COMMANDS", "sweep"]
 SWEEP_COMMANDS: Final[CommandTable] = {
     "list": ("torchyard.cli.sweep_list:list_sweeps", "list sweeps and how far they are"),
     "show": ("torchyard.cli.sweep_show:show", "show every cell of a sweep: state, reason, log"),
+    "report": ("torchyard.cli.sweep_report:report", "what a sweep says as a whole, in any format"),
     "cancel": ("torchyard.cli.sweep_cancel:cancel", "end what a sweep has running or queued"),
 }
 """Name -> (where the click command is, one line about it)."""

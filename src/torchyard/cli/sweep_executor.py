@@ -6,10 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torchyard.core.sweep import SweepPlan
     from torchyard.executors.executor import Executor
     from torchyard.results.sweep_folder import SweepFolder
 
-__all__ = ["command_of_cell", "executor_of"]
+__all__ = ["check_executor_is_here", "command_of_cell", "executor_of"]
 
 
 def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
@@ -19,10 +20,20 @@ def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
 
 def executor_of(folder: SweepFolder) -> Executor:
     """The executor that the sweep's plan names."""
-    from torchyard.executors.local import LocalExecutor
+    from torchyard.executors.choose import open_executor
 
-    return LocalExecutor(
+    return open_executor(
+        folder.plan.executor,
+        folder.folder,
         lambda cell: command_of_cell(folder, cell),
         folder.log_path,
         limit_s=folder.plan.limits.cell_s,
     )
+
+
+def check_executor_is_here(plan: SweepPlan) -> None:
+    """Raise MissingTool before anything is written when the plan's cluster cannot be asked from here."""
+    if plan.executor.name == "slurm":
+        from torchyard.executors.slurm_tools import check_tools
+
+        check_tools()

@@ -13,7 +13,7 @@ from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import print_data, print_json, printable, talk
 from torchyard.cli.sweep_executor import executor_of
 from torchyard.cli.sweep_progress import show_sweep
-from torchyard.cli.sweep_text import counts_text, failed_text
+from torchyard.cli.sweep_text import counts_text
 from torchyard.core.sweep import CellStatus
 from torchyard.errors import Untrustworthy, WorkerFailed
 
@@ -42,14 +42,14 @@ class SweepSession:
         """Drive the sweep until nothing is left; the exit code."""
         from torchyard.workflow.sweep_run import SweepDriver
 
+        executor = executor_of(self.folder)
+        for note in getattr(executor, "notes", ()):
+            talk(f"note: {note}")
         driver: SweepDriver | None = None
         try:
             with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
                 driver = SweepDriver(
-                    self.folder,
-                    executor_of(self.folder),
-                    listener=listener,
-                    expected_s=self.expected_s,
+                    self.folder, executor, listener=listener, expected_s=self.expected_s
                 )
                 self.statuses = driver.run()
         except KeyboardInterrupt:
@@ -93,22 +93,23 @@ class SweepSession:
         )
 
     def print_table(self) -> None:
-        """Verdicts run by run, and why cells failed."""
+        """Verdicts run by run, then what the sweep says as a whole, with why rows failed."""
         from rich.console import Console
 
-        from torchyard.reports.terminal import comparison_table, summary_lines
+        from torchyard.reports.sweep_text import sweep_text
+        from torchyard.reports.terminal import comparison_table
+        from torchyard.workflow.sweep_summary import sweep_summary
 
         console = Console(highlight=False, emoji=False)
         for name, run in self.runs.items():
-            budget = run.study.budget
+            goal = run.study.budget.precision_goal
             console.print(f"{name}: run {run.id}", markup=False, style="bold", soft_wrap=True)
-            console.print(comparison_table(run.comparisons, precision_goal=budget.precision_goal))
-            for line in summary_lines(run.comparisons, confidence=1 - budget.alpha):
-                console.print(line, markup=False, soft_wrap=True)
+            console.print(comparison_table(run.comparisons, precision_goal=goal))
             console.print()
-        failed = failed_text(self.statuses, self.folder.folder)
-        if failed:
-            print_data(printable(f"cells that failed:\n{failed}"))
+        summary = sweep_summary(
+            self.folder.plan, self.statuses, list(self.runs.values()), folder=self.folder.folder
+        )
+        print_data(printable(sweep_text(summary)))
 
     def _join(self) -> None:
         """Join the cells into runs, or find the runs that an earlier driver made of the same cells."""

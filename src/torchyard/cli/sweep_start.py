@@ -51,6 +51,7 @@ Exit code 5 when every cell failed, 6 when one was measured on a busy machine, 1
 @common_options
 def run(study: Path | None, as_json: bool, **options: Any) -> int:
     """Plan and run, or go on."""
+    from torchyard.cli.sweep_executor import check_executor_is_here
     from torchyard.cli.sweep_outlook import estimate_of
     from torchyard.cli.sweep_plan_text import sweep_plan_text
     from torchyard.cli.sweep_session import SweepSession
@@ -66,6 +67,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     check_calibration(plan, calibrating=calibrating)
     if options["plan_only"]:
         return _show_plan(plan, folder, notes, options, as_json=as_json)
+    check_executor_is_here(plan)
     folder = folder or _new_folder(plan, options["run_dir"])
     try:
         estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)

@@ -24,7 +24,7 @@ from torchyard.core.sweep import Cell, ExecutorChoice, SweepLimits, SweepPlan
 from torchyard.core.variant import Precision
 from torchyard.core.workload import Workload
 from torchyard.errors import NothingToDo, UsageError
-from torchyard.executors.slurm_options import read_options
+from torchyard.executors.choose import check_choice
 from torchyard.results.durable import to_json_text
 
 __all__ = ["all_cells", "idle_patterns", "plan_sweep"]
@@ -192,6 +192,6 @@ def _executor(request: SweepRequest) -> ExecutorChoice:
     name = request.executor or "local"
     if name == "local":
         return ExecutorChoice()
-    options = tuple(sorted(request.executor_options.items()))
-    read_options(options)
-    return ExecutorChoice(name=name, options=options)
+    choice = ExecutorChoice(name=name, options=tuple(sorted(request.executor_options.items())))
+    check_choice(choice)
+    return choice

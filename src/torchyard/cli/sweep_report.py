@@ -1,0 +1,92 @@
+"""`torchyard sweep report`: what a sweep says as a whole, in any format, also while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from torchyard.cli.output import common_options, print_data, talk, write_file
+from torchyard.errors import TorchyardError
+
+if TYPE_CHECKING:
+    from torchyard.core.sweep import CellStatus
+    from torchyard.results.run_reader import Run
+    from torchyard.results.sweep_folder import SweepFolder
+
+__all__ = ["report"]
+
+# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+FORMATS: Final = ("text", "markdown", "json", "html")
+
+_HELP = """
+\b
+Examples:
+  torchyard sweep report
+  torchyard sweep report latest --output sweep.html
+  torchyard sweep report ./sweep --format json | jq .summary
+
+Show every suite with its pass rate and geometric mean, the best and the worst, and what did not pass
+and why; for an A/A sweep, how often this machine gave a false alarm. SWEEP is a sweep's folder, its
+name or the beginning of it, or `latest`. `torchyard report` shows one of its runs in full.
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("sweep", default="latest", metavar="[SWEEP]")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    help="text when left out, or what the ending of --output says.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to a file instead of stdout.",
+)
+@common_options
+def report(sweep: str, format_name: str | None, output: Path | None, as_json: bool) -> None:
+    """Summarize a sweep."""
+    from torchyard.cli.sweep_choice import find_sweep
+    from torchyard.errors import UsageError
+    from torchyard.reports.sweep_formats import render_sweep, reports_beside
+    from torchyard.results.sweep_folder import SweepFolder
+    from torchyard.workflow.sweep_summary import sweep_summary
+
+    if as_json and format_name not in (None, "json"):
+        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+    name = "json" if as_json else format_name or _format_of(output)
+    folder = SweepFolder.open(find_sweep(sweep))
+    statuses = folder.statuses()
+    summary = sweep_summary(folder.plan, statuses, _runs(folder, statuses), folder=folder.folder)
+    links = reports_beside(summary, output.absolute().parent) if output is not None else None
+    text = render_sweep(summary, name, links=links)
+    if output is None:
+        print_data(text)
+    else:
+        write_file(output, text, option="--output")
+        talk(f"{name}: {output}")
+
+
+def _format_of(output: Path | None) -> str:
+    endings = {".json": "json", ".html": "html", ".md": "markdown"}
+    return endings.get(output.suffix, "text") if output is not None else "text"
+
+
+def _runs(folder: SweepFolder, statuses: list[CellStatus]) -> list[Run]:
+    """The joined runs, or while the sweep goes on those of the cells that have one."""
+    from torchyard.results.run_reader import read_run
+
+    joined = [Path(path) for path in folder.runs().values()]
+    places = [folder.folder / status.run for status in statuses if status.state == "done"]
+    for chosen in (joined, places):
+        try:
+            found = [read_run(place) for place in chosen]
+        except TorchyardError:
+            continue  # a joined run was removed: the cells still have everything
+        if found:
+            return found
+    return []
