@@ -12,6 +12,7 @@ from typing import Final
 
 from torchyard.config import torchbench_choice
 from torchyard.config.request import Scalar, SpecText, WorkloadChoice
+from torchyard.config.workload_grid import grid_of
 from torchyard.core.records import nearest_hint
 from torchyard.core.workload import MODES, Mode, Workload
 from torchyard.errors import UsageError
@@ -68,13 +69,20 @@ def check_suite(suite: str, *, where: str) -> None:
 def expand(
     choice: WorkloadChoice, *, modes: tuple[Mode, ...], device: str, optimizer_step: bool
 ) -> list[Workload]:
-    """Every workload of a choice: all of a suite when it names none, one per mode.
+    """Every workload of a choice: all of a suite when it names none, one per mode and shape.
 
     A whole suite skips the modes that a workload does not offer; a named one must offer them. Of a
     suite that takes any name, the whole is its list for the kind of device.
     """
     check_suite(choice.suite, where=choice.where)
     _check_parameters(choice)
+    choice, *others = grid_of(choice, parse_parameter_value)
+    if others:
+        return [
+            found
+            for each in (choice, *others)
+            for found in expand(each, modes=modes, device=device, optimizer_step=optimizer_step)
+        ]
     checkout: list[str] = []
     if choice.suite == torchbench_choice.SUITE:
         choice = torchbench_choice.with_checkout(choice)
