@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.build.builders import BUILDERS, Site
+from torchyard.build.builders.torchbench import model_of
 from torchyard.build.component_steps import fetch_step, tree_step, verify_step
 from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
 from torchyard.build.coupling import release_facts
@@ -41,8 +42,10 @@ class _Place:
 
 
 def default_name(build: ResolvedBuild) -> str:
-    """What a build is called when the user does not say: recipe, version and variant."""
-    parts = (build.recipe.name, build.recipe.version, build.recipe.variant)
+    """What a build is called when the user does not say: recipe, version, variant, and model."""
+    recipe = build.recipe
+    model = model_of(recipe.options) if recipe.builder == "torchbench" else ""
+    parts = (recipe.name, recipe.version, recipe.variant, model)
     return "-".join(part for part in parts if part)
 
 

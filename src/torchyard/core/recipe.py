@@ -39,7 +39,7 @@ __all__ = [
 Scalar = str | int | float | bool
 SourceKind = Literal["git", "folder", "tarball", "sdist", "debian"]
 EnvironmentKind = Literal["venv", "conda", "debian-root", "current"]
-BuilderKind = Literal["cmake", "python", "scons", "make", "none"]
+BuilderKind = Literal["cmake", "python", "scons", "make", "torchbench", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +310,7 @@ class Recipe:
     """Release to build; `--version` replaces it."""
     variant: str = ""
     builder: BuilderKind = "cmake"
-    """What builds it; `none` fetches and checks only."""
+    """What builds it; `torchbench` installs what one of its models needs, `none` fetches and checks only."""
     needs: tuple[str, ...] = ()
     """Recipes that are built first and whose prefix this one sees."""
     source: SourceTable = field(default_factory=SourceTable)

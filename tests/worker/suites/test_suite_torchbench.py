@@ -120,7 +120,7 @@ def test_a_function_as_module() -> None:
             "inference",
             None,
             "needs the package torchyard_package_that_is_not_there",
-            "torchyard build torchbench --set torchbench.model=needs_package",
+            "torchyard build torchbench --set model=needs_package",
         ),
         ("downloads", "inference", None, "wanted the network: weights.invalid", "install.py"),
         ("broken_import", "inference", None, "KeyError: 'large' (__init__.py line 4)", "log"),

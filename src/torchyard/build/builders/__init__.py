@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from torchyard.build.builders import cmake, make, python_project, scons
+from torchyard.build.builders import cmake, make, python_project, scons, torchbench
 from torchyard.build.builders.site import Site
 from torchyard.core.build_plan import Step
 from torchyard.core.recipe import BuilderKind
@@ -21,5 +21,6 @@ BUILDERS: Final[Mapping[BuilderKind, Callable[[Site], tuple[Step, ...]]]] = {
     "python": python_project.steps,
     "scons": scons.steps,
     "make": make.steps,
+    "torchbench": torchbench.steps,
     "none": python_project.requirement_steps,
 }

@@ -150,7 +150,7 @@ def _evaluates_without_gradients(instance: Any) -> bool:
 def _why(asked: Asked, error: BaseException, wanted: Wanted) -> CannotBuild:
     """What went wrong, in the order of what a user can mend."""
     install = (
-        f"install what it needs: `torchyard build torchbench --set torchbench.model={asked.name}`"
+        f"install what it needs: `torchyard build torchbench --set model={asked.name} --base TARGET`"
     )
     if wanted.names:
         return CannotBuild(
