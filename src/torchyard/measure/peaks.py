@@ -37,8 +37,6 @@ CUDA_SIZES: Final = (512, 1024, 2048, 4096, 8192, 16384)
 ROUNDS: Final = 3
 """Every size is measured so often, with the others in between: who disturbs one rarely meets all."""
 PRODUCT_S: Final = 0.2
-LONGEST_CALL_S: Final = 1.5
-"""A product that is expected to take longer is left out: its rate is that of the size before."""
 STREAM_S: Final = 0.05
 MEMORY_STREAM_S: Final = 0.2
 SMALLEST_SET_BYTES: Final = 2**18
@@ -63,6 +61,8 @@ class PeakWish:
     """None: one for each core that may be used, as in `torchyard bench`."""
     patience: float = 1.0
     """How much longer than usual every size is measured."""
+    longest_call_s: float = 1.5
+    """A product that is expected to take longer is left out: rates do not rise forever."""
 
     @property
     def kind(self) -> str:
@@ -142,7 +142,7 @@ class _Asking:
         return [ProductRate(size=size, flops_per_second=rate) for size, rate in best.items()]
 
     def _affordable(self, size: int, rate: float) -> bool:
-        return 2.0 * size**3 / rate <= LONGEST_CALL_S and (
+        return 2.0 * size**3 / rate <= self._wish.longest_call_s and (
             size * size * BYTES_OF_ALL <= self._free_bytes
         )
 
