@@ -1,6 +1,7 @@
 """The suite `timm`: any image model of the target's timm, with random weights.
 
-Not called `timm`, so that nobody takes it for the package. Nothing is fetched.
+Not called `timm`, so that nobody takes it for the package. Nothing is fetched. Names that timm has
+given up are taken as long as timm itself takes them.
 """
 
 from typing import Any, Dict, List, Optional
@@ -9,7 +10,10 @@ import torch
 
 from torchyard.worker.built import Built, CannotBuild
 from torchyard.worker.suites import losses
+from torchyard.worker.suites.batch_sizes import batch_size_for
 from torchyard.worker.suites.choices import is_whole, nearest
+from torchyard.worker.suites.without_chance import take_chance_out
+from torchyard.worker.timm_catalog import RENAMED, TIMM_BY_NAME
 
 DEFAULT_BATCH_SIZE = 8
 SIZE = "size"
@@ -33,14 +37,7 @@ def build(
             f"the parameter {SIZE} of {label} is {size!r}",
             hint="give a whole number from 1 up",
         )
-    architecture = name.partition(".")[0]  # what follows names a set of weights
-    known = list(package.list_models())
-    version = getattr(package, "__version__", "of unknown version")
-    if name not in known and architecture not in known:
-        raise CannotBuild(
-            f"timm {version} has no model {name!r}{nearest(name, known)}",
-            hint="give a name from timm.list_models()",
-        )
+    _check_name(package, name)
     settings = dict({"pretrained": False, "in_chans": 3, "drop_rate": 0.0}, **wishes)
     if settings["pretrained"]:
         raise CannotBuild(
@@ -54,8 +51,13 @@ def build(
             f"{label} refuses these parameters: {type(error).__name__}: {error}",
             hint=f"{SIZE} is the image's size; other parameters go to timm.create_model",
         ) from error
+    if not any("drop" in key for key in wishes):
+        take_chance_out(module)
     shape = _image_shape(module, size)
-    batch = batch_size or DEFAULT_BATCH_SIZE
+    least = 2 if mode == "training" else 1  # one image cannot feed a norm over single pixels
+    batch = batch_size or max(
+        least, batch_size_for(TIMM_BY_NAME.get(name), device, DEFAULT_BATCH_SIZE)
+    )
     images = torch.randn((batch,) + shape)
     classes = getattr(module, "num_classes", 0)
     loss = None
@@ -72,7 +74,43 @@ def build(
         loss=loss,
         loss_said="cross-entropy" if loss else "",
         optimizer=losses.sgd(1e-3),
+        batch_size=batch,
     )
+
+
+def _check_name(package: Any, name: str) -> None:
+    """Refuse what this timm cannot make, with the new name of what it has renamed."""
+    architecture = name.partition(".")[0]  # what follows names a set of weights
+    known = list(package.list_models())
+    if name in known or architecture in known:
+        return
+    version = getattr(package, "__version__", "of unknown version")
+    given_up = _given_up()
+    if given_up.get(name):
+        return  # timm takes the old name and makes the new model
+    renamed = RENAMED.get(name)
+    if renamed:
+        raise CannotBuild(
+            f"timm {version} has no model {name!r}, it was renamed {renamed}",
+            hint=f"use timm/{renamed}",
+        )
+    if name in given_up:
+        raise CannotBuild(
+            f"timm {version} has no model {name!r} any more", hint="use an older timm"
+        )
+    raise CannotBuild(
+        f"timm {version} has no model {name!r}{nearest(name, known)}",
+        hint="give a name from timm.list_models()",
+    )
+
+
+def _given_up() -> Dict[str, Optional[str]]:
+    """Names that timm still takes for others, and those that it only remembers (None)."""
+    try:
+        from timm.models import get_deprecated_models
+    except ImportError:
+        return {}
+    return dict(get_deprecated_models())
 
 
 def _image_shape(module: Any, size: Optional[int]) -> Any:
