@@ -80,7 +80,7 @@ ReturnToService=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 DefMemPerCPU=100
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} RealMemory=800
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} RealMemory=8000
 PartitionName=low Nodes={node} Default=YES MaxTime=60 State=UP PriorityTier=1
 PartitionName=high Nodes={node} MaxTime=60 State=UP PriorityTier=10
 """

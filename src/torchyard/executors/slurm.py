@@ -112,7 +112,6 @@ class SlurmExecutor:
 
     def cancel(self) -> None:
         """Cancel everything that was handed in, and wait until it is gone."""
-        self._acknowledge()
         self._find_unnumbered()
         numbers = [array.job for array in self._records.open_arrays()]
         if not numbers:
@@ -130,12 +129,16 @@ class SlurmExecutor:
 
     def leave(self) -> str:
         """Jobs go on; says how to see them and how to come back."""
-        self._acknowledge()
-        arrays = self._records.open_arrays()
-        if not arrays:
+        heard = {(name, index) for name, index, _ in self._heard}
+        left = [
+            array.name
+            for array in self._records.open_arrays()
+            for index in array.open_indexes
+            if (array.name, index) not in heard
+        ]
+        if not left:
             return "no jobs are left in Slurm"
-        count = sum(len(array.open_indexes) for array in arrays)
-        names = ",".join(array.name for array in arrays)
+        count, names = len(left), ",".join(dict.fromkeys(left))
         return (
             f"{count} {'job goes' if count == 1 else 'jobs go'} on in Slurm "
             f"(`squeue --name={names}`); come back with "
@@ -164,7 +167,7 @@ class SlurmExecutor:
                 cell=cell,
                 argv=tuple(self._command(cell)),
                 log=str(self._log(cell)),
-                limit_s=self._limit_s,
+                limit_s=self._options.command_limit_s(self._limit_s),
             )
             for index, cell in enumerate(array.cells)
         ]
@@ -234,6 +237,9 @@ class SlurmExecutor:
         return left
 
     def _acknowledge(self) -> None:
-        """A driver that calls again has dealt with what it was told; one that was killed is told again."""
+        """A driver that polls or submits again has dealt with what it was told.
+
+        One that was killed or interrupted before that is told again.
+        """
         self._records.told(self._heard)
         self._heard = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -27,8 +26,6 @@ __all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end"]
 
 SLURM_FOLDER: Final = "slurm"
 """Below the sweep's folder: what submitit writes, what the jobs print, and how they ended."""
-_END_S: Final = 20.0
-"""For the command to write what it has, before it is killed; less than Slurm waits (KillWait, 30 s)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +80,8 @@ class CellJob:
         try:
             code = process.wait(self.limit_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
+            # Without a word: one that is asked to end would call itself interrupted. Its workers end
+            # with it by themselves.
             process.kill()
             process.wait()
             return TIME_LIMIT_CODE

@@ -1,0 +1,90 @@
+"""A whole sweep on a real Slurm, from the command line, with a driver that is killed in its middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_cluster import Cluster, open_cluster, wait_for
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.torch]
+
+WHAT = ("--suites", "kernels", "--only", "kernels/reduce-*", "--only", "kernels/softmax")
+HOW = ("--null", "--time", "2s", "--launches", "2", "--threads", "1")
+WHERE = (
+    *("--executor", "slurm", "--partition", "low", "--cpus", "2", "--job-memory", "3G"),
+    *("--job-time", "20min", "--at-most", "1"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with open_cluster() as one:
+        yield one
+
+
+def torchyard(*words: str) -> list[str]:
+    return [sys.executable, "-m", "torchyard", *words]
+
+
+def shown(folder: Path, home: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        torchyard("sweep", "show", str(folder), "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=home,
+    )
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_whose_driver_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    home = {**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")}
+    with (tmp_path / "driver.log").open("wb") as log:
+        driver = subprocess.Popen(
+            torchyard("sweep", *WHAT, *HOW, *WHERE, "--run-dir", str(folder)),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=home,
+        )
+    jobs = folder / "jobs.jsonl"
+    wait_for(
+        lambda: driver.poll() is not None or (jobs.exists() and "told" in jobs.read_text()),
+        "the first cell to end",
+        limit_s=200,
+    )
+    assert driver.poll() is None, (tmp_path / "driver.log").read_text()
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+
+    first = {cell["cell"]["id"]: cell for cell in shown(folder, home)["cells"]}
+    assert len(first) >= 3
+    assert any(cell["state"] == "done" for cell in first.values())
+    assert not all(cell["state"] == "done" for cell in first.values())
+    done = subprocess.run(
+        torchyard("sweep", "--resume", str(folder), "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=home,
+        timeout=400,
+    )
+    assert done.returncode in (0, 6), done.stderr  # 6: the machine was busy meanwhile
+    record = json.loads(done.stdout)
+    assert [cell["state"] for cell in record["cells"]] == ["done"] * len(first)
+    assert [len(cell["attempts"]) for cell in record["cells"]] == [1] * len(first), "none ran twice"
+    assert all(", job " in cell["attempts"][0]["place"] for cell in record["cells"])
+    assert len(record["comparisons"]) == len(first)
+    submissions = [json.loads(line) for line in jobs.read_text().splitlines()]
+    assert sum(line["event"] == "submitted" for line in submissions) == 1
