@@ -1,0 +1,68 @@
+"""The twenty workloads of `sweep_cost.py`: sizes at which an iteration takes some 50 to 500 ms on two slow cores.
+
+Three kinds, because a rule is only as good as on the hardest: candidates that are the baseline again,
+whose answer is known; `aot_eager`, which is often a little slower or the same; and `inductor` on
+kernels that compile quickly, which differ for sure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchyard.core.workload import Mode, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A workload and the backend that eager is compared with."""
+
+    workload: Workload
+    backend: str
+
+    @property
+    def name(self) -> str:
+        """As results and `--only` name it."""
+        return f"{self.workload.label} {'again' if self.backend == 'eager' else self.backend}"
+
+
+def _case(
+    suite: str,
+    name: str,
+    backend: str,
+    mode: Mode = "inference",
+    /,
+    batch: int | None = None,
+    **sizes: int,
+) -> Case:
+    workload = Workload(
+        suite=suite,
+        name=name,
+        mode=mode,
+        batch_size=batch,
+        parameters=tuple(sorted(sizes.items())),
+    )
+    return Case(workload=workload, backend=backend)
+
+
+CASES = (
+    _case("kernels", "matmul", "eager", size=1600),
+    _case("kernels", "conv2d", "eager", batch=16),
+    _case("kernels", "attention", "eager", batch=8, length=512),
+    _case("kernels", "layer-norm", "eager", batch=128, length=512),
+    _case("models", "resnet", "eager", batch=16),
+    _case("models", "gpt", "eager", "training", batch=4),
+    _case("models", "resnet", "aot_eager", batch=16),
+    _case("models", "resnet", "aot_eager", "training", batch=8),
+    _case("models", "transformer-encoder", "aot_eager", batch=16),
+    _case("models", "transformer-encoder", "aot_eager", "training", batch=4),
+    _case("models", "unet", "aot_eager", batch=8),
+    _case("models", "gpt", "aot_eager", batch=8),
+    _case("models", "gpt", "aot_eager", "training", batch=4),
+    _case("models", "lstm", "aot_eager", batch=64),
+    _case("kernels", "elementwise-chain", "inductor", batch=6144),
+    _case("kernels", "softmax", "inductor", batch=64, length=512),
+    _case("kernels", "rms-norm", "inductor", batch=128, length=512),
+    _case("kernels", "layer-norm", "inductor", batch=128, length=512),
+    _case("kernels", "cross-entropy", "inductor", batch=4096),
+    _case("kernels", "avg-pool2d", "inductor", batch=160),
+)
