@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torchyard.worker import suites  # noqa: E402
 from torchyard.worker.built import CannotBuild, flatten  # noqa: E402
 from torchyard.worker.side import Model, convert  # noqa: E402
+from torchyard.worker.suites.torchbench_training import loss_of, optimizer_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 TREE = Path(__file__).parents[2] / "torchbench_tree"
@@ -122,7 +124,13 @@ def test_a_function_as_module() -> None:
             "needs the package torchyard_package_that_is_not_there",
             "torchyard build torchbench --set model=needs_package",
         ),
-        ("downloads", "inference", None, "wanted the network: weights.invalid", "install.py"),
+        (
+            "downloads",
+            "inference",
+            None,
+            "wanted the network: weights.invalid",
+            "install-online=true",
+        ),
         ("broken_import", "inference", None, "KeyError: 'large' (__init__.py line 4)", "log"),
         (
             "tiny_cn",
@@ -148,6 +156,25 @@ def test_loading_leaves_the_process_as_it_was() -> None:
     assert (torch.manual_seed, Path.cwd(), list(sys.argv), socket.getaddrinfo) == before
     torch.manual_seed(3)
     assert torch.initial_seed() == 3
+
+
+def test_a_loss_and_an_optimiser_may_be_in_a_configuration() -> None:
+    module = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    config = SimpleNamespace(loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer)
+    instance = SimpleNamespace(
+        cfg=config, batch_size=2, _gen_target=lambda rows: torch.zeros(rows, dtype=torch.long)
+    )
+    loss = loss_of(instance, module, (torch.randn(2, 4),), {})
+    assert loss.said == "the model's own (CrossEntropyLoss)"
+    made = optimizer_of(instance, module)
+    assert made is not None
+    assert made(list(module.parameters())).param_groups[0]["lr"] == 0.5
+
+
+def test_an_optimiser_of_other_parameters_is_none_of_this_module() -> None:
+    other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.5)
+    assert optimizer_of(SimpleNamespace(opt=other), torch.nn.Linear(4, 3)) is None
 
 
 def test_parameters_and_paths_that_are_wrong() -> None:

@@ -93,7 +93,7 @@ class _Reader:
             if not _without_comment(" " + inner):
                 raise self.trouble((number, indent, text), "an item without a value")
             inner_indent = indent + len(text) - len(inner)
-            if ": " in inner or inner.endswith(":"):
+            if inner[:1] not in "'\"" and _is_pair(inner):
                 self.lines.insert(0, (number, inner_indent, inner))
                 found.append(self._mapping(inner_indent))
             else:
@@ -107,6 +107,8 @@ class _Reader:
             if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
                 raise self.trouble(line, f"a quoted text that is not read here: {text[:20]!r}")
             return text[1:-1]
+        if _is_pair(text):
+            raise self.trouble(line, "a second `key:` on one line")
         lowered = text.lower()
         if lowered in _WORDS:
             return _WORDS[lowered]
@@ -116,6 +118,10 @@ class _Reader:
             except ValueError:
                 continue
         return text
+
+
+def _is_pair(text: str) -> bool:
+    return ": " in text or text.endswith(":")
 
 
 def _is_item(text: str) -> bool:
@@ -129,4 +135,9 @@ def _unquoted(text: str) -> str:
 
 
 def _without_comment(text: str) -> str:
+    stripped = text.strip()
+    if stripped[:1] in ("'", '"'):
+        end = stripped.find(stripped[0], 1) + 1
+        after = stripped[end:]
+        return stripped[:end] if end and after.startswith(" #") else stripped
     return text.partition(" #")[0].strip()

@@ -149,18 +149,18 @@ def _evaluates_without_gradients(instance: Any) -> bool:
 
 def _why(asked: Asked, error: BaseException, wanted: Wanted) -> CannotBuild:
     """What went wrong, in the order of what a user can mend."""
-    install = (
-        f"install what it needs: `torchyard build torchbench --set model={asked.name} --base TARGET`"
-    )
-    if wanted.names:
-        return CannotBuild(
-            f"{asked.label} wanted the network: {wanted}",
-            hint="its install.py may fetch the files while there is a network; " + install,
-        )
+    install = f"install what it needs: `torchyard build torchbench --set model={asked.name} --base TARGET`"
     if isinstance(error, ModuleNotFoundError):
         return CannotBuild(
             f"{asked.label} needs the package {error.name}, which the target does not have",
             hint=install,
+        )
+    wanted.note_cause(error)
+    if wanted.names:
+        return CannotBuild(
+            f"{asked.label} wanted the network: {wanted}",
+            hint="its files must be here before; an install.py that fetches them runs with "
+            f"`torchyard build torchbench --set model={asked.name} --set install-online=true`",
         )
     said = traceback.format_exception_only(type(error), error)[-1].strip()
     if isinstance(error, NotImplementedError):

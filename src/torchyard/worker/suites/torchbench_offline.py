@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import subprocess
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 # Libraries that know these look into their caches and do not try to connect.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -22,6 +22,13 @@ _HERE = ("localhost", "127.0.0.1", "::1", "")
 # The first refusals look like a network that is down, so that a library can go on from its cache.
 # Whoever still tries after them is waiting in a loop.
 _PATIENCE = 5
+
+
+# Errors by which a library that was told to stay offline says that its cache lacks something.
+_NOT_IN_CACHE = {
+    "LocalEntryNotFoundError": "huggingface.co",
+    "OfflineModeIsEnabled": "huggingface.co",
+}
 
 
 class NetworkWanted(BaseException):
@@ -40,6 +47,14 @@ class Wanted:
         if len(self.names) > _PATIENCE:
             raise NetworkWanted(name)
         raise OSError(errno.ENETUNREACH, "the network is off while a model is loaded: " + name)
+
+    def note_cause(self, error: BaseException) -> None:
+        """Note the server behind an error of a library that did not even try."""
+        link: Optional[BaseException] = error
+        while link is not None:
+            if type(link).__name__ in _NOT_IN_CACHE:
+                self.names.append(_NOT_IN_CACHE[type(link).__name__])
+            link = link.__cause__ or link.__context__
 
     def __str__(self) -> str:
         return ", ".join(dict.fromkeys(self.names))

@@ -5,15 +5,17 @@ alone, behind the module's output, so it is looked for where models keep it. Kno
 """
 
 import inspect
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
+from torch import nn
 
 from torchyard.worker.built import flatten
 from torchyard.worker.suites.losses import widened
 
 _LOSS_NAMES = ("loss_fn", "criterion", "loss")
 _TARGET_NAMES = ("example_outputs", "targets", "target", "labels")
+_MAKES_TARGET = "_gen_target"
 _OPTIMIZER_NAMES = ("optimizer", "opt", "optim")
 
 
@@ -33,14 +35,9 @@ def loss_of(instance: Any, module: Any, args: Tuple[Any, ...], kwargs: Dict[str,
         output = module(*args, **kwargs)
         if _is_loss(_in_output, output):
             return Loss(_in_output, "the model's own")
-        for name in _LOSS_NAMES:
-            own = getattr(instance, name, None)
-            if not callable(own):
-                continue
-            for target_name in _TARGET_NAMES:
-                target = getattr(instance, target_name, None)
-                if not isinstance(target, torch.Tensor):
-                    continue
+        targets = _targets(instance)
+        for own in _losses(instance):
+            for target in targets:
                 found = _against(own, target)
                 if _is_loss(found, output):
                     return Loss(found, f"the model's own ({_called(own)})")
@@ -88,11 +85,39 @@ def optimizer_of(instance: Any, module: Any) -> Optional[Callable[[Sequence[Any]
 
 
 def _own_optimizer(instance: Any) -> Any:
-    for name in _OPTIMIZER_NAMES:
-        found = getattr(instance, name, None)
-        if isinstance(found, torch.optim.Optimizer):
-            return found
+    for holder in _holders(instance):
+        for name in _OPTIMIZER_NAMES:
+            found = getattr(holder, name, None)
+            if isinstance(found, torch.optim.Optimizer):
+                return found
     return None
+
+
+def _losses(instance: Any) -> Iterator[Any]:
+    for holder in _holders(instance):
+        for name in _LOSS_NAMES:
+            found = getattr(holder, name, None)
+            if callable(found) and not isinstance(found, type):
+                yield found
+
+
+def _targets(instance: Any) -> List[Any]:
+    """Tensors that the instance keeps for comparison, or makes for a batch as those of timm do."""
+    found = [getattr(instance, name, None) for name in _TARGET_NAMES]
+    makes = getattr(instance, _MAKES_TARGET, None)
+    if callable(makes):
+        try:
+            found.append(makes(instance.batch_size))
+        except Exception:  # it may want other arguments, and there is always the mean
+            pass
+    return [each for each in found if isinstance(each, torch.Tensor)]
+
+
+def _holders(instance: Any) -> List[Any]:
+    """Where models keep such things: the instance, its configuration, or a trainer of its own."""
+    trainer = getattr(instance, "model", None)
+    others = [getattr(instance, "cfg", None), None if isinstance(trainer, nn.Module) else trainer]
+    return [instance] + [each for each in others if each is not None]
 
 
 def _in_output(output: Any) -> Any:
