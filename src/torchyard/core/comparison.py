@@ -135,6 +135,8 @@ class VariantMetrics:
     """How often the compiler compiled again after the first call."""
     energy_j: float | None = None
     """Of one iteration, where the device counts it."""
+    batch_size: int | None = None
+    """The one that was run, also where the workload names none; None where there is no batch."""
     torch_version: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
     """Names of fields above that could not be measured, and why."""

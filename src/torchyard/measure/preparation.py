@@ -134,6 +134,7 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         graph_breaks=_breaks(answer.get("graph_breaks", [])),
         graphs=answer.get("graphs"),
         flops=built.get("flops"),
+        batch_size=built.get("batch_size"),
         moved_bytes=answer.get("moved_bytes"),
         torch_version=str(crew.hellos[variant.process_key].get("torch", "")),
         unavailable=tuple((item[0], item[1]) for item in unavailable),
