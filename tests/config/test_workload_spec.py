@@ -100,7 +100,7 @@ def test_a_whole_suite_is_every_entry_that_offers_the_mode() -> None:
 @pytest.mark.parametrize(
     ("choice", "what"),
     [
-        (WorkloadChoice(where="x", suite="timm"), "cannot be run whole"),
+        (WorkloadChoice(where="x", suite="file"), "cannot be run whole"),
         (WorkloadChoice(where="x", suite="nope"), "there is no suite 'nope'"),
         (
             WorkloadChoice(where="x", suite="kernels", name="matmul", parameters=(("siz", 1),)),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from torchyard.cli.output import common_options, print_data, print_json
+
+if TYPE_CHECKING:
+    from torchyard.worker.catalog import Listed
 
 __all__ = ["workloads"]
 
@@ -19,12 +22,15 @@ _HELP = """
 Examples:
   torchyard workloads
   torchyard workloads --suite models
+  torchyard workloads --suite huggingface
   torchyard workloads --json
   torchyard workloads --torchbench ~/src/benchmark
   torchyard workloads --torchbench ~/src/benchmark --check --mode training
 
 List the built-in workloads: name, modes, default batch size and parameters. Give a
 name to `torchyard bench --only`, with other parameters as in kernels/matmul:size=500.
+Suites that take any name have lists, too: what `--suite NAME` runs, with the batch sizes
+on a large GPU and on a large server.
 
 With a checkout of pytorch/benchmark, list its models; --check loads each of them, without
 network and in a process of its own, and says which cannot be loaded and why.
@@ -69,7 +75,7 @@ def workloads(
     from torchyard.cli.workloads_checkout import checkout_of, list_checkout, load_checkout
     from torchyard.config.workload_spec import check_suite
     from torchyard.errors import UsageError
-    from torchyard.worker.catalog import OPEN_SUITES, SUITES
+    from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES
 
     if suite is not None:
         check_suite(suite, where="--suite")
@@ -86,7 +92,12 @@ def workloads(
     chosen_open = {name: about for name, about in OPEN_SUITES.items() if suite in (None, name)}
     if as_json:
         listed = {name: [entry._asdict() for entry in entries] for name, entries in chosen.items()}
-        print_json({"suites": listed, "open_suites": chosen_open})
+        lists = {
+            name: [each._asdict() for each in entries]
+            for name, entries in LISTS.items()
+            if suite in (None, name)
+        }
+        print_json({"suites": listed, "open_suites": chosen_open, "lists": lists})
         return
     lines: list[str] = []
     for name, entries in chosen.items():
@@ -96,5 +107,25 @@ def workloads(
             lines.append(f"{name + '/' + entry.name:<28} {entry.about}")
             lines.append(f"{'':<28} {', '.join(entry.modes)}; {', '.join(defaults)}")
         lines.append("")
-    lines += [f"{name + '/NAME':<28} {about}" for name, about in chosen_open.items()]
+    for name, about in chosen_open.items():
+        count = f"; {len(LISTS[name])} are listed" if name in LISTS else ""
+        lines.append(f"{name + '/NAME':<28} {about}{count}")
+    if suite in LISTS:
+        lines += ["", *_listed_lines(suite, LISTS[suite])]
     print_data("\n".join(lines).strip("\n"))
+
+
+def _listed_lines(suite: str, entries: list[Listed]) -> list[str]:
+    """One line for each workload of a list: name, modes, batch sizes, what it is."""
+    width = max(len(entry.name) for entry in entries) + len(suite) + 1
+    return [
+        f"{suite + '/' + entry.name:<{width}}  {', '.join(entry.modes):<19}"
+        f"  GPU {_count(entry.gpu_batch_size):>4}  CPU {_count(entry.cpu_batch_size):>4}"
+        f"  {entry.about}"
+        for entry in entries
+    ]
+
+
+def _count(batch_size: int | None) -> str:
+    """A batch size, or a dash where the list for that device does not hold the workload."""
+    return "-" if batch_size is None else str(batch_size)

@@ -115,7 +115,9 @@ def _charts(
 
 def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
     """What is known of both sides besides their speed: one row per thing, one cell per side."""
+    batches = [_said(side, "batch_size", side.batch_size) for side in sides]
     return [
+        *([("batch size", batches)] if any(side.batch_size for side in sides) else []),
         ("time of one iteration", [time_text(side) for side in sides]),
         ("compile, cold cache", [_seconds(side, "compile_cold_s") for side in sides]),
         ("compile, warm cache", [_seconds(side, "compile_warm_s") for side in sides]),

@@ -49,7 +49,7 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "workload": workload.name,
         "mode": workload.mode,
         "device": workload.device,
-        "batch_size": workload.batch_size,
+        "batch_size": workload.batch_size or comparison.candidate_metrics.batch_size,
         "optimizer_step": workload.optimizer_step,
         "parameters": " ".join(f"{key}={value}" for key, value in workload.parameters),
         "baseline": comparison.baseline,

@@ -63,7 +63,7 @@ def _row(comparison: Comparison) -> dict[str, Cell]:
     return {
         "dev": workload.device,
         "name": _name(comparison),
-        "batch_size": workload.batch_size,
+        "batch_size": workload.batch_size or candidate.batch_size,
         "tag": comparison.candidate,
         "speedup": estimate.speedup if estimate and counts else 0.0,
         "abs_latency": time_ns / _NS_PER_MS if time_ns is not None and counts else 0.0,

@@ -7,6 +7,7 @@ knows their names and nothing of what is in them.
 import importlib
 from typing import Any, Dict, List, Optional
 
+from torchyard.worker import catalog
 from torchyard.worker.built import Built, CannotBuild
 from torchyard.worker.suites.choices import is_whole, nearest
 
@@ -63,4 +64,8 @@ def build(
     if mode == "training" and built.loss is None:
         raise CannotBuild(f"{suite}/{name} offers no training", hint="use the mode inference")
     built.module.train(mode == "training")
+    if built.batch_size is None:
+        entry = catalog.entry_of(suite, name)
+        usual = entry.batch_size if entry is not None else None
+        built.batch_size = usual if batch_size is None else batch_size
     return built
