@@ -12,8 +12,8 @@ from typing import Final
 
 __all__ = ["LETTER", "Box", "Label", "place_labels"]
 
-LETTER: Final = 5.8
-"""Pixels of an average letter at a size of 11."""
+LETTER: Final = 6.4
+"""Pixels of an average letter at a size of 11, in the widest of the usual fonts."""
 LINE: Final = 13.0
 MARK: Final = 6.0
 """Half the width of a mark, with a little air."""

@@ -22,9 +22,8 @@ __all__ = ["roofline_description", "roofline_spec"]
 WIDTH, HEIGHT = 820, 460
 _COLOURS: Final = ("baseline", "candidate", "slower", "same", "wrong", "undecided")
 """Names of the page's colours, which are told apart by people who see fewer of them."""
+_RATE_LABEL: Final = "replace(format(datum.value, '~s'), regexp('([kMGTP])$'), ' $1') + 'FLOP/s'"
 _SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down")
-_ROOF_NAME: Final = 130.0
-"""Pixels along a roof that the name of the one below may take."""
 
 
 def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[s
         "title": "operations per second (logarithmic)",
         "scale": {"type": "log", "domain": list(y_ends), "nice": False, "clamp": True},
         "axis": {
-            "labelExpr": "replace(format(datum.value, '~s'), 'G', ' G') + 'FLOP/s'",
+            "labelExpr": _RATE_LABEL,
             "grid": True,
             "domain": False,
             "values": _decades(y_ends),
@@ -247,10 +246,9 @@ class _Plane:
             text = f"{name} {format_bandwidth(rate)}"
             start = max(math.exp(self._x[0]), math.exp(self._y[0]) / rate)
             left, bottom = self.pixel(start, start * rate)
-            # Above the line: memory's name near its foot, the cache's a little farther up.
-            along = 14.0 if name == "memory" else 14.0 + _ROOF_NAME
-            x = left + along * math.cos(slope) - 9 * math.sin(slope)
-            y = bottom - along * math.sin(slope) - 9 * math.cos(slope)
+            # Above the line, near its foot.
+            x = left + 14 * math.cos(slope) - 9 * math.sin(slope)
+            y = bottom - 14 * math.sin(slope) - 9 * math.cos(slope)
             slanted.append({**self.value(x, y), "text": text})
             for step in range(0, int(LETTER * len(text)), 10):
                 across, up = x + step * math.cos(slope), y - step * math.sin(slope)

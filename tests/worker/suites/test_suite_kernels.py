@@ -60,11 +60,23 @@ def test_the_matrix_product_of_the_default_size() -> None:
     assert built.flops == 2e9
 
 
+def test_a_causal_mask_leaves_the_pairs_below_the_diagonal() -> None:
+    import torch
+
+    parameters = {"heads": 2, "length": 7, "width": 4}
+    whole = suites.build("kernels", "attention", "inference", 3, parameters)
+    causal = suites.build("kernels", "attention-causal", "inference", 3, parameters)
+    asked = suites.build("kernels", "attention", "inference", 3, {**parameters, "causal": 1})
+    needed = int(torch.ones(7, 7).tril().sum())
+    assert whole.flops is not None
+    assert causal.flops == asked.flops == whole.flops * needed / 49
+
+
 def test_what_is_not_exact_is_not_said() -> None:
     for name, parameters in (
         ("embedding", {"rows": 9}),
         ("layer-norm", {"width": 8}),
-        ("attention", {"causal": 1}),
+        ("max-pool2d", {"size": 8}),
     ):
         assert suites.build("kernels", name, parameters=parameters).flops is None
 

@@ -116,8 +116,9 @@ def _plain_attention(choices: Choices, queries: int, causal: bool) -> Kernel:
     heads, length, width = choices["heads"], choices["length"], choices["width"]
     query = torch.randn(choices.rows, heads, queries, width)
     key, value = (torch.randn(choices.rows, heads, length, width) for _ in range(2))
-    # With a causal mask an implementation may skip about half, so there is no exact number.
-    flops = None if causal else 4.0 * choices.rows * heads * queries * length * width
+    # With a causal mask only these pairs count; an implementation may do the others in vain.
+    pairs = length * (length + 1) // 2 if causal else queries * length
+    flops = 4.0 * choices.rows * heads * pairs * width
     return Kernel(Attention(causal), (query, key, value), query.numel(), flops, operands_train=True)
 
 
