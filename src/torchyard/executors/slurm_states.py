@@ -133,7 +133,7 @@ def read_sacct(text: str) -> Iterator[Sighting]:
             name=name,
             index=int(match[2] or 0),
             job=match[1],
-            state=state.split()[0].rstrip("+"),  # `CANCELLED by 1000`
+            state=state.split()[0],  # `CANCELLED by 1000`
             code=_SIGNALLED + ended_by if ended_by else _number(code) or 0,
             node="" if node == "None assigned" else node,
             label=job,
