@@ -57,8 +57,8 @@ def load_checkout(tree: Tree, *, mode: str, python: str, limit: str, as_json: bo
 
     try:
         limit_s = parse_duration_s(limit)
-    except ValueError as error:
-        raise UsageError(f"--limit: {error}", hint="write a duration, such as 2m") from error
+    except UsageError as error:
+        raise UsageError(f"--limit: {error.what}", hint=error.hint) from error
     target = Target(name="here", python=sys.executable)
     if python:
         target = parse_target(
