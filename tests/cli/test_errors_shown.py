@@ -35,6 +35,10 @@ Capture = pytest.CaptureFixture[str]
         (["explain", "undecide"], "no explanation of 'undecide'", "did you mean 'undecided'?"),
         (["explain", "xyzzy"], "no explanation of 'xyzzy'", "torchyard explain"),
         (["workloads", "--suite", "model"], "there is no suite 'model'", "mean 'models'?"),
+        (["results", "list", "--xyzzy"], "no option '--xyzzy'", "`torchyard results list --help`"),
+        (["results", "note"], "Missing argument", "`torchyard results note --help`"),
+        (["results", "--xyzzy"], "there is no option '--xyzzy'", "`torchyard results --help`"),
+        (["machine", "show", "a"], "unexpected extra", "`torchyard machine show --help`"),
         (["completion", "tcsh"], "'tcsh' is not one of", "completion --help"),
     ],
 )

@@ -86,13 +86,21 @@ def test_the_terminal_is_the_default(capsys: Capture, home: Path) -> None:
 
 
 def test_every_format_goes_to_stdout(capsys: Capture, home: Path) -> None:
-    shown = {name: call(capsys, "report", "--format", name) for name in FORMATS}
+    formats = [name for name in FORMATS if name != "roofline-svg"]
+    shown = {name: call(capsys, "report", "--format", name) for name in formats}
     assert {ended.code for ended in shown.values()} == {0}
     assert json.loads(shown["json"].out)["comparisons"][0]["verdict"] == "faster"
     rows = list(csv.DictReader(io.StringIO(shown["csv"].out)))
     assert len(rows) == 1
     assert shown["html"].out.lower().startswith("<!doctype html>")
     assert "|" in shown["markdown"].out
+
+
+def test_a_picture_that_cannot_be_is_nothing_to_do(capsys: Capture, home: Path) -> None:
+    ended = call(capsys, "report", "--output", "roofline.svg")
+    assert ended.code == 3
+    assert "no roofline picture" in ended.err
+    assert "--format roofline" in ended.err
 
 
 def test_the_formats_are_those_of_the_reports() -> None:
@@ -120,7 +128,7 @@ def test_an_output_that_cannot_be_written(capsys: Capture, home: Path, tmp_path:
     assert "--output: 'file/r.html' cannot be written" in ended.err
 
 
-@pytest.mark.parametrize("run", ["20250102T000000.000Z-bbb", "nowhere", "../runs", ""])
+@pytest.mark.parametrize("run", ["20250102T000000.000Z-bbx", "nowhere", "../runs", ""])
 def test_a_run_that_is_not_there(capsys: Capture, home: Path, run: str) -> None:
     ended = call(capsys, "report", run)
     assert ended.code == 2
@@ -128,8 +136,18 @@ def test_a_run_that_is_not_there(capsys: Capture, home: Path, run: str) -> None:
 
 
 def test_the_nearest_id_is_offered(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report", "20250102T000000.000Z-bbb")
+    ended = call(capsys, "report", "20250102T000000.000Z-bbx")
     assert "did you mean '20250102T000000.000Z-bbbb'?" in ended.err
+
+
+def test_the_beginning_of_an_id_is_enough(capsys: Capture, home: Path) -> None:
+    whole = call(capsys, "report", "20250102T000000.000Z-bbbb")
+    assert call(capsys, "report", "20250102T") == whole
+    assert whole.code == 0
+    ended = call(capsys, "report", "2025")
+    assert ended.code == 2
+    assert "'2025' could be 2 runs" in ended.err
+    assert "write more letters of the id" in ended.err
 
 
 def test_a_folder_that_is_no_run_is_damaged_results(capsys: Capture, home: Path) -> None:

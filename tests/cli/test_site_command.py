@@ -40,6 +40,8 @@ def test_a_folder_that_cannot_be_made(capsys: Capture) -> None:
     ended = call(capsys, "site", "/proc/nowhere/site")
     assert ended.code in {4, 5}
     assert "cannot write" in ended.err
+    assert "start the run" not in ended.err
+    assert "  hint: " in ended.err
 
 
 def test_a_site_needs_no_server(tmp_path: Path) -> None:

@@ -231,3 +231,6 @@ def test_space_errors_are_told_apart() -> None:
     assert (full.exit_code, broken.exit_code, denied.exit_code) == (5, 5, 4)
     assert "free some space" in full.hint
     assert "check the disk" in broken.hint
+    nowhere = write_failed(Path("/proc/x"), OSError(errno.ENOENT, "No such file"), kept="all")
+    assert (nowhere.exit_code, nowhere.why) == (5, "all is kept")
+    assert "choose another folder" in nowhere.hint

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchyard.cli.output import common_options, print_data, print_json
-from torchyard.cli.side_options import find_any_run
+from torchyard.cli.run_choice import find_run
 
 __all__ = ["save"]
 
@@ -52,7 +52,7 @@ def save(
     from torchyard.results.run_reader import read_run
 
     check_baseline_name(name)
-    found = {run.id: run for run in (read_run(find_any_run(text)) for text in runs or ("latest",))}
+    found = {run.id: run for run in (read_run(find_run(text)) for text in runs or ("latest",))}
     empty = [run.id for run in found.values() if not run.comparisons]
     if empty:
         raise NothingToDo(

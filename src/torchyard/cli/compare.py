@@ -109,14 +109,14 @@ def compare(
 def _compared(
     one: str, other: str, margin: str | None, session_spread: str | None
 ) -> CrossComparison:
-    from torchyard.cli.side_options import find_any_run
+    from torchyard.cli.run_choice import find_run
     from torchyard.stats.between_runs import SESSION_SD
     from torchyard.workflow.compare_rules import Rules
     from torchyard.workflow.compare_runs import compare_sides
     from torchyard.workflow.compare_sides import choose_side
 
-    first = choose_side(one, find=find_any_run)
-    second = choose_side(other, find=find_any_run, beside=first)
+    first = choose_side(one, find=find_run)
+    second = choose_side(other, find=find_run, beside=first)
     budget = second.newest.study.budget
     rules = Rules(
         confidence=1.0 - budget.alpha,

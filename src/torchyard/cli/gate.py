@@ -18,7 +18,8 @@ from torchyard.cli.output import (
     talk,
     write_file,
 )
-from torchyard.cli.side_options import find_any_run, percent, session_option
+from torchyard.cli.run_choice import find_run
+from torchyard.cli.side_options import percent, session_option
 
 if TYPE_CHECKING:
     from torchyard.core.cross_comparison import CrossComparison
@@ -117,7 +118,7 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
 
     wanted = _gate(options)
     files = _summary_files(options)
-    side = choose_side(run, find=find_any_run)
+    side = choose_side(run, find=find_run)
     if side.newest.state != "finished":
         wanted = _strict(wanted, side.newest)
     outcome = run_gate(_comparison(side, options), wanted)
@@ -199,7 +200,7 @@ def _comparison(side: Side, options: dict[str, Any]) -> CrossComparison:
     )
     if options["baseline"] is None:
         return compare_inside(side, rules)
-    base = choose_side(_baseline_text(options["baseline"]), find=find_any_run)
+    base = choose_side(_baseline_text(options["baseline"]), find=find_run)
     return compare_sides(base, side, rules)
 
 

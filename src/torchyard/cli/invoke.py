@@ -83,12 +83,19 @@ def _ours(error: TorchyardError | click.ClickException, arguments: list[str]) ->
     """Click's complaints in our words."""
     if isinstance(error, TorchyardError):
         return error
-    # Some of click's errors do not know their command, so it is read from the command line.
-    command = next((word for word in arguments if word in COMMANDS), "")
-    hint = f"`torchyard {command + ' ' if command else ''}--help` shows what there is"
+    hint = f"`{_command_of(error, arguments)} --help` shows what there is"
     if isinstance(error, click.NoSuchOption):
         return UsageError(f"there is no option {error.option_name!r}", hint=_near(error) or hint)
     return UsageError(error.format_message().rstrip("."), hint=hint)
+
+
+def _command_of(error: click.ClickException, arguments: list[str]) -> str:
+    """The command that was used wrongly, as it is written."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return error.ctx.command_path
+    # Some of click's errors do not know their command, so it is read from the command line.
+    command = next((word for word in arguments if word in COMMANDS), "")
+    return f"torchyard {command}".rstrip()
 
 
 def _near(error: click.NoSuchOption) -> str:

@@ -1,16 +1,16 @@
-"""Which run a user means: `latest`, a folder, or the id of a run in the runs' home."""
+"""Which run a user means: `latest`, a folder, an id in the runs' home, or the beginning of one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torchyard.errors import NothingToDo, UsageError
+from torchyard.errors import NothingToDo
 
 __all__ = ["find_run"]
 
 
 def find_run(text: str) -> Path:
-    """The folder of the run; raises UsageError with the nearest id when there is none."""
+    """The folder of the run; raises UsageError when there is none, or more than one begins so."""
     from torchyard.results.run_home import latest_run, runs_home
 
     home = runs_home()
@@ -28,15 +28,9 @@ def find_run(text: str) -> Path:
         return as_path
     if text not in {"", ".", ".."} and "/" not in text and (home / text).is_dir():
         return home / text
-    from torchyard.core.records import nearest_hint
+    # Only the beginning of an id is left, and only the store knows which runs there are.
+    from torchyard.results.index.store import Store
 
-    known = (
-        sorted((p.name for p in home.iterdir() if p.is_dir()), reverse=True)[:20]
-        if (home.is_dir())
-        else []
-    )
-    raise UsageError(
-        f"there is no run {text!r}",
-        why=f"it is neither a folder nor the id of a run in {home}",
-        hint=nearest_hint(text, ["latest", *known], what="run"),
-    )
+    with Store.open() as store:
+        store.refresh()
+        return Path(store.run(text).folder)

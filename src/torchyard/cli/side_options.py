@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["find_any_run", "percent", "session_option"]
+__all__ = ["percent", "session_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,19 +32,3 @@ def percent(text: str | None, option: str, default: float) -> float:
         return parse_fraction(text)
     except UsageError as error:
         raise UsageError(f"{option}: {error.what}", hint=error.hint) from error
-
-
-def find_any_run(text: str) -> Path:
-    """The folder of the run: `latest`, a folder, an id, or the beginning of one."""
-    from torchyard.cli.run_choice import find_run
-    from torchyard.errors import UsageError
-
-    try:
-        return find_run(text)
-    except UsageError:
-        # Only the beginning of an id is left, and only the store knows which ids begin so.
-        from torchyard.results.index.store import Store
-
-        with Store.open() as store:
-            store.refresh()
-            return Path(store.run(text).folder)

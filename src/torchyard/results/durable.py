@@ -19,6 +19,7 @@ from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 __all__ = ["RecordFile", "replace_file", "to_json_text", "write_failed"]
 
 _SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PLACE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -61,10 +62,12 @@ def write_failed(path: Path, error: OSError, *, kept: str) -> TorchyardError:
     if error.errno in _PERMISSION_ERRORS:
         return NotAllowed(what, why=f"{kept} is kept", hint="choose a folder you may write to")
     if error.errno in _SPACE_ERRORS:
-        hint = f"free some space, or start the run in a folder on another disk than {path.parent}"
+        hint = f"free some space, or choose a folder on another disk than that of {path.parent}"
+    elif error.errno in _PLACE_ERRORS:
+        hint = "nothing can be made at that place: choose another folder"
     else:
-        hint = "check the disk that holds the folder, then start the run again"
-    return StepFailed(what, why=f"{kept} is kept and can be read and reported", hint=hint)
+        hint = "check the disk that holds the folder, then try again"
+    return StepFailed(what, why=f"{kept} is kept", hint=hint)
 
 
 class RecordFile:
