@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
@@ -50,6 +51,8 @@ class AccuracyStatus(StrEnum):
     FAIL = "fail"
     RANDOM = "random"
     """The workload draws random numbers that backends draw differently: not comparable."""
+    NONDETERMINISTIC = "nondeterministic"
+    """Two runs of one side on the same inputs and seed differ: whatever is close proves little."""
     UNCHECKED = "unchecked"
 
 
@@ -67,6 +70,8 @@ class Accuracy:
     """Root mean square distance from the float64 reference."""
     nondeterminism: float | None = None
     """Largest difference between two runs of the baseline on the same inputs and seed."""
+    without_reference: str = ""
+    """Why there was no float64 reference, so that the cosine had to do; empty when there was one."""
     compared: int = 0
     """How many tensors were compared: outputs, and in training loss, gradients, parameters."""
     detail: str = ""
@@ -133,6 +138,8 @@ class VariantMetrics:
     """Bytes that one iteration must read and write at least, where the workload knows them."""
     recompiles: int | None = None
     """How often the compiler compiled again after the first call."""
+    recompile_reasons: tuple[tuple[str, int], ...] = ()
+    """What for, each with its number."""
     energy_j: float | None = None
     """Of one iteration, where the device counts it."""
     batch_size: int | None = None
@@ -195,6 +202,46 @@ class Comparison:
     """Share of the measuring time that was spent inside timed blocks."""
     guards: GuardSummary = field(default_factory=GuardSummary)
     notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran with results that were found right.
+
+        What was not comparable (random, not deterministic, NaN on both sides) has not passed. Where
+        the check was switched off, having run is all there is to pass.
+        """
+        if self.verdict in {Verdict.WRONG, Verdict.FAILED}:
+            return False
+        return self.accuracy is None or self.accuracy.status is AccuracyStatus.PASS
+
+    @property
+    def break_even_iterations(self) -> float | None:
+        """Iterations after which compiling has paid for itself; infinite when it never does.
+
+        The first compilation of the candidate, beyond the baseline's, over the time that it saves.
+        None where a compile time or the speedup is unknown.
+        """
+        return None if self.estimate is None else self._break_even(self.estimate.speedup)
+
+    @property
+    def break_even_interval(self) -> Interval | None:
+        """The same for both ends of the speedup's interval; the high end may be infinite."""
+        interval = None if self.estimate is None else self.estimate.interval
+        if interval is None:
+            return None
+        low, high = self._break_even(interval.high), self._break_even(interval.low)
+        if low is None or high is None:
+            return None
+        return Interval(low=low, high=high, confidence=interval.confidence)
+
+    def _break_even(self, speedup: float) -> float | None:
+        cost_s, time_ns = self.candidate_metrics.compile_cold_s, self.baseline_metrics.time_ns
+        if cost_s is None or not time_ns or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
+            return None
+        cost_s = max(0.0, cost_s - (self.baseline_metrics.compile_cold_s or 0.0))
+        if not speedup > 1:
+            return math.inf
+        return cost_s * 1e9 / (time_ns * (1 - 1 / speedup))
 
     @property
     def busy(self) -> bool:

@@ -9,6 +9,7 @@ from statistics import median
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
     BUSY,
+    Accuracy,
     AccuracyStatus,
     Comparison,
     Estimate,
@@ -24,6 +25,7 @@ from torchyard.measure.pairs import PairedLaunches, pair_blocks
 from torchyard.measure.preparation import Knowledge
 from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
+from torchyard.worker import options
 
 __all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
 
@@ -85,16 +87,11 @@ def make_comparison(
             notes.insert(0, f"{BUSY}: {paired.disturbed} of {total} pairs were disturbed: {said}")
         elif paired.dropped:
             notes.append(f"{paired.dropped} of {total} pairs left out: {said}")
-        if accuracy is not None and accuracy.status is AccuracyStatus.FAIL:
-            verdict = Verdict.WRONG
-            notes.insert(0, f"wrong results: {accuracy.detail}")
-        if accuracy is not None and accuracy.status in {
-            AccuracyStatus.RANDOM,
-            AccuracyStatus.UNCHECKED,
-        }:
-            notes.append(f"results not checked: {accuracy.detail}")
-        if accuracy is not None and accuracy.nondeterminism:
-            notes.append(f"the baseline differs between two runs by {accuracy.nondeterminism:.2g}")
+        if accuracy is not None:
+            if accuracy.status is AccuracyStatus.FAIL:
+                verdict = Verdict.WRONG
+                notes.insert(0, f"wrong results: {accuracy.detail}")
+            notes += _accuracy_notes(accuracy, candidate)
     return Comparison(
         workload=workload,
         baseline=baseline.name,
@@ -111,6 +108,29 @@ def make_comparison(
         guards=summarize_guards(blocks, baseline.name, candidate.name),
         notes=tuple(notes),
     )
+
+
+def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
+    """What a reader must know of the check: where it says less than it seems to."""
+    notes = []
+    if accuracy.status is AccuracyStatus.NONDETERMINISTIC:
+        notes.append(f"results not deterministic: {accuracy.detail}")
+    elif accuracy.status is not AccuracyStatus.PASS and accuracy.status is not AccuracyStatus.FAIL:
+        notes.append(f"results not checked: {accuracy.detail}")
+    elif accuracy.nondeterminism:
+        notes.append(f"the baseline differs between two runs by {accuracy.nondeterminism:.2g}")
+    if accuracy.without_reference:
+        notes.append(
+            "results compared with the baseline's by their cosine only, which is lenient: "
+            f"no float64 reference ({accuracy.without_reference})"
+        )
+    changing = options.that_change_results(dict(candidate.options))
+    if changing and accuracy.max_error is not None:
+        notes.append(
+            f"{' and '.join(changing)} computes in less precision: "
+            f"largest difference from the baseline {accuracy.max_error:.3g}"
+        )
+    return notes
 
 
 def _metrics(knowledge: Knowledge, variant: Variant, blocks: Sequence[Block]) -> VariantMetrics:

@@ -22,6 +22,7 @@ __all__ = ["Knowledge", "check_accuracy", "measure_metrics", "warm_up"]
 FIRST_WARM_UP_LIMIT_S: Final = 8.0
 LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
+_REASONS_SAID: Final = 3
 
 
 @dataclass
@@ -73,6 +74,7 @@ def check_accuracy(
             limit_s=limit_s,
             variant=baseline.name,
             path=str(reference.absolute()),
+            limit_bytes=crew.settings.memory_limit_bytes,
         )
     record = crew.ask(
         candidate,
@@ -124,6 +126,7 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         if not failed.process_alive:
             raise
         answer = {"unavailable": [["peak_memory_bytes", failed.failure.message]]}
+    _note_recompiles(variant, answer, knowledge)
     built = crew.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if built.get("flops") is None:
@@ -131,8 +134,10 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     knowledge.metrics[variant.name] = VariantMetrics(
         peak_memory_bytes=answer.get("peak_memory_bytes"),
         memory_method=str(answer.get("memory_method", "")),
-        graph_breaks=_breaks(answer.get("graph_breaks", [])),
+        graph_breaks=_counted(answer.get("graph_breaks", [])),
         graphs=answer.get("graphs"),
+        recompiles=answer.get("recompiles"),
+        recompile_reasons=_counted(answer.get("recompile_reasons", [])),
         flops=built.get("flops"),
         batch_size=built.get("batch_size"),
         moved_bytes=answer.get("moved_bytes"),
@@ -141,5 +146,19 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     )
 
 
-def _breaks(found: list[Any]) -> tuple[tuple[str, int], ...]:
+def _note_recompiles(variant: Variant, answer: dict[str, Any], knowledge: Knowledge) -> None:
+    """The row says what was compiled again, and for which sizes it was tried."""
+    tried = [str(size) for size in answer.get("tried_batches", [])]
+    again = _counted(answer.get("recompile_reasons", []))
+    if again:
+        said = "; ".join(f"{reason} ({count})" for reason, count in again[:_REASONS_SAID])
+        more = len(again) - _REASONS_SAID
+        said += f" and {more} more" if more > 0 else ""
+        knowledge.notes.append((variant.name, f"was compiled again: {said}"))
+    elif tried:
+        text = f"was not compiled again for batch size {' and '.join(tried)}"
+        knowledge.notes.append((variant.name, text))
+
+
+def _counted(found: list[Any]) -> tuple[tuple[str, int], ...]:
     return tuple((str(reason), int(count)) for reason, count in found)

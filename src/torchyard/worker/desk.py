@@ -9,6 +9,7 @@ from torchyard.worker import accuracy, graphs, metrics, suites, timing, warming
 from torchyard.worker.backend_names import uses_dynamo
 from torchyard.worker.built import Built, CannotBuild, flatten
 from torchyard.worker.memory_format import put_channels_last
+from torchyard.worker.other_batches import try_other_batches
 from torchyard.worker.reseat import Seater
 from torchyard.worker.side import DTYPES, Model, Side, convert
 
@@ -21,6 +22,8 @@ class Desk:
         self._models: Dict[Any, Model] = {}
         self._seater = Seater([])
         self._seed = 0
+        self._workload: Dict[str, Any] = {}
+        self._batch_size: Optional[int] = None
         self._refused: Dict[str, Exception] = {}
 
     def build(
@@ -39,14 +42,9 @@ class Desk:
         torch.manual_seed(seed)
         device = workload["device"]
         _check_device(device)
-        built = suites.build(
-            workload["suite"],
-            workload["name"],
-            workload["mode"],
-            workload["batch_size"],
-            dict(workload["parameters"]),
-            device,
-        )
+        self._workload = workload
+        built = self._build_again(workload["batch_size"])
+        self._batch_size = built.batch_size or workload["batch_size"]
         if state:
             _carry_state(built, state)
         training = workload["mode"] == "training"
@@ -60,7 +58,7 @@ class Desk:
             except Exception as error:  # this variant's own trouble, said when it is asked for
                 self._refused[variant["name"]] = error
         compiled = sum(uses_dynamo(side.backend) for side in self._sides.values())
-        graphs.make_room(compiled)
+        graphs.make_room(2 * compiled)  # a trial with other batch sizes compiles once more
         self._seater = Seater(self._models.values())
         flops, why_not = None, "no variant could be built"
         for side in list(self._sides.values())[:1]:
@@ -71,8 +69,21 @@ class Desk:
             "flops": flops,
             "flops_why_not": why_not,
             "loss": built.loss_said if training else "",
+            "batch_size": self._batch_size,
             "versions": metrics.versions(),
         }
+
+    def _build_again(self, batch_size: Optional[int]) -> Built:
+        """The workload with that batch size; it draws its numbers anew."""
+        workload = self._workload
+        return suites.build(
+            workload["suite"],
+            workload["name"],
+            workload["mode"],
+            batch_size,
+            dict(workload["parameters"]),
+            workload["device"],
+        )
 
     def _make_side(
         self, variant: Dict[str, Any], built: Built, training: bool, step: bool, device: str
@@ -97,9 +108,11 @@ class Desk:
             options,
         )
 
-    def reference(self, variant: str, path: str) -> Dict[str, Any]:
-        """Write what candidates are judged by."""
-        return accuracy.write_reference(self._side(variant), self._seed, path)
+    def reference(
+        self, variant: str, path: str, limit_bytes: Optional[int] = None
+    ) -> Dict[str, Any]:
+        """Write what candidates are judged by; the process may hold `limit_bytes`."""
+        return accuracy.write_reference(self._side(variant), self._seed, path, limit_bytes)
 
     def judge(self, variant: str, path: str) -> Dict[str, Any]:
         """Judge a candidate against the written reference."""
@@ -127,8 +140,12 @@ class Desk:
         return self._seater.reseat(seed, method)
 
     def measure(self, variant: str) -> Dict[str, Any]:
-        """Memory and graphs."""
-        return metrics.measure(self._side(variant))
+        """Memory, graphs, and what was compiled again, also for other batch sizes if asked."""
+        side = self._side(variant)
+        trial = None
+        if side.options.get("dynamic") or side.options.get("other-batch"):
+            trial = try_other_batches(side, self._batch_size, self._build_again)
+        return metrics.measure(side, trial)
 
     def list_names(self, suite: str) -> Dict[str, Any]:
         """Workloads of a suite as this target knows them."""

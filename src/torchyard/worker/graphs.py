@@ -43,10 +43,18 @@ def compiled_frames() -> int:
     return 0 if counters is None else int(counters["frames"].get("ok", 0))
 
 
-def guard_failures() -> List[str]:
-    """Why compiled code did not fit a call, one entry for each time it was compiled again."""
+def take_failures() -> List[str]:
+    """Why compiled code did not fit a call, since this was asked last."""
     failures = getattr(sys.modules.get("torch._dynamo.utils"), "guard_failures", {})
-    return [_say(_reason(one)) for found in failures.values() for one in found]
+    found: List[str] = []
+    for code, said in failures.items():
+        taken = min(_taken.get(code, 0), len(said))
+        found += [_say(_reason(one)) for one in said[taken:]]
+        _taken[code] = len(said)
+    return found
+
+
+_taken: Dict[Any, int] = {}
 
 
 def read_counters() -> Dict[str, Any]:

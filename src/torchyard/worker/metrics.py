@@ -7,23 +7,34 @@ the resident size of a process that holds both sides says nothing of either.
 """
 
 import gc
+from collections import Counter
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.backend_names import is_user_function
+from torchyard.worker.other_batches import OtherBatches
 from torchyard.worker.side import DTYPES, Side
 
 
-def measure(side: Side) -> Dict[str, Any]:
-    """Memory and graph counters of one side."""
+def measure(side: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
+    """Memory, graph counters and what was compiled again; `trial` has tried other batch sizes."""
     side.first_call()
     peak, method, why_not = peak_memory(side)
     moved, moved_why_not = moved_bytes(side)
     reasons = {"peak_memory_bytes": why_not, "moved_bytes": moved_why_not}
+    recompiles, again = side.recompiles, Counter(side.recompile_reasons)
+    if trial is not None:
+        reasons["recompiles"] = trial.why_not
+        recompiles = (recompiles or 0) + trial.recompiles
+        again.update(trial.reasons)
     result: Dict[str, Any] = {
         "peak_memory_bytes": peak,
         "memory_method": method,
         "moved_bytes": moved,
+        "recompiles": recompiles,
+        "recompile_reasons": [[reason, count] for reason, count in again.items()],
+        "tried_batches": [] if trial is None else trial.tried,
         "unavailable": [[name, reason] for name, reason in reasons.items() if reason],
     }
     result.update(side.graph_counters)
@@ -35,6 +46,8 @@ def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
     gc.collect()
     if torch.device(side.device).type == "cuda":
         torch.cuda.synchronize()
+        if _replays_graphs(side):
+            return None, "", "it replays CUDA graphs, whose memory is taken once and kept in a pool"
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         _iterate(side)
@@ -45,6 +58,20 @@ def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
         return _cpu_peak(side), "tensor bytes alive above the start, CPU allocator", None
     except Exception as error:
         return None, "", "the profiler cannot count allocations: " + type(error).__name__
+
+
+def _replays_graphs(side: Side) -> bool:
+    """Whether its memory lies in the pool of a CUDA graph: an iteration then allocates nothing.
+
+    Such a pool is known by its number; the ordinary one has none. A side that may record graphs and
+    did not, for whatever reason, is counted like any other, unless another side of the process did.
+    """
+    names = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
+    wants = side.backend in names or bool(side.options.get("inductor.triton.cudagraphs"))
+    if not wants and not is_user_function(side.backend):
+        return False
+    pools = {tuple(s.get("segment_pool_id", (0, 0))) for s in torch.cuda.memory_snapshot()}
+    return pools != {(0, 0)}
 
 
 def _cpu_peak(side: Side) -> int:

@@ -148,6 +148,7 @@ class Side:
         self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
         self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
+        self.recompile_reasons: List[str] = []
         self._frames = 0
         self._frames_at_first = 0
 
@@ -194,7 +195,15 @@ class Side:
             try:
                 yield
             finally:
-                self._frames += graphs.compiled_frames() - before
+                self._count_compiled(graphs.compiled_frames() - before)
+
+    def _count_compiled(self, frames: int) -> None:
+        if frames <= 0:
+            return
+        self._frames += frames
+        reasons = graphs.take_failures()
+        if self.first_call_s is not None:
+            self.recompile_reasons += reasons
 
     def _autocast(self) -> ContextManager[Any]:
         kind = torch.device(self.device).type

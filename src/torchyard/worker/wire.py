@@ -11,7 +11,7 @@ Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
 build      {workload, variants, seed, state}      -> parameters, flops, loss, versions
-reference  {variant, path}                        -> nondeterminism, random; writes the file
+reference  {variant, path, limit_bytes}           -> nondeterminism, random; writes the file
 judge      {variant, path}                        -> the accuracy record
 warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
 measure    {variant}                              -> peak memory, graphs and their breaks

@@ -1,0 +1,208 @@
+"""The judgement over all tensors of an iteration: which rule each is held to, and what came out.
+
+A tensor of floating-point numbers passes if it is close to the baseline's, or if its distance from
+the float64 reference is at most a multiple of the distance that eager code of the same precision
+has. Without a reference the cosine decides instead. Distances are root mean squares; tolerances are
+relative to the size of the reference, so that small gradients cannot hide behind an absolute one.
+Masks must overlap, whole numbers must be equal. A number that is NaN on both sides proves nothing.
+
+Must not know where the tensors come from.
+"""
+
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.tensor_distance import cosine, overlap, rms
+
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
+EPSILON = {"float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.8e-3, "amp": 7.8e-3}
+COSINE_AT_LEAST = 0.99
+OVERLAP_AT_LEAST = 0.99
+ROUNDING_SHARE = 0.1
+WANDER_MULTIPLE = 10.0
+"""A candidate may be this many times as far off as two runs of the baseline are from each other,
+before it is called wrong and not merely not comparable."""
+
+
+class Judgement:
+    """Collects the judgement over all tensors; the worst one decides and is named."""
+
+    def __init__(self, precision: str, cosine_only: bool) -> None:
+        self.tolerance = TOLERANCE[precision]
+        self.epsilon = EPSILON[precision]
+        self.half = precision != "float32"
+        self.cosine_only = cosine_only
+        self.compared = 0
+        self.failures: List[str] = []
+        self.excused = 0
+        """Failures that two runs of the baseline could show as well."""
+        self.both_nan: List[str] = []
+        self.max_error = 0.0
+        self.candidate_rmse: Optional[float] = None
+        self.baseline_rmse: Optional[float] = None
+        self.all_close = True
+        self.nothing_finite = True
+
+    def group(
+        self,
+        name: str,
+        found: List[Any],
+        baseline: List[Any],
+        peer: List[Any],
+        exact: Optional[List[Any]],
+        wander: Optional[List[float]],
+    ) -> None:
+        """Judge tensors of one kind. `wander` is how far the baseline moved between two runs."""
+        if len(found) != len(baseline):
+            self.failures.append("%s: %d tensors instead of %d" % (name, len(found), len(baseline)))
+            return
+        reference = exact if exact is not None else baseline
+        scale = max((rms(tensor) for tensor in reference), default=0.0)
+        for index, tensor in enumerate(found):
+            where = "%s %d" % (name, index)
+            moves = 0.0 if wander is None else wander[index]
+            self.compared += 1
+            other = baseline[index]
+            if tensor.shape != other.shape:
+                said = (where, tuple(tensor.shape), tuple(other.shape))
+                self._fail("%s: shape %s instead of %s" % said, excused=wander is None)
+            elif tensor.is_floating_point() != other.is_floating_point():
+                self._fail("%s: %s instead of %s" % (where, tensor.dtype, other.dtype))
+            elif tensor.dtype is torch.bool and other.dtype is torch.bool:
+                self._mask(where, tensor, other, moves > 0)
+            elif not tensor.is_floating_point():
+                self._whole_numbers(where, tensor, other, peer[index], moves > 0)
+            else:
+                self._floats(
+                    where,
+                    tensor,
+                    other,
+                    peer[index],
+                    None if exact is None else exact[index],
+                    scale,
+                    moves,
+                )
+
+    def _fail(self, said: str, excused: bool = False) -> None:
+        self.failures.append(said)
+        self.excused += excused
+
+    def _mask(self, where: str, found: Any, baseline: Any, moves: bool) -> None:
+        self.nothing_finite = False
+        share = overlap(found, baseline)
+        self.all_close = self.all_close and share == 1.0
+        if share < OVERLAP_AT_LEAST:
+            self._fail("%s: only %.2g of its mask overlaps" % (where, share), excused=moves)
+
+    def _whole_numbers(self, where: str, found: Any, baseline: Any, peer: Any, moves: bool) -> None:
+        self.nothing_finite = False
+        if not torch.equal(found, baseline) and not torch.equal(found, peer):
+            share = float((found != baseline).double().mean())
+            said = "%s: %.2g of its whole numbers differ" % (where, share)
+            self._fail(said, excused=moves)
+
+    def _floats(
+        self,
+        where: str,
+        found: Any,
+        baseline: Any,
+        peer: Any,
+        exact: Optional[Any],
+        scale: float,
+        wander: float,
+    ) -> None:
+        found, baseline, peer = found.double(), baseline.double(), peer.double()
+        finite = torch.isfinite(baseline)
+        if not self._same_unbounded(where, found, baseline, finite):
+            return
+        found, baseline, peer = found[finite], baseline[finite], peer[finite]
+        if found.numel() == 0:
+            return
+        self.nothing_finite = False
+        error = float((found - baseline).abs().max())
+        self.max_error = max(self.max_error, error)
+        reference = baseline if exact is None else exact.double()[finite]
+        size = rms(reference)
+        # A tensor that is nothing but rounding (a bias before a normalisation has no gradient) may
+        # differ by as much as the others round. One that eager code gets right, however small, may
+        # not: tiny gradients must not hide behind large ones.
+        rounding_only = exact is None or rms(peer - reference) >= ROUNDING_SHARE * size
+        floor = self.epsilon * scale if rounding_only else 0.0
+        limit = self.tolerance * reference.abs() + self.tolerance * size + floor
+        close = bool(((found - baseline).abs() <= limit).all())
+        self.all_close = self.all_close and close
+        excuse = WANDER_MULTIPLE * wander
+        if exact is None:
+            if not close and cosine(found, baseline) < COSINE_AT_LEAST:
+                said = "%s: cosine below %.2f" % (where, COSINE_AT_LEAST)
+                self._fail(said, excused=rms(found - baseline) <= excuse)
+            return
+        candidate_rmse = rms(found - reference)
+        peer_rmse = rms(peer - reference)
+        self.candidate_rmse = max(self.candidate_rmse or 0.0, candidate_rmse)
+        self.baseline_rmse = max(self.baseline_rmse or 0.0, peer_rmse)
+        allowed = self._multiplier(found) * peer_rmse + self.tolerance / 10 * size + floor
+        if not close and candidate_rmse > allowed:
+            numbers = (where, candidate_rmse, allowed)
+            self._fail(
+                "%s: %.3g from the float64 reference, allowed %.3g" % numbers,
+                excused=candidate_rmse <= allowed + excuse,
+            )
+
+    def _same_unbounded(self, where: str, found: Any, baseline: Any, finite: Any) -> bool:
+        """Infinities must be the same ones. NaN on both sides is noted: nothing can be told of it."""
+        if not torch.equal(torch.isfinite(found), finite):
+            self._fail("%s: not finite where the baseline is, or the reverse" % where)
+            return False
+        nan = torch.isnan(baseline)
+        unbounded = ~finite & ~nan
+        if not torch.equal(torch.isnan(found), nan) or not torch.equal(
+            found[unbounded], baseline[unbounded]
+        ):
+            self._fail("%s: NaN or infinity where the baseline has another of them" % where)
+            return False
+        if bool(nan.any()):
+            self.both_nan.append("%s (%d of %d)" % (where, int(nan.sum()), nan.numel()))
+        return True
+
+    def _multiplier(self, tensor: Any) -> float:
+        """Small tensors have a noisy error; half precisions round differently when fused."""
+        if tensor.numel() <= 10:
+            return 10.0
+        return 3.0 if self.half or tensor.numel() < 1000 else 2.0
+
+    @property
+    def only_excused(self) -> bool:
+        """Whether it failed, and in no way that two runs of the baseline do not."""
+        return bool(self.failures) and self.excused == len(self.failures)
+
+    def record(self) -> Dict[str, Any]:
+        """What came out, in the words of `core.comparison.Accuracy`."""
+        reason = self._why_unchecked()
+        if not self.failures and reason:
+            return {"status": "unchecked", "method": "none", "detail": reason, "compared": 0}
+        if self.all_close:
+            method = "close to the baseline within %g" % self.tolerance
+        elif self.cosine_only:
+            method = "cosine at least %g" % COSINE_AT_LEAST
+        else:
+            method = "distance from a float64 reference"
+        return {
+            "status": "fail" if self.failures else "pass",
+            "method": method,
+            "max_error": self.max_error,
+            "candidate_rmse": self.candidate_rmse,
+            "baseline_rmse": self.baseline_rmse,
+            "compared": self.compared,
+            "detail": "; ".join(self.failures[:3]),
+        }
+
+    def _why_unchecked(self) -> str:
+        if self.compared == 0:
+            return "nothing to compare"
+        if self.nothing_finite:
+            return "no finite number in the results"
+        if self.both_nan:
+            return "NaN on both sides: " + ", ".join(self.both_nan[:3])
+        return ""
