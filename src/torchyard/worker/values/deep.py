@@ -70,7 +70,9 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
             if isinstance(item, torch.Tensor):
                 if item.layout is not torch.strided or item.is_quantized:
                     return None
-                device = device or item.device.type
+                # As torch does: a number that was made a tensor on the CPU stands before a tensor
+                # of the GPU in `pow(2, x)`, and the kernel is the GPU's.
+                device = item.device.type if device in (None, "cpu") else device
             elif item is not None:
                 return None
     if device is None:
