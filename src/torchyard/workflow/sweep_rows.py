@@ -48,6 +48,7 @@ _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.PASS: "passed",
     AccuracyStatus.FAIL: "wrong",
     AccuracyStatus.RANDOM: "non-deterministic",
+    AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
     AccuracyStatus.UNCHECKED: "unchecked",
 }
 _LOG_BYTES: Final = 8192
