@@ -65,6 +65,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=200000,bf_interval=1
+MaxArraySize=5
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 JobAcctGatherType=jobacct_gather/linux
@@ -87,7 +88,7 @@ PartitionName=high Nodes={node} MaxTime=60 State=UP PriorityTier=10
 
 _SCRIPT: Final = """\
 # A cell for tests: $1 is its id, whose first letters say what it does; $2 is the sweep's folder.
-echo "$1 begins" && echo "$1 $$ $PPID" >> "$2/begun"
+echo "$1 begins${SLURM_CPUS_PER_TASK:+ with $SLURM_CPUS_PER_TASK}" && echo "$1 $$ $PPID" >> "$2/begun"
 case "$1" in
     fails*) exit 7 ;;
     eats*) exec "$3" -c 'import time; data = bytearray(300 << 20); time.sleep(60)' ;;

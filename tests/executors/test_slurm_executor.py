@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,27 @@ def test_one_cell_is_a_job_of_its_own(sweep: SweepOnSlurm) -> None:
     executor.submit(["quick"])
     assert until_over(executor)["quick"].outcome == "finished", "a cell can be handed in again"
     assert sweep.begun() == ["quick", "quick"]
+
+
+def test_more_cells_than_an_array_may_have(cluster: Cluster, sweep: SweepOnSlurm) -> None:
+    assert "MaxArraySize            = 5" in cluster.ask("scontrol", "show", "config")
+    cells = [f"quick-{number}" for number in range(7)]
+    executor = sweep.executor()
+    executor.submit(cells)
+    assert len(set(cluster.jobs(sweep))) == 2
+    assert until_over(executor).keys() == set(cells)
+    assert sorted(sweep.begun()) == cells
+
+
+def test_from_inside_a_job(sweep: SweepOnSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "99999")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "7")
+    monkeypatch.setenv("SQUEUE_STATES", "SUSPENDED")
+    executor = sweep.executor()
+    executor.submit(["quick"])
+    assert os.environ["SLURM_JOB_ID"] == "99999"
+    assert until_over(executor)["quick"].outcome == "finished"
+    assert (sweep.folder / "logs" / "quick.log").read_text() == "quick begins\n"
 
 
 def test_a_killed_job(sweep: SweepOnSlurm) -> None:
@@ -189,6 +211,10 @@ def test_over_its_time(overdue: tuple[SweepOnSlurm, SlurmExecutor]) -> None:
     end = until_over(overdue[1])["waits"]
     assert end.outcome == "time-limit"
     assert end.why.startswith("took longer than the time it asked Slurm for (job ")
+    (output,) = (overdue[0].folder / "slurm").glob("*_log.out")
+    limit_s = re.search(r"^the command may take (\d+) s$", output.read_text(), re.MULTILINE)
+    assert limit_s is not None
+    assert 580 <= int(limit_s[1]) <= 590, "a little less than what the job asked for"
 
 
 # Those that take the whole node come last.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torchyard.core.variant import Scalar
 from torchyard.errors import UsageError
 from torchyard.executors.slurm_options import OPTION_NAMES, SlurmOptions, read_options
-from torchyard.executors.slurm_submit import _parameters
+from torchyard.executors.slurm_submit import Unanswered, _parameters, _refusal
 
 
 def test_nothing_asked_for() -> None:
@@ -159,13 +159,50 @@ def test_nothing_that_a_shell_could_take_for_more_gets_into_the_script(
         assert not set(line) & set('$`"\\;<>\r\0')
 
 
-def test_limits_of_cells_and_jobs() -> None:
+def test_time_enough_for_the_limit_of_a_cell() -> None:
     plain, timed = SlurmOptions(), SlurmOptions(time_min=30)
     assert plain.with_limit(None).time_min is None
     assert plain.with_limit(90.0).time_min == 3, "Slurm's limit comes after the cell's own"
     assert timed.with_limit(90.0).time_min == 30, "what was asked for stays"
-    assert plain.command_limit_s(None) is None
-    assert plain.command_limit_s(90.0) == 90.0
-    assert timed.command_limit_s(None) == 1790.0
-    assert timed.command_limit_s(90.0) == 90.0
-    assert timed.command_limit_s(7200.0) == 1790.0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("Invalid account or account/partition combination specified", "account"),
+        ("Invalid qos specification", "qos"),
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "qos",
+        ),
+        ("User's group not permitted to use this partition", "partition"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "time"),
+        ("CPU count per node can not be satisfied", "cpus"),
+        ("More processors requested than permitted", "cpus"),
+        ("Requested node configuration is not available", "gpus, cpus, memory or exclusive"),
+    ],
+)
+def test_refusals_that_need_a_larger_cluster_than_that_of_the_tests(words: str, named: str) -> None:
+    said = f"sbatch: error: Batch job submission failed: {words}"
+    error = _refusal(said, SlurmOptions())
+    assert isinstance(error, UsageError)
+    assert error.what == f"Slurm refuses the jobs because of {named}"
+    assert error.why == f"sbatch says: Batch job submission failed: {words}"
+
+
+def test_a_refusal_that_nothing_is_known_of() -> None:
+    assert _refusal("sbatch: error: Full moon", SlurmOptions()).what == "Slurm refuses the jobs"
+    assert _refusal("", SlurmOptions()).what == "Slurm refuses the jobs"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+    ],
+)
+def test_no_answer_is_not_a_refusal(words: str) -> None:
+    """Slurm may have taken the jobs all the same."""
+    assert isinstance(_refusal(f"sbatch: error: {words}", SlurmOptions()), Unanswered)

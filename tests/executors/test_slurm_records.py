@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
 from torchyard.executors.slurm import SlurmExecutor
-from torchyard.executors.slurm_cell import CellJob, end_path, read_end
+from torchyard.executors.slurm_cell import CellJob, end_path, read_end, read_time_left
 from torchyard.executors.slurm_place import check_place, file_system_of
 from torchyard.executors.slurm_records import JobRecords, is_void, new_name
 
@@ -101,6 +102,33 @@ def test_a_job_says_how_its_command_ended(
     end = read_end(tmp_path, "one", 3)
     assert end is not None
     assert (end["code"], end["job"], end["cell"]) == (code, "12_3", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "left_s"),
+    [
+        ("9:59\n", 599.0),
+        ("1:00:00", 3600.0),
+        ("2-03:00:01", 183601.0),
+        ("0:00", 0.0),
+        ("UNLIMITED", None),
+        ("INVALID", None),
+        ("", None),
+    ],
+)
+def test_the_time_that_a_job_has_left(text: str, left_s: float | None) -> None:
+    assert read_time_left(text) == left_s
+
+
+def test_a_job_ends_its_command_before_slurm_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 11))
+    with pytest.raises(SystemExit) as caught:
+        cell_job(tmp_path, "/bin/sleep", "60", limit_s=30.0)()
+    assert caught.value.code == 124
+    assert capsys.readouterr().out == "the command may take 1 s\n"
 
 
 def test_a_job_over_the_limit_of_its_cell(tmp_path: Path) -> None:

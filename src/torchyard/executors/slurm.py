@@ -167,7 +167,7 @@ class SlurmExecutor:
                 cell=cell,
                 argv=tuple(self._command(cell)),
                 log=str(self._log(cell)),
-                limit_s=self._options.command_limit_s(self._limit_s),
+                limit_s=self._limit_s,
             )
             for index, cell in enumerate(array.cells)
         ]

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from torchyard.errors import TorchyardError
 from torchyard.executors.local import DRIVER_VARIABLE
 from torchyard.executors.slurm_records import is_void
 from torchyard.executors.slurm_states import TIME_LIMIT_CODE
+from torchyard.executors.slurm_tools import run_slurm
 from torchyard.results.durable import replace_file, to_json_text
 
-__all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end"]
+__all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
 
 SLURM_FOLDER: Final = "slurm"
 """Below the sweep's folder: what submitit writes, what the jobs print, and how they ended."""
+_BEFORE_SLURM_S: Final = 10.0
+_TIME_LEFT: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +83,11 @@ class CellJob:
             )
         # Slurm sends its signals to all processes of a job, also to the command. submitit, in whose
         # process this is, takes them without ending.
+        limit_s = self._limit_s()
+        if limit_s is not None:
+            print(f"the command may take {limit_s:.0f} s", flush=True)  # noqa: T201
         try:
-            code = process.wait(self.limit_s)
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             # Without a word: one that is asked to end would call itself interrupted. Its workers end
             # with it by themselves.
@@ -86,6 +95,16 @@ class CellJob:
             process.wait()
             return TIME_LIMIT_CODE
         return 128 - code if code < 0 else code
+
+    def _limit_s(self) -> float | None:
+        """When the command is ended here: by its own limit, or a little before Slurm would do it.
+
+        Slurm asks all processes of a job to end first; then the command would say of itself that it
+        was interrupted, and be tried again for ever.
+        """
+        left_s = _left_s()
+        of_job_s = None if left_s is None else max(1.0, left_s - _BEFORE_SLURM_S)
+        return min((one for one in (self.limit_s, of_job_s) if one is not None), default=None)
 
 
 def end_path(folder: Path, name: str, index: int) -> Path:
@@ -100,6 +119,30 @@ def read_end(folder: Path, name: str, index: int) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("code"), int) else None
+
+
+def read_time_left(text: str) -> float | None:
+    """Seconds from squeue's TimeLeft: `2-03:00:00`, `1:00:00`, `9:59`; None for `UNLIMITED`."""
+    match = _TIME_LEFT.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+
+
+def _left_s() -> float | None:
+    """How long this job may go on; None when nobody says."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")  # not before Slurm 23.02
+    if end.isascii() and end.isdecimal():
+        return int(end) - time.time()
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    try:
+        code, said, _ = run_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%L")
+    except TorchyardError:
+        return None
+    return read_time_left(said) if code == 0 else None
 
 
 def _job() -> str:

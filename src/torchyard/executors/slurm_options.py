@@ -58,7 +58,6 @@ _MEMORY: Final = re.compile(r"([0-9]+)\s*(K|M|G|T|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
 _GPUS: Final = re.compile(r"([A-Za-z0-9_.-]+:)?[0-9]+")
 _CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _LONGEST_VALUE: Final = 256
-_BEFORE_SLURM_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +86,6 @@ class SlurmOptions:
             return self
         # A minute more: the limit of the cell must end it first, and says so in its own words.
         return replace(self, time_min=math.ceil(limit_s / 60.0) + 1)
-
-    def command_limit_s(self, limit_s: float | None) -> float | None:
-        """When a cell's command is ended by its own job: a little before Slurm would do it.
-
-        Slurm asks all processes of a job to end first, and then the command says of itself that it was
-        interrupted, and nobody that its time was over.
-        """
-        if self.time_min is None:
-            return limit_s
-        of_job_s = self.time_min * 60.0 - _BEFORE_SLURM_S
-        return of_job_s if limit_s is None else min(limit_s, of_job_s)
 
 
 def read_options(options: Sequence[tuple[str, Scalar]]) -> SlurmOptions:

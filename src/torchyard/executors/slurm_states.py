@@ -67,7 +67,7 @@ _WAITS: Final = {
     "BeginTime": "put back into the queue, begins again soon",
     "JobHeldUser": "held by the user: `scontrol release JOB`",
     "JobHeldAdmin": "held by an administrator",
-    "launch_failed_requeued_held": "could not be started and is held: `scontrol release JOB`",
+    "launch failed requeued held": "could not be started and is held: `scontrol release JOB`",
 }
 _OF_NO_TASK: Final = "N/A"
 _SIGNALLED: Final = 128
@@ -156,7 +156,8 @@ def as_job(cell: str, seen: Sighting) -> Job:
     if seen.state in _RUNNING:
         text = "" if seen.state == "RUNNING" else f"Slurm says {seen.state}"
         return Job(cell=cell, state="running", place=place, text=text)
-    text = _WAITS.get(seen.reason, seen.reason.replace("_", " "))
+    reason = seen.reason.replace("_", " ")
+    text = _WAITS.get(reason, reason)
     if seen.state != "PENDING":
         text = f"Slurm says {seen.state}" + (f" ({text})" if text else "")
     return Job(cell=cell, state="queued", place=place, text=text)

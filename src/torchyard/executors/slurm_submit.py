@@ -29,13 +29,13 @@ _NO_ANSWER: Final = re.compile(
 )
 _ABOUT: Final = (
     # What sbatch says, and which option of ours it is about.
-    (r"partition", "partition"),
     (r"account or account/partition|invalid account", "account"),
     (r"violates accounting|policy|qos", "qos"),
+    (r"partition", "partition"),
     (r"generic resource|gres|gpu", "gpus"),
     (r"time limit|--time", "time"),
     (r"memory|--mem", "memory"),
-    (r"cpu count|cpus-per-task", "cpus"),
+    (r"cpu count|cpus-per-task|processors requested", "cpus"),
     (r"feature|constraint", "slurm-constraint"),
     (r"node configuration is not available", "gpus, cpus, memory or exclusive"),
 )
