@@ -67,7 +67,7 @@ class RaceFolder:
 
     def write(self, race: Race) -> None:
         """Keep the race as it stands."""
-        replace_file(self.folder / RACE_FILE, to_json_text(encode(race), indent=1) + "\n")
+        replace_file(self.folder / RACE_FILE, to_json_text(encode(race)) + "\n")
 
 
 def read_race(folder: Path) -> Race:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, stdev
 from typing import Final
 
@@ -69,10 +70,16 @@ def pooled(effects: Sequence[float], *, alpha: float, least_sd: float = LEAST_SD
     error = max(stdev(effects), least_sd, SD_FLOOR) / math.sqrt(count)
     return Pooled(
         log=log,
-        half_width=two_sided_critical(alpha, count - 1.0) * error,
+        half_width=_critical(alpha, count - 1) * error,
         p_value=two_sided_p(log / error, count - 1.0),
         launches=count,
     )
+
+
+@cache
+def _critical(alpha: float, df: int) -> float:
+    """A race asks for the same few again and again."""
+    return two_sided_critical(alpha, float(df))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -147,6 +147,12 @@ def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
     for key in table.variables:
         if not _VARIABLE.fullmatch(key):
             raise UsageError(f"{where}.variables: {key!r} is no variable", hint="mend the name")
+        if key == "LD_PRELOAD":
+            raise UsageError(
+                f"{where}.variables: LD_PRELOAD is not set here",
+                why="the loader only warns of a library that it cannot load, and goes on",
+                hint="name it as library: then it is checked that it was loaded",
+            )
     threads = table.threads
     words = isinstance(threads, str) and threads not in _THREADS
     if words or (isinstance(threads, int) and threads < 1):

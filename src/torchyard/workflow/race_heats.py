@@ -36,6 +36,8 @@ class Outcome:
     contender: Contender
     effects: tuple[float, ...] = ()
     """Log speedup over the one it ran against, one for each launch with clean pairs."""
+    surely_slower: bool = True
+    """Whether even the upper end of what its own processes showed is below the other's speed."""
     failure: str = ""
     wrong: str = ""
     accuracy: Accuracy | None = None
@@ -117,7 +119,8 @@ class Heats:
             candidates=tuple(one.variant(default) for one in contenders),
             workloads=(self._race.workload,),
             budget=Budget(
-                time_s=max(60.0, 4 * launches * launch_s),
+                # A single launch takes the whole time; of several, each takes what it is given.
+                time_s=launch_s if launches == 1 else max(60.0, 4 * launches * launch_s),
                 precision_goal=0.0,
                 alpha=self._race.alpha,
                 min_launches=launches,
@@ -153,6 +156,7 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
             Outcome(
                 contender=contender,
                 effects=tuple(float(one) for one in launch_effects(paired.medians)),
+                surely_slower=_surely_slower(row),
                 failure=_failure(row),
                 wrong=_wrong(row, contender),
                 accuracy=row.accuracy,
@@ -160,6 +164,11 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
             )
         )
     return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=against_ns)
+
+
+def _surely_slower(row: Comparison) -> bool:
+    interval = row.estimate.interval if row.estimate is not None else None
+    return interval is not None and interval.high < 1.0
 
 
 def _failure(row: Comparison) -> str:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from torchyard.core.comparison import Accuracy
 from torchyard.core.race import Choice, Contender, Race, Share, Stage, Standing
 from torchyard.results.race_folder import RaceFolder
 from torchyard.stats.racing import Pooled, holm, pooled
-from torchyard.workflow.race_heats import HeatResult, Heats, Outcome
+from torchyard.workflow.race_heats import HeatResult, Outcome
 
-__all__ = ["RaceListener", "RaceRun"]
+__all__ = ["HeatSource", "RaceListener", "RaceRun"]
 
 RaceListener = Callable[[Race, str], None]
 """Told the race as it stands, and what comes next."""
@@ -48,8 +48,8 @@ MOST_CONFIRM_LAUNCHES: Final = 24
 NOTHING_TO_WIN: Final = 0.005
 """A contender that is as fast as the default to within this, either way, leaves."""
 CLOSE: Final = 0.98
-"""A contender whose first launch is slower than this leaves at once: launches of one program differ by
-about one percent, and a choice that helps is not so far off."""
+"""A contender whose first launch is slower than this, and whose pairs leave no doubt of that, leaves at
+once: launches of one program differ by about one percent, and what helps is not so far off."""
 
 
 @dataclass
@@ -60,17 +60,29 @@ class _Runner:
     effects: list[float] = field(default_factory=list)
     state: str = "racing"
     why: str = ""
+    surely_slower: bool = False
     accuracy: Accuracy | None = None
 
     def pooled(self, alpha: float = LOOSE_ALPHA) -> Pooled:
         return pooled(self.effects, alpha=alpha)
 
 
+class HeatSource(Protocol):
+    """Where the results of heats come from."""
+
+    elapsed_s: float
+
+    def run(
+        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+    ) -> HeatResult:
+        """Measure contenders against another one."""
+
+
 class RaceRun:
     """One race; `race` can be asked at any time."""
 
     def __init__(
-        self, folder: RaceFolder, race: Race, heats: Heats, *, listener: RaceListener
+        self, folder: RaceFolder, race: Race, heats: HeatSource, *, listener: RaceListener
     ) -> None:
         """`race` may be one that an earlier process began: what has run is not run again."""
         self._folder = folder
@@ -104,7 +116,7 @@ class RaceRun:
         for runner in self._racing():
             if not runner.effects:
                 _leave(runner, "no clean pair in its first launch")
-            elif runner.effects[0] < math.log(CLOSE):
+            elif runner.effects[0] < math.log(CLOSE) and runner.surely_slower:
                 _leave(runner, f"{math.exp(runner.effects[0]):.3f}x in its first launch")
 
     def _single(self) -> None:
@@ -293,6 +305,7 @@ class RaceRun:
         name = outcome.contender.name
         runner = self._runners.setdefault(name, _Runner(contender=outcome.contender))
         runner.accuracy = outcome.accuracy or runner.accuracy
+        runner.surely_slower = outcome.surely_slower
         if outcome.failure:
             runner.state, runner.why = "failed", outcome.failure
         elif outcome.wrong:

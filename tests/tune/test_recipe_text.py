@@ -1,0 +1,95 @@
+"""The winner as files and lines, read back by the programs they are for."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+from torchyard.config.study_file import read_study_file
+from torchyard.core.race import Choice, Contender
+from torchyard.core.variant import Target, Variant
+from torchyard.tune.recipe_text import (
+    code_lines,
+    environment_file,
+    shell_line,
+    study_text,
+    variables_of,
+)
+
+DEFAULT = Variant(name="default", target=Target(name="here", python="python"))
+NASTY = "a b'c\"d$HOME`id`;\\"
+WINNER = (
+    Contender()
+    .with_choice(
+        Choice(
+            dimension="allocator",
+            name="tc",
+            about="an allocator\nof two lines",
+            preload=("/opt/my libs/libtc.so",),
+            variables=(("NASTY", NASTY),),
+        )
+    )
+    .with_choice(Choice(dimension="threads", name="one", threads=1))
+    .with_choice(
+        Choice(
+            dimension="gradients",
+            name="inf",
+            options=(("inference-mode", True),),
+            code="with torch.inference_mode():",
+        )
+    )
+    .with_choice(
+        Choice(dimension="between", name="inter", variables=(("TORCHYARD_INTEROP_THREADS", "1"),))
+    )
+)
+
+
+def test_a_shell_reads_the_environment_file_back(tmp_path: Path) -> None:
+    path = tmp_path / "winner.env"
+    path.write_text(environment_file(WINNER, DEFAULT))
+    script = f"set -a; . '{path}'; set +a; printf '%s|%s|%s' \"$NASTY\" \"$OMP_NUM_THREADS\" x"
+    done = subprocess.run(
+        ["sh", "-c", script.replace("LD_PRELOAD", "IGNORED")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{NASTY}|1|x"
+    assert "with torch.inference_mode()" in path.read_text()
+
+
+def test_the_shell_line_starts_a_program_with_the_variables() -> None:
+    line = shell_line(WINNER, DEFAULT, ["printenv", "NASTY"])
+    assert "LD_PRELOAD='/opt/my libs/libtc.so'" in line
+    without = Contender(choices=tuple(one for one in WINNER.choices if one.name != "tc"))
+    assert shell_line(without, DEFAULT, ["python", "my file.py"]) == (
+        "OMP_NUM_THREADS=1 python 'my file.py'"
+    )
+    only_variables = Contender(
+        choices=(Choice(dimension="a", name="a", variables=(("NASTY", NASTY),)),)
+    )
+    done = subprocess.run(
+        ["sh", "-c", shell_line(only_variables, DEFAULT, ["printenv", "NASTY"])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == NASTY + "\n"
+
+
+def test_variables_of_our_own_worker_are_not_given_to_others() -> None:
+    assert "TORCHYARD_INTEROP_THREADS" not in variables_of(WINNER, DEFAULT)
+    assert code_lines(WINNER) == ["with torch.inference_mode():"]
+
+
+def test_the_study_is_one_that_torchyard_reads(tmp_path: Path) -> None:
+    text = study_text(WINNER, DEFAULT)
+    table = tomllib.loads(text)
+    assert table["environments"]["tuned"]["variables"]["NASTY"] == NASTY
+    path = tmp_path / "winner.toml"
+    path.write_text(text + '\n[[workloads]]\nname = "models/gpt"\n')
+    request = read_study_file(path)
+    assert request.candidates[0].text == "eager+tuned+inference-mode"
+    assert request.environments["tuned"].preload == ("/opt/my libs/libtc.so",)
+    assert request.environments["tuned"].threads == 1

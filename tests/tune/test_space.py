@@ -1,0 +1,180 @@
+"""Spaces: what is tried where, what is missing, and what is wrong in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchyard.core.race import Choice, Contender
+from torchyard.core.variant import Environment, Target, Variant
+from torchyard.core.workload import Workload
+from torchyard.errors import NothingToDo, UsageError
+from torchyard.tune.facts import Place, place_of
+from torchyard.tune.space import read_space
+
+ARM = Place(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
+INTEL = Place(
+    architecture="x86_64",
+    cores=8,
+    physical_cores=4,
+    nodes=((0, 1, 2, 3), (4, 5, 6, 7)),
+    glibc="2.31",
+    openmp=("intel",),
+)
+GPU = Place(architecture="x86_64", cores=8, physical_cores=8, device="cuda", openmp=("gnu",))
+
+
+def names(place: Place, **options: bool) -> set[str]:
+    space = read_space("default", place, **options)
+    return {choice.name for choice in space.choices} | {one.name for one in space.missing}
+
+
+def test_only_what_makes_sense_here_is_tried() -> None:
+    arm, intel, gpu = names(ARM), names(INTEL), names(GPU)
+    assert {"tensor-thp", "bind-close", "glibc-huge", "half-threads"} <= arm
+    assert not {"blocktime-1", "one-node", "physical-threads", "cudnn-benchmark"} & arm
+    assert {"blocktime-1", "affinity-compact", "physical-threads"} <= intel
+    assert not {"tensor-thp", "wait-active", "glibc-huge"} & intel
+    assert {"cuda-graphs", "expandable-segments", "cudnn-benchmark"} <= gpu
+    assert not {"one-thread", "bind-close", "no-onednn"} & gpu
+
+
+def test_what_changes_results_is_tried_only_when_asked_for() -> None:
+    assert not {"fast-math-bf16", "matmul-high"} & names(ARM)
+    assert {"fast-math-bf16", "matmul-high"} <= names(ARM, with_changes=True)
+    space = read_space("default", GPU, with_changes=True)
+    assert next(one for one in space.choices if one.name == "tf32").changes_results
+
+
+def test_modes_and_backends_have_choices_of_their_own() -> None:
+    training = Place(**{**vars(ARM), "mode": "training"})
+    compiled = Place(**{**vars(ARM), "backend": "inductor"})
+    assert not {"inference-mode", "inductor-freezing"} & names(training)
+    assert "inductor" not in names(compiled)
+    assert "inductor-autotune" in names(compiled)
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_library_that_is_not_there_is_named_with_its_package(tmp_path: Path) -> None:
+    text = """
+        [[choices]]
+        dimension = "allocator"
+        name = "gone"
+        library = "libno-such-thing.so.9"
+        package = "libnothing9"
+
+        [[choices]]
+        dimension = "threads"
+        name = "one"
+        threads = 1
+    """
+    space = read_space(write(tmp_path, text), ARM)
+    (missing,) = space.missing
+    assert (missing.name, missing.package) == ("gone", "libnothing9")
+    assert "libno-such-thing.so.9" in missing.why
+    assert [choice.name for choice in space.choices] == ["one"]
+    assert space.name == "mine"
+
+
+def test_a_library_beside_the_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.so").write_bytes(b"")
+    text = '[[choices]]\ndimension = "a"\nname = "own"\nlibrary = "./mine.so"\n'
+    (choice,) = read_space(write(tmp_path, text), ARM).choices
+    assert choice.preload == (str(tmp_path / "mine.so"),)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [('"half"', 2), ('"physical"', 4), ("3", 3), ('"node"', 4)]
+)
+def test_threads_in_words(tmp_path: Path, said: str, expected: int) -> None:
+    text = f'[[choices]]\ndimension = "a"\nname = "x"\nthreads = {said}\n'
+    (choice,) = read_space(write(tmp_path, text), ARM).choices
+    assert choice.threads == expected
+
+
+def test_cores_of_a_node(tmp_path: Path) -> None:
+    text = '[[choices]]\ndimension = "a"\nname = "x"\nvariables = { A = "{node-cores}" }\n'
+    (choice,) = read_space(write(tmp_path, text), INTEL).choices
+    assert choice.variables == (("A", "0,1,2,3"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[[choices", "is not valid TOML"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\n', "'x' sets nothing"),
+        ('[[choices]]\ndimension = "a"\nname = "a b"\nthreads = 1\n', "'a b' is no name"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = 0\n', "no number of threads"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "no number of threads"),
+        (
+            '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {"A B" = 1}\n',
+            "'A B' is no variable",
+        ),
+        (
+            '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {LD_PRELOAD = "x.so"}\n',
+            "LD_PRELOAD is not set here",
+        ),
+        ('[[choices]]\ndimension = "a"\nname = "x"\ntreads = 1\n', "treads"),
+        (
+            '[[choices]]\ndimension = "a"\nname = "x"\nthreads = 1\n' * 2,
+            "'x' is there twice",
+        ),
+    ],
+)
+def test_errors_name_the_file_and_the_place(tmp_path: Path, text: str, error: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError, match=error) as caught:
+        read_space(path, ARM)
+    assert caught.value.what.startswith(path)
+    assert caught.value.hint
+
+
+def test_a_space_without_anything_that_works_here(tmp_path: Path) -> None:
+    text = '[[choices]]\ndimension = "a"\nname = "x"\nlibrary = "libno-such.so"\n'
+    with pytest.raises(NothingToDo, match="nothing can be tried") as caught:
+        read_space(write(tmp_path, text), ARM)
+    assert "libno-such.so" in caught.value.why
+    with pytest.raises(UsageError, match="there is no space"):
+        read_space(str(tmp_path / "none.toml"), ARM)
+
+
+def test_the_facts_of_this_machine() -> None:
+    workload = Workload(suite="kernels", name="mlp", device="cuda:1", mode="training")
+    variant = Variant(
+        name="x", target=Target(name="t", python=sys.executable), backend="inductor:max-autotune"
+    )
+    place = place_of(workload, variant, {"openmp": ["libgomp.so.1", "libiomp5.so"]})
+    assert (place.device, place.mode, place.backend) == ("cuda", "training", "inductor")
+    assert place.openmp == ("gnu", "intel")
+    assert 1 <= place.physical_cores <= place.cores
+
+
+def test_contenders_become_variants() -> None:
+    base = Environment(name="mine", variables=(("A", "1"), ("B", "1")), threads=4)
+    default = Variant(name="default", target=Target(name="t", python="python"), environment=base)
+    allocator = Choice(
+        dimension="allocator", name="tc", preload=("/x.so",), variables=(("B", "2"),)
+    )
+    mode = Choice(dimension="gradients", name="inf", options=(("inference-mode", True),))
+    compiled = Choice(dimension="compiler", name="ind", backend="inductor")
+    both = Contender().with_choice(mode).with_choice(allocator)
+    assert both.name == "tc+inf"
+    variant = both.variant(default)
+    assert variant.environment == Environment(
+        name="tc", variables=(("A", "1"), ("B", "2")), preload=("/x.so",), threads=4
+    )
+    assert variant.options == (("inference-mode", True),)
+    only_inside = Contender().with_choice(compiled).variant(default)
+    assert only_inside.environment == base
+    assert only_inside.backend == "inductor"
+    other = Choice(dimension="allocator", name="je", preload=("/y.so",))
+    assert both.with_choice(other).name == "je+inf"
+    assert both.without(mode).name == "tc"
+    assert Contender().name == "default"

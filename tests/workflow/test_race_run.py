@@ -1,0 +1,150 @@
+"""The rules of a race on heats whose truth is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from simulated_heats import SimulatedHeats, race_of
+
+from torchyard.core.race import Contender, Race, Stage
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.race_folder import RaceFolder, read_race
+from torchyard.workflow.race_heats import HeatResult
+from torchyard.workflow.race_run import RaceRun
+
+SPACE = {
+    "allocator": ["tc", "je", "mi", "keep"],
+    "threads": ["one", "half"],
+    "waiting": ["active", "passive"],
+    "binding": ["close"],
+}
+
+
+def additive(**logs: float) -> Callable[[Contender], float]:
+    """A truth in which the effects of choices add up."""
+
+    def truth(contender: Contender) -> float:
+        return sum(logs.get(choice.name, 0.0) for choice in contender.choices)
+
+    return truth
+
+
+def run(folder: Path, heats: SimulatedHeats, race: Race | None = None) -> Race:
+    kept = RaceFolder.create(folder)
+    return RaceRun(kept, race or race_of(SPACE), heats, listener=lambda *_: None).run()
+
+
+def test_the_best_of_each_dimension_are_found_and_joined(tmp_path: Path) -> None:
+    truth = additive(tc=math.log(1.2), je=math.log(1.1), active=math.log(1.08), one=math.log(0.6))
+    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(1)))
+    assert race.winner is not None
+    assert race.winner.name == "tc+active"
+    assert race.confirmed is not None
+    assert race.confirmed.interval is not None
+    assert race.confirmed.interval.covers(1.2 * 1.08)
+    assert {share.choice for share in race.shares if share.kept} == {"tc", "active"}
+    assert race.state == "finished"
+    assert read_race(tmp_path / "race") == race
+
+
+def test_a_choice_that_is_much_slower_leaves_after_one_launch(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(one=math.log(0.5), tc=0.2), random.Random(2))
+    run(tmp_path / "race", heats)
+    assert sum("one" in names for _, _, names in heats.asked) == 1
+
+
+def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None:
+    def truth(contender: Contender) -> float:
+        names = {choice.name for choice in contender.choices}
+        if {"tc", "active"} <= names:
+            return 0.05  # each alone is faster than both together
+        return 0.2 * ("tc" in names) + 0.1 * ("active" in names)
+
+    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(3)))
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_what_fails_is_a_contender_with_its_reason_and_the_race_goes_on(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(tc=0.2), random.Random(4), failing=frozenset({"je", "close"}))
+    race = run(tmp_path / "race", heats)
+    failed = [one for heat in race.heats for one in heat.found if one.state == "failed"]
+    assert {one.contender for one in failed} == {"je", "close"}
+    assert all("crashed" in one.why for one in failed)
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_nothing_is_recommended_where_nothing_helps(tmp_path: Path) -> None:
+    won = 0
+    for seed in range(60):
+        heats = SimulatedHeats(additive(), random.Random(seed))
+        won += run(tmp_path / str(seed), heats).winner is not None
+    # Five in a hundred would be allowed; most races do not even come to the last stage.
+    assert won <= 6
+
+
+def test_the_gain_of_the_winner_is_not_flattered_by_having_won(tmp_path: Path) -> None:
+    """The best of eight equal contenders looks faster than it is, until it runs anew."""
+    names = [f"c{number}" for number in range(8)]
+    truth = additive(**dict.fromkeys(names, 0.02))
+    covered = races = 0
+    gains = []
+    for seed in range(30):
+        heats = SimulatedHeats(truth, random.Random(seed))
+        race = run(tmp_path / str(seed), heats, race_of({"one": names}))
+        if race.confirmed is not None and race.confirmed.interval is not None:
+            races += 1
+            covered += race.confirmed.interval.covers(math.exp(0.02))
+            gains.append(math.log(race.confirmed.speedup or 1.0))
+    assert races > 18
+    assert covered / races > 0.8
+    assert sum(gains) / len(gains) == pytest.approx(0.02, abs=0.004)
+
+
+def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
+    class Stopping(SimulatedHeats):
+        def run(
+            self,
+            stage: Stage,
+            against: Contender,
+            contenders: Sequence[Contender],
+            *,
+            launches: int,
+        ) -> HeatResult:
+            if len(self.asked) == 3:
+                raise KeyboardInterrupt
+            return super().run(stage, against, contenders, launches=launches)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "race", Stopping(additive(tc=0.2), random.Random(5)))
+    race = read_race(tmp_path / "race")
+    assert race.state == "interrupted"
+    assert len(race.heats) == 3
+    assert race.winner is None
+
+
+def test_when_the_time_is_short_what_was_not_tried_is_said(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(tc=0.2), random.Random(6))
+    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
+    assert any(note.startswith("not tried, because the time was used up") for note in race.notes)
+
+
+def test_folders_that_hold_no_race(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not the folder of a race"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text("{")
+    with pytest.raises(ResultsDamaged, match="not JSON"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text('{"format": 99}')
+    with pytest.raises(ResultsDamaged, match="newer"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text('{"format": 1}')
+    with pytest.raises(ResultsDamaged, match="not a race"):
+        read_race(tmp_path)
+    with pytest.raises(UsageError, match="is not empty"):
+        RaceFolder.create(tmp_path)
