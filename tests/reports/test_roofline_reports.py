@@ -125,6 +125,14 @@ def test_text_without_a_peak_names_the_command(run: Run) -> None:
     assert "%" not in text
 
 
+def test_a_share_is_never_said_to_be_nothing(run: Run) -> None:
+    write_peak(PEAK)
+    slow = row(COMPARISONS[0].workload, "inductor", metrics(9.0, flops=2e9), metrics(9.0))
+    text = to_roofline_text(replace(run, comparisons=(slow,)))
+    assert " <1%" in text
+    assert " 0%" not in text
+
+
 def test_text_of_a_run_without_kernels_says_which_have_rooflines(tmp_path: Path) -> None:
     text = to_roofline_text(write_run(tmp_path / "other"))
     assert "torchyard bench --suite kernels" in text
@@ -206,8 +214,9 @@ def test_the_picture_alone_brings_its_colours(run: Run) -> None:
     assert "prefers-color-scheme:dark" in svg
     used = set(re.findall(r"var\((--[a-z]+)\)", svg))
     style, _, dark = svg.partition("<style>")[2].partition("</style>")[0].partition("@media")
-    for colours in (style, dark):
+    for colours, page in ((style, "#fdfdfc"), (dark, "#15181b")):
         assert used <= set(re.findall(r"(--[a-z]+):#", colours)), colours
+        assert f"--page:{page};" in colours
     texts = {element.text for element in root.iter() if element.tag.endswith("text")}
     assert {"matmul size=1000", "matmul-vector", "eager", "inductor"} <= texts
     assert "<script" not in svg

@@ -18,7 +18,8 @@ from torchyard.results.run_reader import Run
 
 __all__ = ["to_roofline_svg"]
 
-_ROOT: Final = re.compile(r":root\s*\{([^}]*)\}")
+_LIGHT: Final = re.compile(r"^:root\s*\{([^}]*)\}", re.MULTILINE)
+_DARK: Final = re.compile(r'^:root\[data-theme="dark"\]\s*\{([^}]*)\}', re.MULTILINE)
 _VARIABLE: Final = re.compile(r"(--[a-z]+):\s*(#[0-9a-f]{3,6})")
 
 
@@ -47,10 +48,10 @@ def to_roofline_svg(run: Run) -> str:
 
 def _with_colours(svg: str) -> str:
     """The same picture with the page's colours inside, dark where the reader likes it dark."""
-    light, dark = (dict(_VARIABLE.findall(body)) for body in _ROOT.findall(asset("report.css"))[:2])
+    page = asset("report.css")
     style = (
-        f"svg{{background:var(--page);font-family:sans-serif;{_set(light)}}}"
-        f"@media(prefers-color-scheme:dark){{svg{{{_set(dark)}}}}}"
+        f"svg{{background:var(--page);font-family:sans-serif;{_colours(_LIGHT, page)}}}"
+        f"@media(prefers-color-scheme:dark){{svg{{{_colours(_DARK, page)}}}}}"
     )
     head, tag_end, rest = svg.partition(">")
     if 'xmlns="http://www.w3.org/2000/svg"' not in head:
@@ -58,5 +59,9 @@ def _with_colours(svg: str) -> str:
     return f"{head}{tag_end}<style>{style}</style>{rest}\n"
 
 
-def _set(colours: dict[str, str]) -> str:
+def _colours(theme: re.Pattern[str], page: str) -> str:
+    found = theme.search(page)
+    if found is None:
+        raise AssertionError(theme.pattern)
+    colours = dict(_VARIABLE.findall(found[1]))
     return "".join(f"{name}:{value};" for name, value in sorted(colours.items()))

@@ -46,7 +46,7 @@ def cells_of(row: RooflineRow) -> tuple[str, ...]:
         _flops(row.metrics),
         _bandwidth(row.metrics),
         _intensity(row.metrics),
-        f"{found.roof_share:.0%}" if found else ABSENT,
+        _share(found.roof_share) if found else ABSENT,
         found.bound if found else ABSENT,
     )
 
@@ -80,6 +80,10 @@ def notes_of_roofline(roofline: Roofline) -> list[str]:
             "than was counted (a faster algorithm, a lower precision inside, a joined loss)"
         )
     return notes
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - less than it shows
 
 
 def _flops(metrics: VariantMetrics) -> str:
