@@ -147,6 +147,12 @@ class Desk:
             trial = try_other_batches(side, self._batch_size, self._build_again)
         return metrics.measure(side, trial)
 
+    def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
+        """Where the time of a side goes, by operator."""
+        from torchyard.worker.operator_table import operator_table
+
+        return operator_table(self._side(variant), iterations)
+
     def list_names(self, suite: str) -> Dict[str, Any]:
         """Workloads of a suite as this target knows them."""
         return {"names": suites.load(suite).names()}

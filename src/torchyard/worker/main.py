@@ -47,6 +47,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "block": desk.block,
         "reseat": desk.reseat,
         "measure": desk.measure,
+        "operators": desk.operators,
         "list": desk.list_names,
         "peak": peak.answer,
     }
