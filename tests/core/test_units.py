@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torchyard.core.units import (
     format_bytes,
     format_duration,
+    format_energy,
     format_flops,
     format_percent,
     parse_bytes,
@@ -92,6 +93,12 @@ def test_sizes_rates_and_percentages_are_written_for_people() -> None:
     assert format_bytes(12) == "12 B"
     assert format_flops(26.84e9, per_second=True) == "26.8 GFLOP/s"
     assert format_flops(12) == "12 FLOP"
+    assert [format_energy(e) for e in (12.5, 0.83, 4.2e-5, 3e-9)] == [
+        "12.5 J",
+        "830 mJ",
+        "42.0 µJ",
+        "3.00 nJ",
+    ]
     assert format_percent(0.0123) == "1.2%"
     assert format_percent(0.0012, signed=True) == "+0.12%"
     assert format_percent(-2.5, signed=True) == "-250%"

@@ -124,6 +124,26 @@ def test_closing_gives_the_library_back(tmp_path: Path) -> None:
     assert guard.read() is None
 
 
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+
+
+def test_the_energy_counter_in_joules(tmp_path: Path) -> None:
+    nvml = h200()
+    guard = guard_of(nvml, tmp_path)
+    nvml.answer(ENERGY, CARD, value=1_234_567)
+    assert guard.read_energy_j().value == 1234.567
+    nvml.refuse(ENERGY, CARD)
+    refused = guard.read_energy_j()
+    assert (refused.value, refused.because) == (None, "NVML says Not Supported")
+    guard.close()
+    assert guard.read_energy_j().because
+
+
+def test_where_no_counter_is_read_the_reason_is_said(tmp_path: Path) -> None:
+    assert "not a CUDA device" in GpuGuard("cpu").read_energy_j().because
+    assert GpuGuard("cuda:99", files=FileTree(tmp_path)).read_energy_j().because
+
+
 class TestNeighbours:
     """Processes of others, and how often they are looked for."""
 

@@ -104,6 +104,9 @@ def metrics(time_ns: float, *, compiled: bool = False) -> VariantMetrics:
         memory_method="peak resident set of the process",
         graphs=2 if compiled else None,
         graph_breaks=(("call to print", 1), ("data-dependent branch", 2)) if compiled else (),
+        recompiles=1 if compiled else None,
+        recompile_reasons=(("batch size 16: size mismatch at index 0", 1),) if compiled else (),
+        energy_j=0.0123 if compiled else None,
         torch_version="2.9.0",
         unavailable=(("flops", "the suite does not know them"),),
     )

@@ -48,7 +48,8 @@ def test_json_holds_everything_and_its_version(run: Run) -> None:
 
 def test_json_says_what_each_suite_says(run: Run) -> None:
     summary = json.loads(to_json(run))["summary"]
-    assert (summary["passed"], summary["comparisons"]) == (5, 7)
+    # One is wrong, one failed, one is random and one was not comparable.
+    assert (summary["passed"], summary["comparisons"]) == (3, 7)
     models = summary["suites"][1]
     assert (models["suite"], models["passed"], models["comparisons"]) == ("models", 1, 3)
     assert models["verdicts"] == {"undecided": 1, "wrong": 1, "failed": 1}

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from sample_run import COMPARISONS
 
-from torchyard.core.comparison import Comparison, Interval, Verdict
+from torchyard.core.comparison import (
+    Accuracy,
+    AccuracyStatus,
+    Comparison,
+    Interval,
+    Verdict,
+)
 from torchyard.reports.suite_charts import (
     ROWS_NAMED,
     forest_description,
@@ -29,7 +35,7 @@ def test_one_row_per_suite_and_candidate() -> None:
         ("kernels", "tcmalloc"),
     ]
     kernels, models, tcmalloc = rows
-    assert (kernels.passed, kernels.total) == (3, 3)
+    assert (kernels.passed, kernels.total) == (2, 3)  # one draws random numbers
     assert (models.passed, models.total) == (1, 3)
     assert models.counts == {Verdict.UNDECIDED: 1, Verdict.WRONG: 1, Verdict.FAILED: 1}
     assert kernels.mean is not None
@@ -42,6 +48,20 @@ def test_a_suite_where_nothing_counts_has_no_mean() -> None:
     (row,) = suite_rows([COMPARISONS[5]], confidence=0.95)
     assert row.mean is None
     assert row.passed == 0
+
+
+@pytest.mark.parametrize("status", list(AccuracyStatus))
+def test_only_results_found_right_have_passed(status: AccuracyStatus) -> None:
+    one = replace(COMPARISONS[0], accuracy=Accuracy(status=status))
+    (row,) = suite_rows([one], confidence=0.95)
+    assert row.passed == (1 if status is AccuracyStatus.PASS else 0)
+    assert row.total == 1
+
+
+def test_where_nothing_was_checked_having_run_is_passing() -> None:
+    ran, failed = replace(COMPARISONS[0], accuracy=None), replace(COMPARISONS[5], accuracy=None)
+    (row, other) = suite_rows([ran, failed], confidence=0.95)
+    assert (row.passed, other.passed) == (1, 0)
 
 
 @pytest.mark.parametrize(

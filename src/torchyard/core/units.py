@@ -15,6 +15,7 @@ __all__ = [
     "format_bandwidth",
     "format_bytes",
     "format_duration",
+    "format_energy",
     "format_flops",
     "format_percent",
     "parse_bytes",
@@ -101,6 +102,14 @@ def format_bandwidth(bytes_per_second: float) -> str:
         if abs(bytes_per_second) >= size:
             return f"{_three_digits(bytes_per_second / size)} {unit}/s"
     return f"{bytes_per_second:.0f} B/s"
+
+
+def format_energy(energy_j: float) -> str:
+    """Joules with three digits: `1.25 J`, `830 mJ`, `42.0 µJ`."""
+    for unit, size in (("J", 1.0), ("mJ", 1e-3), ("µJ", 1e-6)):
+        if abs(energy_j) >= size:
+            return f"{_three_digits(energy_j / size)} {unit}"
+    return f"{_three_digits(energy_j * 1e9)} nJ"
 
 
 def format_percent(fraction: float, *, signed: bool = False) -> str:

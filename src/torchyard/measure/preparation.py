@@ -6,6 +6,7 @@ Accuracy comes before time: a candidate that is wrong is never reported as faste
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -14,14 +15,16 @@ from typing import Any, Final
 from torchyard.core.comparison import Accuracy, VariantMetrics
 from torchyard.core.records import decode
 from torchyard.core.variant import Variant
+from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.measure.block_plan import BlockPlan, plan_block
 from torchyard.measure.crew import Crew, VariantFailed
 
-__all__ = ["Knowledge", "check_accuracy", "measure_metrics", "warm_up"]
+__all__ = ["Knowledge", "check_accuracy", "measure_energy", "measure_metrics", "warm_up"]
 
 FIRST_WARM_UP_LIMIT_S: Final = 8.0
 LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
+ENERGY_STRETCH_S: Final = 1.0
 _REASONS_SAID: Final = 3
 
 
@@ -144,6 +147,42 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         torch_version=str(crew.hellos[variant.process_key].get("torch", "")),
         unavailable=tuple((item[0], item[1]) for item in unavailable),
     )
+
+
+def measure_energy(crew: Crew, variant: Variant, knowledge: Knowledge, gpu: GpuGuard) -> None:
+    """Joules of one iteration: blocks one after another while the card's counter runs.
+
+    Not taken from the timed blocks: they alternate between variants, and the counter moves in
+    steps, so that a variant could pay for its neighbour.
+    """
+    known = knowledge.metrics[variant.name]
+    before = gpu.read_energy_j()
+    if before.value is None:
+        reason = ("energy_j", before.because or "there is no counter")
+        knowledge.metrics[variant.name] = replace(known, unavailable=(*known.unavailable, reason))
+        return
+    plan = knowledge.plans[variant.name]
+    iterations = 0
+    started = time.monotonic()
+    while time.monotonic() - started < ENERGY_STRETCH_S:
+        answer = crew.ask(
+            variant,
+            "block",
+            phase="metrics",
+            limit_s=crew.settings.step_limit_s,
+            variant=variant.name,
+            inner=plan.inner,
+            samples=plan.samples,
+            prime=0,
+            settle=False,
+            flush_l2=crew.settings.flush_l2,
+        )
+        iterations += int(answer["inner"]) * len(answer["samples_ns"])
+    after = gpu.read_energy_j()
+    if after.value is None or not iterations:
+        return
+    energy_j = (after.value - before.value) / iterations
+    knowledge.metrics[variant.name] = replace(known, energy_j=energy_j)
 
 
 def _note_recompiles(variant: Variant, answer: dict[str, Any], knowledge: Knowledge) -> None:

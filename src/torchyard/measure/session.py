@@ -34,6 +34,7 @@ from torchyard.measure.pairs import pair_blocks
 from torchyard.measure.preparation import (
     Knowledge,
     check_accuracy,
+    measure_energy,
     measure_metrics,
     warm_up,
 )
@@ -196,6 +197,7 @@ class WorkloadSession:
         for variant in crew.variants:
             if variant.name not in self._knowledge.metrics:
                 measure_metrics(crew, variant, self._knowledge)
+                measure_energy(crew, variant, self._knowledge, self._gpu)
 
     def _keep(self, blocks: list[Block]) -> None:
         self._blocks.extend(blocks)

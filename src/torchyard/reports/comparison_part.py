@@ -10,7 +10,7 @@ from typing import Any
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Estimate, VariantMetrics, Verdict
-from torchyard.core.units import format_bytes, format_flops
+from torchyard.core.units import format_bytes, format_energy, format_flops
 from torchyard.measure.pairs import pair_blocks
 from torchyard.reports.block_charts import (
     ChartData,
@@ -27,6 +27,7 @@ from torchyard.reports.wording import (
     ABSENT,
     MARKS,
     accuracy_text,
+    break_even_text,
     failure_text,
     interval_text,
     notes_of,
@@ -77,7 +78,10 @@ def comparison_part(
         "blocks": blocks_text(effects.guards) if effects.guards.blocks else "",
         "temperature": temperature_text(effects.guards),
         "accuracy": accuracy_text(comparison.accuracy),
-        "sides": _side_rows(comparison.baseline_metrics, comparison.candidate_metrics),
+        "sides": [
+            *_side_rows(comparison.baseline_metrics, comparison.candidate_metrics),
+            *_break_even_rows(comparison),
+        ],
         "failure": failure_text(failure) if failure else "",
         "log_tail": plain_lines(failure.log_tail) if failure else "",
         "charts": _charts(comparison, estimate, blocks.get(comparison.workload.label, ())),
@@ -125,6 +129,8 @@ def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
         ("operations", [_operations(side) for side in sides]),
         ("graphs", [_said(side, "graphs", side.graphs) for side in sides]),
         ("graph breaks", [_graph_breaks(side) for side in sides]),
+        ("compiled again", [_recompiles(side) for side in sides]),
+        ("energy of one iteration", [_energy(side) for side in sides]),
         ("torch", [side.torch_version or ABSENT for side in sides]),
     ]
 
@@ -161,3 +167,20 @@ def _graph_breaks(side: VariantMetrics) -> str:
     if breaks:
         return "; ".join(breaks)
     return "none" if side.graphs is not None else _said(side, "graph_breaks", None)
+
+
+def _recompiles(side: VariantMetrics) -> str:
+    if not side.recompiles:
+        return _said(side, "recompiles", side.recompiles)
+    reasons = [f"{count} × {one_line(reason)}" for reason, count in side.recompile_reasons]
+    return f"{side.recompiles}: {'; '.join(reasons)}" if reasons else str(side.recompiles)
+
+
+def _energy(side: VariantMetrics) -> str:
+    return _said(side, "energy_j", None if side.energy_j is None else format_energy(side.energy_j))
+
+
+def _break_even_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    if comparison.break_even_iterations is None:
+        return []
+    return [("compiling pays off after", [ABSENT, break_even_text(comparison)])]

@@ -43,6 +43,7 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
     workload, estimate = comparison.workload, comparison.estimate
     accuracy, failure = comparison.accuracy, comparison.failure
     interval = estimate.interval if estimate else None
+    even = comparison.break_even_interval
     return {
         "run": run.id,
         "suite": workload.suite,
@@ -72,9 +73,15 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         ),
         "minimum_detectable": estimate.minimum_detectable if estimate else None,
         "time_needed_s": estimate.time_needed_s if estimate else None,
+        "break_even_iterations": _or_inf(comparison.break_even_iterations),
+        "break_even_low": _or_inf(even.low if even else None),
+        "break_even_high": _or_inf(even.high if even else None),
         **_side("baseline", comparison.baseline_metrics),
         **_side("candidate", comparison.candidate_metrics),
         "accuracy": accuracy.status.value if accuracy else None,
+        "accuracy_method": accuracy.method if accuracy else None,
+        "accuracy_without_reference": accuracy.without_reference if accuracy else None,
+        "nondeterminism": accuracy.nondeterminism if accuracy else None,
         "max_error": accuracy.max_error if accuracy else None,
         "elapsed_s": comparison.elapsed_s,
         "failure": failure.kind if failure else None,
@@ -95,8 +102,15 @@ def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
         f"{side}_flops_per_second": metrics.flops_per_second,
         f"{side}_graphs": metrics.graphs,
         f"{side}_graph_breaks": None if metrics.graphs is None else breaks,
+        f"{side}_recompiles": metrics.recompiles,
+        f"{side}_energy_j": metrics.energy_j,
         f"{side}_torch": metrics.torch_version,
     }
+
+
+def _or_inf(iterations: float | None) -> Cell:
+    """`inf` is what readers of CSV take for infinity; an empty cell would mean unknown."""
+    return "inf" if iterations == math.inf else iterations
 
 
 def safe_cell(cell: Cell) -> Cell:

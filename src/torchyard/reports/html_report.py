@@ -32,7 +32,7 @@ from torchyard.reports.suite_charts import (
     verdicts_spec,
 )
 from torchyard.reports.suite_means import left_out, suite_means
-from torchyard.reports.suite_rows import NOT_PASSED, pass_text, suite_rows
+from torchyard.reports.suite_rows import pass_text, suite_rows
 from torchyard.reports.summary import verdict_counts
 from torchyard.reports.vega import (
     MISSING,
@@ -92,9 +92,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             notes=_notes(run),
             means=means,
             counts=verdict_counts(comparisons),
-            passed=pass_text(
-                sum(one.verdict not in NOT_PASSED for one in comparisons), len(comparisons)
-            ),
+            passed=pass_text(sum(one.passed for one in comparisons), len(comparisons)),
             suites=suites,
             left_out=[(one, reason, anchors[id(one)]) for one, reason in left_out(comparisons)],
             forest=_forest(run) if charts and any(map(numbers_of, comparisons)) else "",

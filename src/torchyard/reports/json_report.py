@@ -6,10 +6,11 @@ import json
 import math
 from typing import Any, Final
 
+from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode
 from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.suite_means import left_out, suite_means
-from torchyard.reports.suite_rows import NOT_PASSED, suite_rows
+from torchyard.reports.suite_rows import suite_rows
 from torchyard.reports.summary import verdict_counts
 from torchyard.results.revision import revision_of_run
 from torchyard.results.run_reader import Run
@@ -40,7 +41,7 @@ def to_json(run: Run) -> str:
         },
         "summary": {
             "comparisons": len(run.comparisons),
-            "passed": sum(one.verdict not in NOT_PASSED for one in run.comparisons),
+            "passed": sum(one.passed for one in run.comparisons),
             "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},
             "suites": [
                 {
@@ -63,7 +64,11 @@ def to_json(run: Run) -> str:
             ],
         },
         "comparisons": [
-            {"label": comparison.workload.label, **encode(comparison)}
+            {
+                "label": comparison.workload.label,
+                **encode(comparison),
+                "break_even": _break_even(comparison),
+            }
             for comparison in run.comparisons
         ],
         "study": encode(run.study),
@@ -72,6 +77,20 @@ def to_json(run: Run) -> str:
         "targets": run.info.get("targets"),
     }
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _break_even(comparison: Comparison) -> dict[str, Any] | None:
+    """Iterations that pay for compiling. Infinity is no number in JSON: `never` says it."""
+    iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
+    if iterations is None:
+        return None
+    return {
+        "iterations": iterations,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "never": iterations == math.inf,
+        "maybe_never": interval is None or interval.high == math.inf,
+    }
 
 
 def _finite(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """One row per suite and candidate: its mean, how many comparisons passed, and every verdict.
 
-A comparison passes when it ran and its results were not wrong; how fast it was does not matter.
+A comparison passes when it ran and its results were found right; how fast it was does not matter.
+What could not be compared, because it is random or not deterministic, has not passed.
 """
 
 from __future__ import annotations
@@ -8,14 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.reports.suite_means import SuiteMean, suite_means
 
-__all__ = ["NOT_PASSED", "SuiteRow", "pass_text", "suite_rows"]
-
-NOT_PASSED: Final = frozenset({Verdict.WRONG, Verdict.FAILED})
+__all__ = ["SuiteRow", "pass_text", "suite_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +26,13 @@ class SuiteRow:
     counts: Mapping[Verdict, int]
     mean: SuiteMean | None
     """None when no comparison of it counts."""
+    passed: int
+    """Those that ran with results that were found right."""
 
     @property
     def total(self) -> int:
         """All comparisons."""
         return sum(self.counts.values())
-
-    @property
-    def passed(self) -> int:
-        """Those that ran with results that are not wrong."""
-        return sum(count for verdict, count in self.counts.items() if verdict not in NOT_PASSED)
 
 
 def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[SuiteRow]:
@@ -59,6 +54,7 @@ def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[
                 candidate=candidate,
                 counts={verdict: found[verdict] for verdict in Verdict if found[verdict]},
                 mean=means[0] if means else None,
+                passed=sum(one.passed for one in own),
             )
         )
     return rows

@@ -22,6 +22,7 @@ __all__ = [
     "MARKS",
     "about_duration",
     "accuracy_text",
+    "break_even_text",
     "failure_text",
     "interval_text",
     "notes_of",
@@ -117,6 +118,8 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
         return f"not checked: {detail}" if detail else "not checked"
     if accuracy.status is AccuracyStatus.RANDOM:
         return "not comparable: the workload draws random numbers that backends draw differently"
+    if accuracy.status is AccuracyStatus.NONDETERMINISTIC:
+        return f"not deterministic: {one_line(accuracy.detail)}"
     said = "pass" if accuracy.status is AccuracyStatus.PASS else "wrong"
     parts = (
         [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
@@ -125,10 +128,32 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
     )
     if accuracy.method:
         parts.append(f"by {one_line(accuracy.method)}")
+    if accuracy.without_reference:
+        parts.append(f"no float64 reference ({one_line(accuracy.without_reference)})")
     if accuracy.max_error is not None:
         parts.append(f"largest difference {accuracy.max_error:.3g}")
     text = f"{said} ({', '.join(parts)})" if parts else said
     return f"{text}: {one_line(accuracy.detail)}" if accuracy.detail else text
+
+
+def break_even_text(comparison: Comparison) -> str:
+    """`1200 iterations [950, 1700]`; `never` when the candidate is not faster."""
+    iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
+    if iterations is None:
+        return ABSENT
+    if not math.isfinite(iterations):
+        low = "" if interval is None or not math.isfinite(interval.low) else interval.low
+        return f"never [{low:.3g} at the soonest]" if low else "never: it is not faster"
+    text = f"{_whole(iterations)} iterations"
+    if interval is None:
+        return text
+    high = _whole(interval.high) if math.isfinite(interval.high) else "never"
+    return f"{text} [{_whole(interval.low)}, {high}]"
+
+
+def _whole(iterations: float) -> str:
+    """Rounded up to three digits: a part of an iteration cannot be run."""
+    return f"{math.ceil(float(f'{iterations:.3g}')):,}".replace(",", " ")
 
 
 def failure_text(failure: Failure) -> str:

@@ -17,6 +17,7 @@ from torchyard.machine.gpu.amd import amd_cards
 from torchyard.machine.gpu.amd_sensors import AmdSensors
 from torchyard.machine.gpu.answer import NOTHING_FOUND, Answer, ask
 from torchyard.machine.gpu.cuda_device import nvml_handle
+from torchyard.machine.gpu.energy import read_energy_j
 from torchyard.machine.gpu.event_reasons import HOLDS_DOWN, read_event_bits, reasons_of
 from torchyard.machine.gpu.library import GpuLibraries, open_gpu_libraries
 from torchyard.machine.gpu.nvidia import SM, read_temperature
@@ -103,6 +104,14 @@ class GpuGuard:
             power_w=power.map(lambda milliwatts: milliwatts / 1000).value,
             other_processes=self._other_processes(nvml),
         )
+
+    def read_energy_j(self) -> Answer[float]:
+        """The card's energy counter; its differences are what a stretch of work took."""
+        if self._amd is not None:
+            return Answer(because="the energy counter of AMD's cards is not read")
+        if self._handle is None or self._libraries is None:
+            return Answer(because=self.why_not or "the GPU is no longer read")
+        return read_energy_j(self._libraries.nvml, self._handle)
 
     def close(self) -> None:
         """Give NVML back; nothing is read afterwards."""
