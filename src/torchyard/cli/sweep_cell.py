@@ -39,6 +39,7 @@ def sweep_cell(folder: Path, cell: str, as_json: bool) -> int:
         stop_on_signals,
     )
 
+    sweep = SweepFolder.open(folder)
     stop_on_signals()
     if not end_with_driver():
         return INTERRUPTED
@@ -47,7 +48,7 @@ def sweep_cell(folder: Path, cell: str, as_json: bool) -> int:
         if event.kind in ("warning", "comparison", "phase"):
             talk(f"{event.workload}: {event.text}" if event.workload else event.text)
 
-    outcome = run_cell(SweepFolder.open(folder), cell, place=place_of_job(), listener=listen)
+    outcome = run_cell(sweep, cell, place=place_of_job(), listener=listen)
     if as_json:
         print_json({"cell": cell, "outcome": outcome})
     return 0
