@@ -113,6 +113,18 @@ def test_a_row_on_a_gpu_is_held_against_the_gpu(run: Run) -> None:
     assert keys[1].machine == MACHINE
 
 
+def test_a_cache_that_is_emptied_is_no_roof(run: Run) -> None:
+    gpu = replace(COMPARISONS[0].workload, device="cuda")
+    one = row(gpu, "inductor", metrics(1e-5, moved=1e5), metrics(1e-5, moved=1e5))
+    facts = {"nightly": {"devices": ["cpu", "cuda:0 NVIDIA H200"]}}
+    warm = replace(run, info={**run.info, "targets": facts}, comparisons=(one,))
+    key = roofline_of(warm).missing[0]
+    write_peak(replace(PEAK, machine=key.machine, device="cuda", threads=0))
+    cold = replace(warm, study=replace(run.study, settings=MeasureSettings(flush_l2=True)))
+    bounds = [roofline_of(each).rows[0].attainment for each in (warm, cold)]
+    assert [each.bound for each in bounds if each] == ["cache", "memory"]
+
+
 def test_text_is_golden(run: Run) -> None:
     write_peak(PEAK)
     check("roofline.txt", to_roofline_text(run))

@@ -8,7 +8,7 @@ row still has its rates, and the command that measures the peak is said.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -102,6 +102,8 @@ def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak
             key.threads,
             torch_version=metrics.torch_version,
         )
+        if peak is not None and run.study.settings.flush_l2 and key.device != "cpu":
+            peak = replace(peak, streams=())  # nothing is left in a cache that is emptied
         peaks[key] = peaks.get(key) or peak
         rows.append(
             RooflineRow(

@@ -63,7 +63,12 @@ def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Di
 
 def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
     """The shortest time of a call over repeated runs, and how many runs there were."""
-    wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else _nothing
+    on_gpu = torch.device(device).type == "cuda"
+
+    def wait() -> None:
+        if on_gpu:
+            torch.cuda.synchronize(torch.device(device))
+
     with torch.no_grad():
         call()  # loads kernels, touches pages
         wait()
@@ -137,7 +142,3 @@ def _bytes_of(text: str) -> int:
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     unit = text[-1:]
     return int(text[:-1]) * units[unit] if unit in units else int(text or 0)
-
-
-def _nothing() -> None:
-    return
