@@ -149,6 +149,24 @@ def test_lists_have_commas_or_are_given_again(capsys: Capture, home: Path) -> No
     ]
 
 
+def test_single_workloads_join_the_suites(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    assert not home.exists()
+    mine = tmp_path / "mine.py"
+    mine.write_text("")
+    arguments = [
+        "--workload",
+        str(mine),
+        "--workload",
+        "kernels/matmul:size=8",
+        "--suites",
+        "models",
+    ]
+    labels = [one["study"]["workloads"][0] for one in plan_of(capsys, *arguments)["plan"]["cells"]]
+    assert labels[0]["name"] == str(mine)
+    assert (labels[1]["name"], labels[1]["parameters"]) == ("matmul", [["size", 8]])
+    assert {one["suite"] for one in labels[2:]} == {"models"}
+
+
 def test_options_reach_the_plan(capsys: Capture, home: Path) -> None:
     assert not home.exists()
     arguments = "--suites models --modes training --backends inductor,aot_eager --batch-size 2"

@@ -11,7 +11,7 @@ from sweep_samples import cell, comparison, study, workload
 
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
 from torchyard.core.study import Budget, MeasureSettings, Study
-from torchyard.core.sweep import ExecutorChoice, SweepPlan
+from torchyard.core.sweep import ExecutorChoice, SweepLimits, SweepPlan
 from torchyard.core.workload import Workload
 from torchyard.results.index.store import Store
 from torchyard.results.machine_identity import machine_name
@@ -314,6 +314,13 @@ def test_limits_of_a_worker_are_bounds_too() -> None:
     estimate = estimate_sweep(plan, [known])
     assert estimate.limit_bytes == 100
     assert [item.cell for item in estimate.too_large()] == [plan.cells[0].id]
+
+
+def test_no_cell_takes_longer_than_its_limit_allows() -> None:
+    plan = replace(plan_of("matmul"), limits=SweepLimits(cell_s=15.0, tries=2))
+    assert estimate_sweep(plan).time_s == Range(low=22.5, high=30.0)
+    plan = replace(plan, limits=SweepLimits(cell_s=5.0, tries=1))
+    assert estimate_sweep(plan).time_s == Range(low=5.0, high=5.0)
 
 
 def test_the_middle_of_each_range_is_what_is_expected() -> None:

@@ -45,6 +45,13 @@ _where, _out = section("Where cells run"), section("Where results go")
 _OPTIONS: Final = (
     _what("--suites", multiple=True, metavar="LIST", help="Suites to run whole: models,kernels."),
     _what(
+        "--workload",
+        "workloads",
+        multiple=True,
+        metavar="WORKLOAD",
+        help="One more: SUITE/NAME, NAME, NAME:key=value,..., FILE.py or FILE.py:THING.",
+    ),
+    _what(
         "--modes",
         multiple=True,
         metavar="LIST",
@@ -166,15 +173,19 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         read_modes,
         read_precisions,
     )
-    from torchyard.config.workload_spec import check_suite
+    from torchyard.config.workload_spec import check_suite, choose_workload
 
     folder = Path.cwd()
     suites = _listed(options["suites"])
     for suite in suites:
         check_suite(suite, where="--suites")
+    whole = [WorkloadChoice(where="--suites", suite=suite) for suite in suites]
+    single = [
+        choose_workload(spec_of_option(text, "--workload", folder)) for text in options["workloads"]
+    ]
     study = replace(
         request_of_study_options(options),
-        workloads=tuple(WorkloadChoice(where="--suites", suite=suite) for suite in suites),
+        workloads=(*whole, *single),
         modes=read_modes(_listed(options["modes"]), where="--modes"),
         candidates=tuple(
             spec_of_option(text, "--backends", folder) for text in _listed(options["backends"])

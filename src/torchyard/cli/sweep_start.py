@@ -155,7 +155,7 @@ def _left_of(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
 
 def _word(name: str) -> str:
     words = {"targets": "target", "environments": "env", "preloads": "preload", "notes": "note"}
-    words |= {"max_launches": "launches", "check_accuracy": "accuracy"}
+    words |= {"max_launches": "launches", "check_accuracy": "accuracy", "workloads": "workload"}
     return words.get(name, name).replace("_", "-")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from torchyard.core.study import Budget
-from torchyard.core.sweep import Cell, SweepPlan
+from torchyard.core.sweep import Cell, SweepLimits, SweepPlan
 
 __all__ = [
     "CellEstimate",
@@ -159,7 +159,7 @@ def estimate_sweep(
     here = surroundings or Surroundings()
     local = plan.executor.name == "local"
     cells = [
-        _cell(cell, [source[cell.id] for source in known if cell.id in source])
+        _cell(cell, [source[cell.id] for source in known if cell.id in source], plan.limits)
         for cell in plan.cells
     ]
     size_bytes, from_history = _size(plan, known)
@@ -195,14 +195,19 @@ def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
     )
 
 
-def _cell(cell: Cell, known: Sequence[Known]) -> CellEstimate:
+def _cell(cell: Cell, known: Sequence[Known], limits: SweepLimits) -> CellEstimate:
     timed = next((one for one in known if one.time_s is not None), None)
     time_s = timed.time_s if timed is not None else None
+    if time_s is None:
+        time_s = measuring_s(cell.study.budget)
+    if limits.cell_s is not None:
+        most_s = limits.cell_s * limits.tries
+        time_s = Range(low=min(time_s.low, most_s), high=min(time_s.high, most_s))
     return CellEstimate(
         cell=cell.id,
         label=cell.label,
         source="budget" if timed is None else timed.source,
-        time_s=time_s if time_s is not None else measuring_s(cell.study.budget),
+        time_s=time_s,
         worker_bytes=_most(one.worker_bytes for one in known),
         tensor_bytes=_most(one.tensor_bytes for one in known),
         device_bytes=_most(one.device_bytes for one in known),
