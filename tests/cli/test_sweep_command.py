@@ -331,7 +331,8 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
         assert f"torchyard sweep --resume {place}" in shown.err
         ended = call(capsys, "sweep", "cancel", str(place))
         assert ended.code == 0
-        assert f"process {process.pid} was asked to stop" in ended.err
+        assert f"process {process.pid} was asked to stop, as by Ctrl-C\n" in ended.err
+        assert "still runs" not in ended.err
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()

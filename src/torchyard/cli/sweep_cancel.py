@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from torchyard.results.sweep_folder import SweepFolder
 
 __all__ = ["cancel"]
+
+END_S: Final = 60.0
+"""For a driver to let its cell write what it has (`executors.local`), and to end."""
 
 _HELP = """
 \b
@@ -43,7 +47,8 @@ def cancel(sweep: str, as_json: bool) -> None:
 
     folder = SweepFolder.open(find_sweep(sweep))
     pid = _end_driver(folder)
-    ended = _end_jobs(folder)
+    gone = pid is None or _wait_for_end(folder)
+    ended = _end_jobs(folder) if gone else 0
     if pid is None and not ended:
         raise NothingToDo(
             "nothing of this sweep runs",
@@ -51,10 +56,10 @@ def cancel(sweep: str, as_json: bool) -> None:
             hint=f"go on with it: torchyard sweep --resume {folder.folder}",
         )
     if as_json:
-        print_json({"folder": str(folder.folder), "driver": pid, "jobs": ended})
+        print_json({"folder": str(folder.folder), "driver": pid, "ended": gone, "jobs": ended})
         return
     if pid is not None:
-        talk(f"process {pid} was asked to stop, as by Ctrl-C")
+        talk(f"process {pid} was asked to stop, as by Ctrl-C" + ("" if gone else "; it still runs"))
     if ended:
         talk(f"jobs ended: {ended}")
     talk(f"go on later: torchyard sweep --resume {folder.folder}")
@@ -83,6 +88,18 @@ def _end_driver(folder: SweepFolder) -> int | None:
     return pid
 
 
+def _wait_for_end(folder: SweepFolder) -> bool:
+    """Whether the driver has written down what it has, and is gone."""
+    from torchyard.results.sweep_folder import LOCK_FILE
+
+    deadline_s = time.monotonic() + END_S
+    while _driver(folder.folder / LOCK_FILE) is not None:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
 def _driver(path: Path) -> dict[str, Any] | None:
     """What the lock says of its holder; None when it is free or its holder has ended."""
     try:
@@ -103,8 +120,9 @@ def _end_jobs(folder: SweepFolder) -> int:
         return 0
     from torchyard.cli.sweep_executor import executor_of
 
-    executor = executor_of(folder)
-    jobs, _ = executor.poll()
-    executor.cancel()
-    folder.close_lost()
+    with folder.driving():  # an executor is for one process at a time
+        executor = executor_of(folder)
+        jobs, _ = executor.poll()
+        executor.cancel()
+        folder.close_lost()
     return len(jobs)
