@@ -152,7 +152,7 @@ def test_failed_for_memory_where_only_the_output_says_so(log_end: str) -> None:
     [
         (0, "finished", ""),
         (1, "died", "its process ended with exit code 1"),
-        (124, "time-limit", "took longer than it may"),
+        (124, "time-limit", "took longer than its limit"),
         (130, "interrupted", "interrupted"),
         (137, "died", "its process was killed (SIGKILL)"),
         (139, "died", "its process was ended (SIGSEGV)"),

@@ -7,7 +7,6 @@ same folder, and finds its jobs. Knows nothing of what cells measure.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -128,7 +127,7 @@ class SlurmExecutor:
             time.sleep(0.5)
 
     def leave(self) -> str:
-        """Jobs go on; says how to see them and how to come back."""
+        """Jobs go on; says how to see them."""
         heard = {(name, index) for name, index, _ in self._heard}
         left = [
             array.name
@@ -140,9 +139,8 @@ class SlurmExecutor:
             return "no jobs are left in Slurm"
         count, names = len(left), ",".join(dict.fromkeys(left))
         return (
-            f"{count} {'job goes' if count == 1 else 'jobs go'} on in Slurm "
-            f"(`squeue --name={names}`); come back with "
-            f"`torchyard sweep --resume {shlex.quote(str(self._folder))}`"
+            f"{count} {'job goes' if count == 1 else 'jobs go'} on in Slurm without this program "
+            f"(`squeue --name={names}`), and the next driver finds {'it' if count == 1 else 'them'}"
         )
 
     def _submit_array(self, cells: Sequence[str]) -> None:

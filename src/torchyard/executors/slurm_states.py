@@ -188,7 +188,7 @@ def code_outcome(code: int) -> tuple[Outcome, str]:
     if code == 0:
         return "finished", ""
     if code == TIME_LIMIT_CODE:
-        return "time-limit", "took longer than it may"
+        return "time-limit", "took longer than its limit"
     if code == _SIGNALLED + signal.SIGINT:
         return "interrupted", "interrupted"
     if _SIGNALLED < code < _SIGNALLED + signal.NSIG:
