@@ -1,8 +1,8 @@
 """What a verdict costs: Torchyard's stopping rule against thirty fixed repeats, on the same twenty workloads.
 
-    python benchmarks/sweep_cost.py --out cost.jsonl                  # both methods, then references
-    python benchmarks/sweep_cost.py --out cost.jsonl --references all # go on where it stopped
-    python benchmarks/sweep_cost.py --out cost.jsonl --report         # only the table
+    python benchmarks/sweep_cost.py --out cost.jsonl                # both methods
+    python benchmarks/sweep_cost.py --out cost.jsonl --references 6 # go on, with six references
+    python benchmarks/sweep_cost.py --out cost.jsonl --report       # only the tables
 
 Three methods, each in processes of its own, from the first process to the answer:
 
@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,12 +58,17 @@ def main() -> None:
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name fits, such as '*gpt*'")
     parser.add_argument("--quick", action="store_true", help="six cases instead of twenty")
     parser.add_argument(
-        "--references", default="3", help="how many cases get a reference: a number, or `all`"
+        "--references",
+        default="0",
+        help="how many cases get a reference, some two minutes each: a number, or `all`",
     )
-    parser.add_argument("--time", type=float, default=20.0, help="measuring time allowed (s)")
-    parser.add_argument("--goal", type=float, default=MARGIN, help="half-width that is wanted")
+    parser.add_argument("--time", type=float, default=15.0, help="measuring time allowed (s)")
+    parser.add_argument(
+        "--goal", type=float, default=1.0, help="half-width that is wanted; 1: a verdict is enough"
+    )
     parser.add_argument("--report", action="store_true", help="measure nothing, print the table")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; what is measured is kept"))
     if not options.report:
         collect(options)
     print_report(read_lines(options.out))
@@ -145,8 +151,8 @@ def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
         (name, following[1] - wall, following[2] - cpu)
         for (name, wall, cpu), following in zip(answer["marks"], answer["marks"][1:], strict=False)
     ]
-    compile_s = metrics.compile_cold_s or 0.0
-    compile_s += (metrics.compile_warm_s or 0.0) * (found.launches - 1)
+    warm_s = metrics.compile_warm_s or 0.0
+    compile_s = (metrics.compile_cold_s or 0.0) + warm_s * (found.launches - 1)
     measure_s = sum(wall for name, wall, _ in parts if name == "measuring")
     return {
         **cost,
@@ -154,6 +160,7 @@ def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
         "measure_s": measure_s,
         "start_s": cost["wall_s"] - compile_s - measure_s,
         "measure_cpu_s": sum(cpu for name, _, cpu in parts if name == "measuring"),
+        "compile_warm_s": warm_s,
         "elapsed_s": row.elapsed_s,
         "processes": found.launches,
         "pairs": found.pairs,
@@ -178,7 +185,15 @@ def child(
     # Compilers begin with empty caches; Torchyard sees to that itself.
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     command = [sys.executable, str(HERE / script), *map(str, paths)]
-    subprocess.run(command, check=True, env=variables, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL)
+    try:
+        code = process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+    if code:
+        raise SystemExit(f"{script} ended with exit code {code}")
     wall_s, after = time.time() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return json.loads(paths[1].read_text()), {"wall_s": wall_s, "cpu_s": cpu_s}
