@@ -15,10 +15,18 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "torchyard.cli.sweep:sweep",
         "bench whole suites, resumable, here or on a cluster",
     ),
+    "batch-size": (
+        "torchyard.cli.batch_size:batch_size",
+        "find the largest batch that fits, and what it pays",
+    ),
     "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
     "tune": (
         "torchyard.cli.tune:tune",
         "find the fastest settings for a workload, and prove it",
+    ),
+    "perf-test": (
+        "torchyard.cli.perf_test:perf_test",
+        "a matrix product and an inference, under two settings",
     ),
     "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
     "profile": (

@@ -7,9 +7,10 @@ This takes those out; escaping for a format (HTML, Markdown, CSV) is that format
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["one_line", "plain_lines", "without_controls"]
+__all__ = ["aligned", "one_line", "plain_lines", "without_controls"]
 
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
@@ -47,3 +48,17 @@ def without_controls(text: str) -> str:
     text = _ESCAPES.sub("", text)
     text = text.replace("\u2028", "\n").replace("\u2029", "\n")
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the last one is as wide as it is."""
+    clean = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
+    lines = [
+        "  ".join(
+            cell if place == len(widths) - 1 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in clean
+    ]
+    return "\n".join(lines)

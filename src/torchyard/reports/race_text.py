@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchyard.core.comparison import Interval
 from torchyard.core.race import DEFAULT_NAME, Race, Standing
 from torchyard.core.units import format_duration
-from torchyard.reports.plain_text import one_line
+from torchyard.reports.plain_text import aligned
 from torchyard.tune.recipe_text import code_lines, shell_line, study_text, variables_of
 
 __all__ = ["last_standings", "race_text", "space_text", "verdict_line"]
@@ -23,7 +23,7 @@ def space_text(race: Race) -> str:
     """What a race would try."""
     rows = [("dimension", "choice", "what it does")]
     rows += [(one.dimension, one.name, one.about) for one in race.space.choices]
-    parts = [f"{race.workload.label}: {len(race.space.choices)} choices", _aligned(rows)]
+    parts = [f"{race.workload.label}: {len(race.space.choices)} choices", aligned(rows)]
     return "\n\n".join(part for part in (*parts, _missing(race)) if part) + "\n"
 
 
@@ -81,21 +81,7 @@ def _table(race: Race) -> str:
         )
         for one in standings
     ]
-    return _aligned([("dimension", "choice", "speed", "interval", "launches", ""), *rows])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; the last one is as wide as it is."""
-    clean = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
-    lines = [
-        "  ".join(
-            cell if place == len(widths) - 1 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in clean
-    ]
-    return "\n".join(lines)
+    return aligned([("dimension", "choice", "speed", "interval", "launches", ""), *rows])
 
 
 def _shares(race: Race) -> str:
