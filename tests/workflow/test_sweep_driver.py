@@ -131,6 +131,17 @@ def test_a_cell_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     assert good.state == "done"
 
 
+def test_who_ended_a_cell_knows_better_why(tmp_path: Path) -> None:
+    folder = SweepFolder.create(tmp_path / "sweep", plan_of("good"))
+    attempt = folder.begin("0000-good", place="node7")
+    folder.end("0000-good", attempt.number, "interrupted", why="interrupted")
+    folder.end("0000-good", attempt.number, "memory-limit", why="used more than 4 GiB")
+    folder.end("0000-good", attempt.number, "died", why="too late")
+    (only,) = folder.attempts("0000-good")
+    assert (only.outcome, only.why) == ("memory-limit", "used more than 4 GiB")
+    assert only.counts
+
+
 def test_a_second_driver_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("good"))
     with folder.driving(), pytest.raises(UsageError, match="another process") as caught:

@@ -19,6 +19,8 @@ __all__ = ["SweepDriver", "SweepListener"]
 
 SweepListener = Callable[[SweepView], None]
 PAUSE_S: Final = 0.5
+_LIMITS: Final = frozenset({"time-limit", "memory-limit", "node-failed"})
+"""What an executor knows better than a cell that was told to end."""
 _STOPPED: Final = frozenset({"interrupted", "cancelled"})
 """Somebody wanted these to end: they wait for the next driver."""
 
@@ -104,7 +106,9 @@ class SweepDriver:
                 continue
             if never_began:
                 number = self._folder.begin(one.cell, place="never started").number
-            elif attempts[-1].outcome is None:
+            elif attempts[-1].outcome is None or (
+                attempts[-1].outcome == "interrupted" and one.outcome in _LIMITS
+            ):
                 number = attempts[-1].number
             else:
                 continue  # it said more than the executor knows
