@@ -109,19 +109,36 @@ def test_without_a_workload_in_common_there_is_no_common_mean() -> None:
 def test_what_did_not_pass_is_in_no_mean() -> None:
     wrong = Accuracy(status=AccuracyStatus.FAIL, detail="output 0")
     drawn = Accuracy(status=AccuracyStatus.RANDOM)
+    unsteady = Accuracy(status=AccuracyStatus.NONDETERMINISTIC, detail="output 0 by 0.1")
     unchecked = Accuracy(status=AccuracyStatus.UNCHECKED, detail="no float64")
     found = summary_of(
         comparison(workload("good"), speedup=1.1),
         comparison(workload("wrong"), speedup=9.0, accuracy=wrong),
         comparison(workload("random"), speedup=9.0, accuracy=drawn),
+        comparison(workload("unsteady"), speedup=9.0, accuracy=unsteady),
         comparison(workload("unchecked"), speedup=9.0, accuracy=unchecked),
         comparison(workload("unknown"), speedup=9.0, accuracy=None),
     )
     only = found.groups[0]
-    assert dict(only.ends) == {"passed": 1, "wrong": 1, "non-deterministic": 1, "unchecked": 2}
+    assert dict(only.ends) == {
+        "passed": 1,
+        "wrong": 1,
+        "non-deterministic": 1,
+        "random": 1,
+        "unchecked": 2,
+    }
     assert only.own is not None
-    assert (only.own.workloads, only.pass_rate) == (1, 0.2)
+    assert (only.own.workloads, only.pass_rate) == (1, 1 / 6)
+    reasons = {row.end: row.reason for row in found.rows}
+    assert reasons["non-deterministic"] == "two runs of one side differ: output 0 by 0.1"
     assert [row.workload for row in found.best] == ["kernels/good inference"]
+
+
+@pytest.mark.parametrize("said", AccuracyStatus)
+def test_every_answer_of_the_check_has_its_end(said: AccuracyStatus) -> None:
+    found = summary_of(comparison(workload("one"), accuracy=Accuracy(status=said)))
+    assert (found.rows[0].end == "passed") is (said is AccuracyStatus.PASS)
+    assert (found.rows[0].reason == "") is (said is AccuracyStatus.PASS)
 
 
 def test_results_that_were_not_to_be_checked_are_no_failure_but_a_doubt() -> None:

@@ -29,6 +29,7 @@ End = Literal[
     "passed",
     "wrong",
     "non-deterministic",
+    "random",
     "unchecked",
     "raised",
     "crashed",
@@ -37,8 +38,9 @@ End = Literal[
     "unsupported",
     "not-finished",
 ]
-"""How a row ended. `passed`: results that were found right, and a number. `unchecked`: the check was
-wanted and could not be made. `unsupported`: the workload or the candidate cannot be made in this
+"""How a row ended. `passed`: results that were found right, and a number. `non-deterministic`: one side
+gives other results when it is run again. `random`: it draws random numbers that backends draw
+differently. `unchecked`: the check was wanted and could not be made. `unsupported`: the workload or the candidate cannot be made in this
 target. `not-finished`: it was not run, its run was cut off, or nothing it measured was usable."""
 ENDS: Final[tuple[End, ...]] = get_args(End)
 

@@ -41,6 +41,7 @@ from torchyard.reports.wording import ABSENT, MARKS, number_text
 __all__ = ["sweep_page"]
 
 _TAIL_LINES: Final = 40
+_PLOTTED: Final = frozenset({"passed", "non-deterministic", "random", "unchecked"})
 _CHOICES: Final = ("verdict", "suite", "mode", "precision", "candidate")
 
 
@@ -178,9 +179,7 @@ def _section(groups: Sequence[SweepGroup], rows: Sequence[SweepRow]) -> dict[str
 
 def _row(row: SweepRow) -> dict[str, Any]:
     plotted, interval = bool(_numbers(row)), row.interval
-    shown = (
-        row.verdict if row.end in {"passed", "wrong", "non-deterministic", "unchecked"} else None
-    )
+    shown = row.verdict if row.end in {"wrong", *_PLOTTED} else None
     return {
         "name": row_name(row),
         "label": one_line(row.workload),
@@ -215,7 +214,7 @@ def _p_text(p_value: float | None) -> str:
 
 def _numbers(row: SweepRow) -> list[float]:
     """What a plot shows of a row: nothing when its speed does not count."""
-    if row.end not in {"passed", "non-deterministic", "unchecked"} or row.speedup is None:
+    if row.end not in _PLOTTED or row.speedup is None:
         return []
     return [row.speedup, *([row.interval.low, row.interval.high] if row.interval else [])]
 

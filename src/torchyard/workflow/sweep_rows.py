@@ -6,6 +6,7 @@ missing because it failed. Knows nothing of means, corrections or reports.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ _OUTCOME_ENDS: Final[Mapping[Outcome, End]] = {
 _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.PASS: "passed",
     AccuracyStatus.FAIL: "wrong",
-    AccuracyStatus.RANDOM: "non-deterministic",
+    AccuracyStatus.RANDOM: "random",
+    AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
     AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
     AccuracyStatus.UNCHECKED: "unchecked",
 }
@@ -200,8 +202,10 @@ def _end_of(comparison: Comparison, *, checked: bool) -> tuple[End, str]:
     if estimate is None or not estimate.launches:
         why = "; ".join(estimate.reasons) if estimate else "nothing was measured"
         return "not-finished", f"no number: {why}"
-    if end == "non-deterministic":
+    if end == "random":
         return end, "the workload draws random numbers that backends draw differently"
+    if end == "non-deterministic":
+        return end, f"two runs of one side differ: {_accuracy_reason(accuracy)}"
     if end == "unchecked":
         # Left out on request it is no failure of the row; the sweep says so as a whole.
         return (end, f"not checked: {_accuracy_reason(accuracy)}") if checked else ("passed", "")
@@ -220,13 +224,8 @@ def _accuracy_reason(accuracy: Accuracy | None) -> str:
 
 def _break_even(comparison: Comparison, alone: Verdict) -> float | None:
     """Iterations that pay for compiling; only of candidates that are faster for sure."""
-    before, after = comparison.baseline_metrics, comparison.candidate_metrics
-    if alone is not Verdict.FASTER or before.time_ns is None or after.time_ns is None:
-        return None
-    if after.compile_cold_s is None or after.time_ns >= before.time_ns:
-        return None
-    extra_s = max(0.0, after.compile_cold_s - (before.compile_cold_s or 0.0))
-    return extra_s * 1e9 / (before.time_ns - after.time_ns)
+    found = comparison.break_even_iterations
+    return found if alone is Verdict.FASTER and found is not None and found < math.inf else None
 
 
 def _tries(status: CellStatus | None) -> int:

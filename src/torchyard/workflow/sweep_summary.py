@@ -35,7 +35,7 @@ __all__ = ["sweep_summary"]
 
 _EXTREMES: Final = 5
 _CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
-_CLAIMING: Final = frozenset({"passed", "non-deterministic", "unchecked"})
+_CLAIMING: Final = frozenset({"passed", "non-deterministic", "random", "unchecked"})
 """Ends of rows that say how fast something is. Only those that passed are in means."""
 
 Measured = dict[int, Estimate]
