@@ -17,7 +17,7 @@ import psutil
 
 from torchyard.process.markers import kill_launch, start_ticks
 
-__all__ = ["TreeMemory", "kill_tree"]
+__all__ = ["TreeMemory", "kill_tree", "peak_resident_bytes"]
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.1
@@ -80,6 +80,16 @@ class TreeMemory:
             self._children = [child.pid for child in _descendants(self._pid)]
             self._refresh_at = now + _FAMILY_REFRESH_S
         return sum(_resident_bytes(pid) for pid in (self._pid, *self._children))
+
+
+def peak_resident_bytes(pid: int) -> int | None:
+    """The most that the process alone ever held, by the kernel's count; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123  # as below
+            lines = file.read().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"VmHWM:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -1,0 +1,140 @@
+"""A search for the largest batch that fits: which size to try next, and what came of it. No I/O.
+
+Sizes are doubled from 1 until one does not fit, then halved in between. What fits at a size is taken
+to fit at every smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from torchyard.core.workload import Workload
+
+__all__ = [
+    "BatchSearch",
+    "BatchTry",
+    "Outcome",
+    "multiple_at",
+    "next_size",
+    "outcomes_of",
+    "size_that_pays",
+]
+
+Outcome = Literal["fits", "too-large", "refused"]
+"""`refused`: it failed for another reason than memory, as batch norm does in training with one
+image; a larger batch may work."""
+
+OUT_OF_MEMORY: Final = "out-of-memory"
+_REFUSED_UP_TO: Final = 4
+"""A workload that runs with none of 1, 2 and 4 is not searched any further."""
+_PARTS: Final = 8
+"""The answer is this fine: a multiple of an eighth of the power of two below it."""
+_PAYS: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTry:
+    """One size with one variant, or with all together, in processes of its own."""
+
+    batch_size: int
+    variant: str
+    fits: bool
+    kind: str = ""
+    """Of the failure: `out-of-memory`, `raised`, `timeout`, ..."""
+    reason: str = ""
+    hint: str = ""
+    iteration_ns: float | None = None
+    peak_memory_bytes: int | None = None
+    """Of tensors in one iteration, above what was there before it."""
+    used_bytes: int | None = None
+    """The most that the process ever held, which is what a memory limit is about; on the host."""
+    left_bytes: int | None = None
+    """What the device had left while the worker held its memory."""
+    duration_s: float = 0.0
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Throughput, from the time of one iteration after warming up."""
+        return self.batch_size / self.iteration_ns * 1e9 if self.iteration_ns else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSearch:
+    """What a search found."""
+
+    workload: Workload
+    variants: tuple[str, ...]
+    tries: tuple[BatchTry, ...]
+    most: int
+    """The largest size that was allowed."""
+    memory_limit_bytes: int | None = None
+    """Of a worker, on the host."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """The largest that fits with every variant; None when not even one does."""
+        return max(
+            (n for n, come in outcomes_of(self.tries).items() if come == "fits"), default=None
+        )
+
+    @property
+    def multiple(self) -> int:
+        """The answer is the largest multiple of this; larger sizes in between were not tried."""
+        found = self.batch_size
+        return 1 if found is None or found == self.most else multiple_at(found)
+
+    @property
+    def obstacle(self) -> BatchTry | None:
+        """The failure at the next size that was tried; None when the largest allowed size fits."""
+        above = [
+            one for one in self.tries if not one.fits and one.batch_size > (self.batch_size or 0)
+        ]
+        return min(above, key=lambda one: one.batch_size, default=None)
+
+
+def outcomes_of(tries: Sequence[BatchTry]) -> dict[int, Outcome]:
+    """What came of each size: it fits when it fits with every variant."""
+    found: dict[int, Outcome] = {}
+    for one in tries:
+        come: Outcome = "fits" if one.fits else "refused"
+        if one.kind == OUT_OF_MEMORY:
+            come = "too-large"
+        if found.get(one.batch_size, "fits") == "fits":
+            found[one.batch_size] = come
+    return found
+
+
+def multiple_at(batch_size: int) -> int:
+    """How fine sizes are told apart there."""
+    return max(1, (1 << (batch_size.bit_length() - 1)) // _PARTS)
+
+
+def next_size(outcomes: Mapping[int, Outcome], *, most: int) -> int | None:
+    """The size to try next; None when the search is over."""
+    if not outcomes:
+        return 1
+    fitting = [size for size, come in outcomes.items() if come == "fits"]
+    if not fitting:
+        size = max(outcomes)
+        again = outcomes[size] == "refused" and size < _REFUSED_UP_TO and 2 * size <= most
+        return 2 * size if again else None
+    low = max(fitting)
+    above = [size for size, come in outcomes.items() if come != "fits" and size > low]
+    if not above:
+        return min(2 * low, most) if low < most else None
+    high, step = min(above), multiple_at(low)
+    middle = low + max(step, (high - low) // 2 // step * step)
+    return middle if middle < high else None
+
+
+def size_that_pays(search: BatchSearch, variant: str) -> int | None:
+    """The smallest size that reaches nearly the best throughput; None when nothing is known."""
+    rates = {
+        one.batch_size: one.samples_per_second
+        for one in search.tries
+        if one.variant == variant and one.fits and one.samples_per_second is not None
+    }
+    best = max(rates.values(), default=None)
+    return None if best is None else min(n for n, rate in rates.items() if rate >= _PAYS * best)

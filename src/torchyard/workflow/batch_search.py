@@ -1,0 +1,187 @@
+"""The largest batch that fits: every size in fresh processes, so that lack of memory ends only those.
+
+Joins `measure` with `machine`. On the CPU a worker may hold what the memory limit says, or most of
+what the machine has left; on a GPU the device itself says when it is full.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.batch_search import BatchSearch, BatchTry, next_size, outcomes_of
+from torchyard.core.comparison import Failure
+from torchyard.core.study import MeasureSettings
+from torchyard.core.units import format_bytes
+from torchyard.core.variant import Variant
+from torchyard.core.workload import Workload
+from torchyard.errors import StepFailed, UsageError
+from torchyard.machine.facts.memory import amount_kib
+from torchyard.machine.knob import Machine
+from torchyard.measure.crew import Crew, VariantFailed
+from torchyard.measure.preparation import Knowledge, check_accuracy
+from torchyard.measure.starting import draw_launch
+from torchyard.process.markers import sweep_orphans
+from torchyard.process.tree import peak_resident_bytes
+
+__all__ = ["MOST", "Told", "find_batch_size"]
+
+MOST: Final = 1024
+"""The largest size that is tried when nothing else is said."""
+Told = Callable[[BatchTry], None]
+"""Hears of each try when it is over."""
+
+_SHARE_OF_MEMORY: Final = 0.8
+"""Of what is available: the rest is for the file cache and whoever comes meanwhile."""
+_WARM_UP_S: Final = 2.0
+_NOT_THE_BATCH: Final = frozenset({"no-python", "no-torch", "no-start", "protocol", "interrupted"})
+"""Kinds of failure that no other size would mend."""
+
+
+def find_batch_size(
+    workload: Workload,
+    variants: Sequence[Variant],
+    settings: MeasureSettings,
+    *,
+    most: int = MOST,
+    together: bool = False,
+    told: Told | None = None,
+) -> BatchSearch:
+    """Try sizes until the largest that fits with every variant is known.
+
+    `together`: as a bench run has them, in shared processes and with the accuracy check, which takes
+    memory of its own; else each variant has a process to itself, so that each is seen alone.
+    """
+    sweep_orphans()
+    settings = _limited(settings, workload)
+    groups = [tuple(variants)] if together else [(variant,) for variant in variants]
+    tries: list[BatchTry] = []
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+        while (size := next_size(outcomes_of(tries), most=most)) is not None:
+            for group in groups:
+                sized = replace(workload, batch_size=size)
+                tries.append(_try(sized, group, settings, Path(folder)))
+                if told is not None:
+                    told(tries[-1])
+                if not tries[-1].fits:
+                    break  # the others cannot make the size fit any more
+    found = BatchSearch(
+        workload=workload,
+        variants=tuple(variant.name for variant in variants),
+        tries=tuple(tries),
+        most=most,
+        memory_limit_bytes=settings.memory_limit_bytes,
+    )
+    if found.batch_size is None and "too-large" not in outcomes_of(tries).values():
+        last = tries[-1]
+        raise StepFailed(
+            f"{workload.label} runs with no batch size that was tried, from 1 to {last.batch_size}",
+            why=f"{last.variant}: {last.reason}",
+            hint=last.hint or "leave the batch size to the workload",
+        )
+    return found
+
+
+def _limited(settings: MeasureSettings, workload: Workload) -> MeasureSettings:
+    """Without a limit a search on the CPU would end with the kernel killing something."""
+    if settings.memory_limit_bytes is not None or workload.device != "cpu":
+        return settings
+    available = amount_kib(Machine().files, "MemAvailable")
+    if available is None:
+        return settings
+    return replace(settings, memory_limit_bytes=int(available * 1024 * _SHARE_OF_MEMORY))
+
+
+def _try(
+    workload: Workload, group: Sequence[Variant], settings: MeasureSettings, folder: Path
+) -> BatchTry:
+    size = workload.batch_size or 1
+    began = time.monotonic()
+    come = BatchTry(batch_size=size, variant=" and ".join(v.name for v in group), fits=True)
+    try:
+        with Crew(
+            workload,
+            group,
+            settings,
+            draw=draw_launch(random.Random(f"{settings.seed}/{size}")),
+            log_folder=folder / "logs",
+            scratch=folder,
+        ) as crew:
+            _check_size(crew, size)
+            come = _measured(come, crew, folder / f"reference-{size}.pt")
+    except VariantFailed as failed:
+        if failed.failure.kind in _NOT_THE_BATCH:
+            failed.log = ""  # it goes with the folder; its last lines are in the failure
+            raise
+        come = _failed(come, failed.failure)
+    (folder / f"reference-{size}.pt").unlink(missing_ok=True)
+    limit = settings.memory_limit_bytes
+    if come.fits and limit is not None and (come.used_bytes or 0) > limit:
+        # Between two looks of the yard it held more for a moment; the next time it may be seen.
+        reason = (
+            f"held {format_bytes(come.used_bytes or 0)} of the {format_bytes(limit)} it may use"
+        )
+        come = replace(come, fits=False, kind="out-of-memory", reason=reason)
+    return replace(come, duration_s=time.monotonic() - began)
+
+
+def _measured(come: BatchTry, crew: Crew, reference: Path) -> BatchTry:
+    """Everything that a launch prepares, with all variants of the crew."""
+    baseline, *others = crew.variants
+    if others and crew.settings.check_accuracy:
+        for candidate in others:
+            check_accuracy(crew, baseline, candidate, reference, Knowledge())
+    slowest_ns = 0.0
+    for variant in crew.variants:
+        warmed = _ask(crew, variant, "warm", variant=variant.name, seconds=_WARM_UP_S)
+        slowest_ns = max(slowest_ns, float(warmed["iteration_ns"]))
+    used = _used_bytes(crew)
+    left = _ask(crew, baseline, "peak", what="limits", device=crew.workload.device)["free_bytes"]
+    answers = [_ask(crew, one, "measure", variant=one.name) for one in crew.variants]
+    peaks = [answer.get("peak_memory_bytes") for answer in answers]
+    known = [int(peak) for peak in peaks if peak is not None]
+    return replace(
+        come,
+        iteration_ns=slowest_ns,
+        used_bytes=used,
+        left_bytes=int(left),
+        peak_memory_bytes=max(known, default=None),
+    )
+
+
+def _ask(crew: Crew, who: Variant, verb: str, **fields: object) -> dict[str, Any]:
+    return crew.ask(who, verb, phase=verb, limit_s=crew.settings.step_limit_s, **fields)
+
+
+def _used_bytes(crew: Crew) -> int | None:
+    """The most that any process of the crew has held; each has the limit for itself."""
+    pids = [hello.get("pid") for hello in crew.hellos.values()]
+    found = [peak_resident_bytes(pid) for pid in pids if isinstance(pid, int)]
+    return max((peak for peak in found if peak is not None), default=None)
+
+
+def _check_size(crew: Crew, size: int) -> None:
+    for built in crew.built.values():
+        own = built.get("batch_size")
+        if own is not None and own != size:
+            raise UsageError(
+                f"{crew.workload.suite}/{crew.workload.name} has a batch size of its own",
+                why=f"asked for {size}, it took {own}",
+                hint="there is nothing to search for this workload",
+            )
+
+
+def _failed(come: BatchTry, failure: Failure) -> BatchTry:
+    return replace(
+        come,
+        fits=False,
+        variant=failure.variant or come.variant,
+        kind=failure.kind,
+        reason=" ".join(failure.message.split()),
+        hint=failure.hint,
+    )
