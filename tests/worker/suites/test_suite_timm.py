@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from torchyard.worker.timm_catalog import RENAMED, TIMM
+
 pytestmark = pytest.mark.torch
 
 FAKE = Path(__file__).parents[2] / "data" / "fake_timm"
@@ -36,6 +38,7 @@ for each in question:
     output = built.module(*built.args)
     answer = {"shape": list(built.args[0].shape), "said": built.loss_said}
     answer["dropout"] = built.module.drop.p
+    answer["path"] = built.module.path.drop_prob
     if built.module.training:
         loss = built.loss(output)
         loss.backward()
@@ -76,27 +79,61 @@ def test_with_a_package() -> None:
         {"name": "tiny_net", "mode": "training"},
         {"name": "tiny_distilled", "mode": "training", "batch_size": 3},
     )
+    (headless,) = ask(
+        str(FAKE),
+        {"name": "tiny_net", "mode": "training", "parameters": {"num_classes": 0}},
+    )
     assert names == ["tiny_net", "tiny_distilled"]
-    assert plain == {"shape": [8, 3, 32, 32], "said": "cross-entropy", "dropout": 0.0}
+    assert plain == {"shape": [8, 3, 32, 32], "said": "cross-entropy", "dropout": 0.0, "path": 0.0}
     assert tagged["shape"] == [2, 3, 32, 32]
     assert sized["shape"] == [8, 3, 20, 20]
     assert training["loss"] > 0
     assert distilled["shape"] == [3, 3, 48, 40]
     assert distilled["loss"] > 0
+    assert headless["said"] == "mean of squares of the features"
+    assert headless["loss"] > 0
+
+
+def test_nothing_is_left_to_chance_but_by_wish() -> None:
+    plain, wished = ask(
+        str(FAKE),
+        {"name": "tiny_net", "mode": "training"},
+        {"name": "tiny_net", "mode": "training", "parameters": {"drop_rate": 0.25}},
+    )
+    assert (plain["dropout"], plain["path"]) == (0.0, 0.0)
+    assert (wished["dropout"], wished["path"]) == (0.25, 0.5)
+
+
+def test_names_that_were_given_up() -> None:
+    taken, gone, renamed = ask(
+        str(FAKE), {"name": "old_net"}, {"name": "lost_net"}, {"name": "jx_nest_base"}
+    )
+    assert taken["shape"] == [8, 3, 32, 32]  # timm itself makes the new model
+    assert gone["refused"] == "timm 0.0-fake has no model 'lost_net' any more"
+    assert renamed == {
+        "refused": "timm 0.0-fake has no model 'jx_nest_base', it was renamed nest_base_jx",
+        "hint": "use timm/nest_base_jx",
+    }
+
+
+def test_the_lists_are_those_of_the_harness() -> None:
+    names = [each.name for each in TIMM]
+    assert len(names) == len(set(names)) == 58
+    assert sum(each.gpu_batch_size is not None for each in TIMM) == 18
+    assert sum(each.cpu_batch_size is not None for each in TIMM) == 54
+    assert set(RENAMED) <= set(names)
 
 
 def test_refusals_with_a_package() -> None:
-    unknown, parameter, size, weights, headless = ask(
+    unknown, parameter, size, weights = ask(
         str(FAKE),
         {"name": "tiny_nett"},
         {"name": "tiny_net", "parameters": {"depth": 3}},
         {"name": "tiny_net", "parameters": {"size": 0}},
         {"name": "tiny_net", "parameters": {"pretrained": True}},
-        {"name": "tiny_net", "mode": "training", "parameters": {"num_classes": 0}},
     )
     assert unknown["refused"] == "timm 0.0-fake has no model 'tiny_nett'; did you mean tiny_net?"
     assert "depth" in parameter["refused"]
     assert "timm.create_model" in parameter["hint"]
     assert size["refused"] == "the parameter size of timm/tiny_net is 0"
     assert "would be fetched" in weights["refused"]
-    assert "no classes" in headless["refused"]

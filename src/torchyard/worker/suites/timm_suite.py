@@ -60,19 +60,15 @@ def build(
     )
     images = torch.randn((batch,) + shape)
     classes = getattr(module, "num_classes", 0)
-    loss = None
+    loss, said = losses.mean_square, "mean of squares of the features"
     if classes:
         loss = _classified(torch.randint(classes, (batch,)).to(device))
-    elif mode == "training":
-        raise CannotBuild(
-            f"{label} has no classes, so there is nothing to train it for",
-            hint="use the mode inference, or give num_classes",
-        )
+        said = "cross-entropy"
     return Built(
         module.to(device),
         (images.to(device),),
         loss=loss,
-        loss_said="cross-entropy" if loss else "",
+        loss_said=said,
         optimizer=losses.sgd(1e-3),
         batch_size=batch,
     )
