@@ -144,6 +144,8 @@ class VariantMetrics:
     """Of one iteration, where the device counts it."""
     batch_size: int | None = None
     """The one that was run, also where the workload names none; None where there is no batch."""
+    loss: str = ""
+    """In training, what the backward pass starts from, in words: `cross-entropy`, `the model's own`."""
     torch_version: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
     """Names of fields above that could not be measured, and why."""

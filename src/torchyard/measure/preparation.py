@@ -143,6 +143,7 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         recompile_reasons=_counted(answer.get("recompile_reasons", [])),
         flops=built.get("flops"),
         batch_size=built.get("batch_size"),
+        loss=str(built.get("loss", "")),
         moved_bytes=answer.get("moved_bytes"),
         torch_version=str(crew.hellos[variant.process_key].get("torch", "")),
         unavailable=tuple((item[0], item[1]) for item in unavailable),

@@ -122,6 +122,11 @@ def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
     batches = [_said(side, "batch_size", side.batch_size) for side in sides]
     return [
         *([("batch size", batches)] if any(side.batch_size for side in sides) else []),
+        *(
+            [("loss", [one_line(side.loss) for side in sides])]
+            if any(s.loss for s in sides)
+            else []
+        ),
         ("time of one iteration", [time_text(side) for side in sides]),
         ("compile, cold cache", [_seconds(side, "compile_cold_s") for side in sides]),
         ("compile, warm cache", [_seconds(side, "compile_warm_s") for side in sides]),

@@ -34,6 +34,7 @@ def refusal(name: str, mode: str = "inference", batch_size: int | None = None) -
 def test_inference_has_the_models_own_inputs_and_batch_size() -> None:
     built = build("tiny_cnn")
     assert built.args[0].shape == (2, 3, 8, 8)
+    assert built.batch_size == 2
     assert not built.module.training
     assert built.module(*built.args).shape == (2, 10)
     assert build("tiny_cnn", batch_size=5).args[0].shape[0] == 5

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchyard.worker.built import Built, CannotBuild, map_tensors
-from torchyard.worker.suites.choices import unknown_parameter
+from torchyard.worker.suites.choices import is_whole, unknown_parameter
 from torchyard.worker.suites.torchbench_model import Asked, load
 from torchyard.worker.suites.torchbench_training import loss_of, optimizer_of
 from torchyard.worker.suites.torchbench_tree import find_tree
@@ -37,8 +37,10 @@ def build(
     instance, found, inputs = load(asked)
     module = _module(asked, found)
     args, kwargs = _inputs(asked, inputs)
+    taken = getattr(instance, "batch_size", None)
+    batch = taken if is_whole(taken) else batch_size
     if mode == "inference":
-        return Built(module, args, kwargs)
+        return Built(module, args, kwargs, batch_size=batch)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise CannotBuild(
             f"{asked.label}: what get_module() gives has no parameter to train",
@@ -53,6 +55,7 @@ def build(
         loss=loss.function,
         loss_said=loss.said,
         optimizer=optimizer_of(instance, module),
+        batch_size=batch,
     )
 
 
