@@ -2,7 +2,8 @@
 """Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
 
 The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py,
-the one about knobs in machine_reference.py, the one about patterns in values_reference.py.
+the one about knobs in machine_reference.py, the one about patterns in values_reference.py, and the one
+about lists of workloads in suite_reference.py.
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; end with 1 when a page is stale
@@ -24,6 +25,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import build_reference
 import click
 import machine_reference
+import suite_reference
 import values_reference
 
 from torchyard import errors
@@ -165,6 +167,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "failures.md": lambda: build_reference.failures_page(WRITTEN_BY),
     "doctor.md": lambda: build_reference.doctor_page(WRITTEN_BY),
     "knobs.md": lambda: machine_reference.knobs_page(WRITTEN_BY),
+    "suite-lists.md": lambda: suite_reference.lists_page(WRITTEN_BY),
     "value-patterns.md": lambda: values_reference.patterns_page(WRITTEN_BY),
 }
 

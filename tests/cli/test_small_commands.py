@@ -41,6 +41,24 @@ def test_workloads_of_one_suite(capsys: Capture) -> None:
     assert call(capsys, "workloads", "--suite", "timm").out.startswith("timm/NAME")
 
 
+def test_workloads_of_a_list_with_modes_and_batch_sizes(capsys: Capture) -> None:
+    lines = call(capsys, "workloads", "--suite", "huggingface").out.splitlines()
+    assert lines[0].endswith("; 55 are listed")
+    assert len(lines) == 2 + 55
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    bert = "inference, training GPU 16 CPU 16 BERT base"
+    assert rows["huggingface/BertForMaskedLM"] == bert.split()
+    assert rows["huggingface/gpt-oss-20b"][:5] == ["inference", "GPU", "1", "CPU", "1"]
+    timm = call(capsys, "workloads", "--suite", "timm").out.splitlines()
+    assert sum(" GPU    - " in line for line in timm) == 58 - 18
+    assert sum(" CPU    - " in line for line in timm) == 58 - 54
+    document = json.loads(call(capsys, "workloads", "--suite", "torchvision", "--json").out)
+    assert list(document["lists"]) == ["torchvision"]
+    found = {each["name"]: each for each in document["lists"]["torchvision"]}
+    assert found["resnet50"]["gpu_batch_size"] == 128
+    assert found["resnet50"]["modes"] == ["inference", "training"]
+
+
 def test_workloads_as_json(capsys: Capture) -> None:
     document = json.loads(call(capsys, "workloads", "--json").out)
     assert document["schema"] == 1

@@ -10,7 +10,7 @@ from torchyard.config.request import SpecText, WorkloadChoice
 from torchyard.config.workload_spec import choose_workload, expand, parse_parameter_value
 from torchyard.core.workload import Mode, Workload
 from torchyard.errors import UsageError
-from torchyard.worker.catalog import SUITES
+from torchyard.worker.catalog import LISTS, SUITES
 
 
 def choose(text: str, folder: Path = Path()) -> WorkloadChoice:
@@ -64,6 +64,7 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
         ("BertForMaskedLM", "there is no workload", "named in full"),
         ("kernel/matmul", "there is no suite 'kernel'", "did you mean 'kernels'?"),
         ("kernels", "'kernels' is a suite", "--suite kernels"),
+        ("timm", "'timm' is a suite", "--suite timm, or one of it: timm/adv_inception_v3"),
         ("kernels/", "names no workload", "kernels/matmul"),
         ("timm/", "names no workload", "timm/resnet18"),
         ("matmul:size", "'size' in 'matmul:size' is no parameter", "key=value"),
@@ -97,6 +98,34 @@ def test_a_whole_suite_is_every_entry_that_offers_the_mode() -> None:
     assert "optimizer-step" not in {w.name for w in expanded(suite, "training")}
 
 
+def test_a_whole_list_is_every_name_with_the_modes_it_offers() -> None:
+    suite = WorkloadChoice(where="--suite", suite="huggingface")
+    both = expanded(suite, "inference", "training")
+    offered = [(each.name, mode) for each in LISTS["huggingface"] for mode in each.modes]
+    assert [(w.name, w.mode) for w in both] == offered
+    assert ("gpt-oss-20b", "training") not in offered
+    assert all(w.batch_size is None and not w.parameters for w in both)
+
+
+@pytest.mark.parametrize(("device", "count"), [("cpu", 54), ("cuda", 18), ("cuda:1", 18)])
+def test_a_list_is_that_of_the_device(device: str, count: int) -> None:
+    suite = WorkloadChoice(where="--suite", suite="timm")
+    found = expand(suite, modes=("inference",), device=device, optimizer_step=False)
+    assert len(found) == count
+    assert {w.device for w in found} == {device}
+
+
+def test_a_named_model_of_a_list_may_be_asked_for_any_mode() -> None:
+    (found,) = expanded(choose("huggingface/gpt-oss-20b"), "training")
+    assert (found.name, found.mode) == ("gpt-oss-20b", "training")
+
+
+def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:
+    choice = choose("huggingface/auto:config=mine.json,length=9", tmp_path)
+    assert choice.parameters == (("config", f"{tmp_path}/mine.json"), ("length", 9))
+    assert choose("timm/resnet18:config=x", tmp_path).parameters == (("config", "x"),)
+
+
 @pytest.mark.parametrize(
     ("choice", "what"),
     [
@@ -108,6 +137,10 @@ def test_a_whole_suite_is_every_entry_that_offers_the_mode() -> None:
         ),
         (
             WorkloadChoice(where="x", suite="kernels", parameters=(("size", 1),)),
+            "parameters need the name of a workload",
+        ),
+        (
+            WorkloadChoice(where="x", suite="timm", parameters=(("size", 1),)),
             "parameters need the name of a workload",
         ),
     ],

@@ -70,7 +70,8 @@ class WorkloadTable:
     """One workload, or a whole suite when it has no name."""
 
     suite: str = ""
-    """`kernels`, `models`, `huggingface`, `timm` or `file`; may be left out when the name tells."""
+    """`kernels`, `models`, `huggingface`, `timm`, `torchvision`, `torchbench` or `file`; may be left
+    out when the name tells."""
     name: str = ""
     """Name in the suite, or the path of a Python file (`mine.py`, `mine.py:thing`)."""
     mode: tuple[Mode, ...] = ()
