@@ -210,6 +210,10 @@ def test_options_override_the_study_file(capsys: Capture, home: Path, tmp_path: 
     assert [one["id"] for one in plan["cells"]] == ["0001-models-gpt-inference-amp"]
     plan = plan_of(capsys, str(path), "--precisions", "float32", "--only", "*/lstm")["plan"]
     assert [one["id"] for one in plan["cells"]] == ["0001-models-lstm-inference-float32"]
+    # Other suites, and still the modes of the file.
+    path.write_text('[sweep]\nsuites = ["models"]\nmodes = ["training"]\n')
+    plan = plan_of(capsys, str(path), "--suites", "kernels", "--only", "*/matmul")["plan"]
+    assert [one["id"] for one in plan["cells"]] == ["0001-kernels-matmul-training-float32"]
 
 
 def test_a_sweep_whose_cells_all_fail_keeps_every_row(

@@ -156,7 +156,7 @@ def test_paths_and_parameters_are_told_apart_by_a_digest() -> None:
 def test_parts_fit_together_whatever_the_order_of_the_request() -> None:
     one = replace(asked("kernels", "models", modes=BOTH), precisions=("float32", "amp"))
     other = replace(
-        asked("models", "kernels", modes=("training", "inference")), precisions=("float32", "amp")
+        asked("models", "kernels", modes=("training", "inference")), precisions=("amp", "float32")
     )
     assert cells_of(one) == cells_of(other)
     parts = [plan_of(replace(one, shard=(part, 4))).cells for part in range(1, 5)]
@@ -270,3 +270,26 @@ def test_workloads_of_a_study_are_cells_too() -> None:
         Workload(suite="kernels", name="matmul", mode="training", batch_size=2),
     )
     assert cell.study.name == "mine"
+
+
+def test_modes_of_the_sweep_are_for_what_names_none() -> None:
+    request = replace(
+        SweepRequest(
+            study=Request(
+                workloads=(
+                    WorkloadChoice(where="x", suite="models", name="gpt"),
+                    WorkloadChoice(where="x", suite="models", name="lstm", modes=("inference",)),
+                )
+            )
+        ),
+        modes=("training",),
+    )
+
+    def modes(asked_for: SweepRequest) -> dict[str, str]:
+        found = [cell.study.workloads[0] for cell in cells_of(asked_for)]
+        return {one.name: one.mode for one in found}
+
+    assert modes(request) == {"gpt": "training", "lstm": "inference"}
+    # What the command line says is for all of them.
+    everything = replace(request, study=replace(request.study, modes=("training",)))
+    assert modes(everything) == {"gpt": "training", "lstm": "training"}

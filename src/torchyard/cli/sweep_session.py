@@ -52,19 +52,17 @@ class SweepSession:
                     self.folder, executor, listener=listener, expected_s=self.expected_s
                 )
                 self.statuses = driver.run()
+            if all(status.state in ("done", "failed") for status in self.statuses):
+                self._join()
+                return self._exit_code()
+            # Somebody ended jobs of ours: they wait for the next driver.
+            talk(f"stopped: {counts_text(self.statuses)}")
         except KeyboardInterrupt:
             self.statuses = self.folder.statuses()
             left = f"; {driver.left}" if driver is not None and driver.left else ""
             talk(f"interrupted: {counts_text(self.statuses)}{left}")
-            talk(f"go on with: {self.resume_command}")
-            return INTERRUPTED
-        if any(status.state not in ("done", "failed") for status in self.statuses):
-            # Somebody ended jobs of ours: they wait for the next driver.
-            talk(f"stopped: {counts_text(self.statuses)}")
-            talk(f"go on with: {self.resume_command}")
-            return INTERRUPTED
-        self._join()
-        return self._exit_code()
+        talk(f"go on with: {self.resume_command}")
+        return INTERRUPTED
 
     @property
     def resume_command(self) -> str:

@@ -73,19 +73,16 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
     folder = path.resolve().parent
     for suite in table.suites:
         check_suite(suite, where="sweep.suites")
-    choices = [
-        *(replace(choice, modes=choice.modes or table.modes) for choice in study.workloads),
-        *(
-            WorkloadChoice(where=f"{path}: sweep.suites", suite=suite, modes=table.modes)
-            for suite in table.suites
-        ),
-    ]
+    whole = [WorkloadChoice(where=f"{path}: sweep.suites", suite=suite) for suite in table.suites]
     backends = tuple(
         SpecText(text=text, where=f"{path}: sweep.backends[{index}]", folder=folder)
         for index, text in enumerate(table.backends)
     )
     return SweepRequest(
-        study=replace(study, workloads=tuple(choices), candidates=backends or study.candidates),
+        study=replace(
+            study, workloads=(*study.workloads, *whole), candidates=backends or study.candidates
+        ),
+        modes=table.modes,
         precisions=table.precisions,
         patterns=Patterns(only=table.only, exclude=table.exclude),
         cell_s=_checked(table, "cell_limit"),

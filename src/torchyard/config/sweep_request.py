@@ -66,6 +66,8 @@ class SweepRequest:
 
     study: Request = field(default_factory=Request)
     """Suites are its workloads, backends its candidates."""
+    modes: tuple[Mode, ...] = ()
+    """For workloads that name none; `study.modes` is for all of them."""
     precisions: tuple[Precision, ...] = ()
     patterns: Patterns = field(default_factory=Patterns)
     shard: tuple[int, int] | None = None
@@ -81,6 +83,7 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
     return replace(
         below,
         study=merge(below.study, above.study),
+        modes=above.modes or below.modes,
         precisions=above.precisions or below.precisions,
         patterns=Patterns(
             only=above.patterns.only or below.patterns.only,

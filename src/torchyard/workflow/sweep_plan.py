@@ -21,7 +21,7 @@ from torchyard.config.sweep_request import SweepRequest
 from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study
 from torchyard.core.sweep import Cell, ExecutorChoice, SweepLimits, SweepPlan
-from torchyard.core.variant import Precision
+from torchyard.core.variant import PRECISIONS, Precision
 from torchyard.core.workload import Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.executors.choose import check_choice
@@ -73,13 +73,14 @@ def all_cells(request: SweepRequest, *, here: str) -> tuple[Cell, ...]:
     Sorted by precision and mode first: taking each k-th then gives every part its share of the
     dear ones, and neighbours by name, which are often alike, to different parts.
     """
-    study = request.study
+    study = _with_modes(request)
     if not study.workloads:
         raise NothingToDo(
             "no suite is named",
             hint="say --suites models,kernels, or name a study file; `torchyard workloads` lists them",
         )
-    precisions = request.precisions or (study.precision or "float32",)
+    asked = request.precisions or (study.precision or "float32",)
+    precisions = [precision for precision in PRECISIONS if precision in asked]
     _check_specs_name_no_precision(study, precisions, here)
     pairs = [
         (precision, _null(whole) if request.null else whole)
@@ -94,7 +95,7 @@ def all_cells(request: SweepRequest, *, here: str) -> tuple[Cell, ...]:
     ]
     if not found:
         raise _nothing_fits(request, pairs[0][1].workloads)
-    found.sort(key=lambda item: _order(item[0], item[1], precisions))
+    found.sort(key=lambda item: _order(item[0], item[1]))
     width = max(4, len(str(len(found))))
     return tuple(
         Cell(id=f"{number:0{width}d}-{_id_of(one.workloads[0], precision)}", study=one)
@@ -108,17 +109,25 @@ def idle_patterns(request: SweepRequest, *, here: str) -> list[str]:
     if not patterns.only and not patterns.exclude:
         return []
     precision = (*request.precisions, request.study.precision or "float32")[0]
-    return patterns.idle(_whole_study(request.study, precision, here).workloads)
+    return patterns.idle(_whole_study(_with_modes(request), precision, here).workloads)
+
+
+def _with_modes(request: SweepRequest) -> Request:
+    """The study in which every workload that names no mode has those of the sweep."""
+    workloads = tuple(
+        replace(choice, modes=choice.modes or request.modes) for choice in request.study.workloads
+    )
+    return replace(request.study, workloads=workloads)
 
 
 def _whole_study(study: Request, precision: Precision, here: str) -> Study:
     return assemble(replace(study, precision=precision, name=study.name or "sweep"), here=here)
 
 
-def _order(precision: Precision, study: Study, precisions: Sequence[Precision]) -> tuple[str, ...]:
+def _order(precision: Precision, study: Study) -> tuple[str, ...]:
     workload = study.workloads[0]
     return (
-        f"{precisions.index(precision):02d}",
+        f"{PRECISIONS.index(precision):02d}",
         workload.mode,
         workload.suite,
         workload.name,
