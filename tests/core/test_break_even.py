@@ -79,7 +79,9 @@ def test_what_is_not_faster_never_pays(speedup: float) -> None:
 
 def test_what_may_be_faster_may_pay() -> None:
     one = comparison(0.99, (0.9, 1.25), verdict=Verdict.UNDECIDED)
-    assert one.break_even_interval == Interval(low=pytest.approx(500), high=math.inf)
+    interval = one.break_even_interval
+    assert interval is not None
+    assert (interval.low, interval.high) == (pytest.approx(500), math.inf)
     assert break_even_text(one) == "never [500 at the soonest]"
     other = comparison(1.25, (0.9, 2.0), verdict=Verdict.UNDECIDED)
     assert break_even_text(other) == "500 iterations [200, never]"

@@ -60,7 +60,7 @@ class Meter:
     def nvmlDeviceGetName(self, card: int) -> str:  # noqa: N802 - NVML's name
         return f"card {card}"
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, card: int) -> int:  # noqa: N802 - NVML's name
+    def nvmlDeviceGetTotalEnergyConsumption(self, _card: int) -> int:  # noqa: N802 - NVML's name
         if self.refuses:
             raise RuntimeError("Not Supported")
         return int(time.monotonic() * WATTS * 1000)

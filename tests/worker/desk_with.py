@@ -9,8 +9,12 @@ from typing import Any
 __all__ = ["desk_with", "variant", "write_file"]
 
 
-def variant(name: str, backend: str = "eager", precision: str = "float32") -> dict[str, str]:
-    return {"name": name, "backend": backend, "precision": precision}
+def variant(
+    name: str, backend: str = "eager", precision: str = "float32", **options: Any
+) -> dict[str, Any]:
+    """Options are written with underscores: `channels_last=True`; a `__` is a dot."""
+    chosen = [[key.replace("__", ".").replace("_", "-"), value] for key, value in options.items()]
+    return {"name": name, "backend": backend, "precision": precision, "options": chosen}
 
 
 def write_file(folder: Path, name: str, text: str) -> str:
@@ -21,11 +25,12 @@ def write_file(folder: Path, name: str, text: str) -> str:
 
 def desk_with(
     code: str,
-    *variants: dict[str, str],
+    *variants: dict[str, Any],
     mode: str = "inference",
     step: bool = False,
     state: str | None = None,
     seed: int = 1337,
+    batch_size: int | None = None,
 ) -> Any:
     """The desk after `build`; `code` is the path of a workload file, or SUITE/NAME."""
     from torchyard.worker.desk import Desk
@@ -37,7 +42,7 @@ def desk_with(
         "name": name,
         "mode": mode,
         "device": "cpu",
-        "batch_size": None,
+        "batch_size": batch_size,
         "optimizer_step": step,
         "parameters": [],
     }

@@ -37,6 +37,16 @@ def make_room(sides: int) -> None:
 _limits: Dict[str, int] = {}
 
 
+def forget_sizes() -> None:
+    """Let dynamo forget which sizes changed: what is compiled next is compiled as if for the first.
+
+    It remembers them by source, for all sides together. A torch without `pgo` cannot be told to.
+    """
+    forget = getattr(sys.modules.get("torch._dynamo.pgo"), "reset_code_state", None)
+    if forget is not None:
+        forget()
+
+
 def compiled_frames() -> int:
     """How many pieces of Python were compiled so far, again or for the first time."""
     counters = _counters()

@@ -184,7 +184,7 @@ def why_not(name: str, backend: str, training: Optional[bool] = None) -> str:
 def as_text(options: Dict[str, Scalar]) -> str:
     """As they are written: `channels-last+matmul-precision=high`."""
     return "+".join(
-        name if value is True else "%s=%s" % (name, _write_scalar(value))
+        name if value is True and not _is_setting(name) else "%s=%s" % (name, _write_scalar(value))
         for name, value in sorted(options.items())
     )
 

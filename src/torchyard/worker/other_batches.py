@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
+from torchyard.worker import graphs
 from torchyard.worker.built import Built, map_tensors
 from torchyard.worker.memory_format import to_channels_last
 from torchyard.worker.side import DTYPES, Side, convert
@@ -40,6 +41,7 @@ def try_other_batches(
         found.why_not = "the workload has no batch size that could be another"
         return found
     trial = Side(side.name, side.backend, side.precision, side.model, side.device, side.options)
+    graphs.forget_sizes()
     trial.first_call()
     for size in other_sizes(batch_size):
         before, said = trial.recompiles or 0, len(trial.recompile_reasons)
@@ -59,6 +61,7 @@ def try_other_batches(
         reasons = trial.recompile_reasons[said:][-count:] if count else []
         reasons += ["no reason given"] * (count - len(reasons))
         found.reasons.update("batch size %d: %s" % (size, reason) for reason in reasons)
+    graphs.forget_sizes()
     side.model.rewind()
     return found
 
