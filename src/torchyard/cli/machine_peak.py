@@ -35,10 +35,18 @@ how near each kernel came, and a picture: `torchyard report --format roofline`.
 
 
 @click.command(help=_HELP)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option("--precision", type=click.Choice(_PRECISIONS), default="float32", show_default=True)
+@click.option(
+    "--device", metavar="DEVICE", default="cpu", help="cpu (when left out), cuda, cuda:1, ..."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(_PRECISIONS),
+    default="float32",
+    help="Of the products; float32 when left out.",
+)
 @click.option(
     "--threads",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Threads of torch; one for each core when left out.",
 )

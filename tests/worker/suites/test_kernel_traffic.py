@@ -160,6 +160,18 @@ def test_every_form_of_a_step_gives_the_same(name: str) -> None:
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0], other, strict=True))
 
 
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_steps_stay_finite_in_half_precision(name: str, precision: str) -> None:
+    import torch
+
+    from torchyard.worker.side import convert
+
+    step = convert(built(name, layers=2, width=16), getattr(torch, precision))
+    for _ in range(3):
+        assert all(bool(each.isfinite().all()) for each in flatten(step.module()))
+
+
 def test_steps_are_those_of_torch() -> None:
     import torch
 

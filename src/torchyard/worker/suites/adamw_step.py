@@ -12,6 +12,11 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 
+def smallest_divisor(parameters: List[Any]) -> float:
+    """Adam's epsilon: the usual one is zero in float16, where small gradients would divide by it."""
+    return 1e-4 if parameters[0].dtype is torch.float16 else 1e-8
+
+
 class AdamWStep(nn.Module):
     """Parameters of a stack of linear layers, fixed gradients, and the state of AdamW."""
 
@@ -51,7 +56,7 @@ class AdamWStep(nn.Module):
                 beta2=0.999,
                 lr=1e-4,
                 weight_decay=1e-2,
-                eps=1e-8,
+                eps=smallest_divisor(parameters),
                 maximize=False,
             )
         return tuple(parameters)

@@ -13,7 +13,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from torchyard.worker.built import Traffic
-from torchyard.worker.suites.adamw_step import AdamWStep
+from torchyard.worker.suites.adamw_step import AdamWStep, smallest_divisor
 from torchyard.worker.suites.choices import Choices, require
 from torchyard.worker.suites.kernel_form import Kernel, need_torch
 
@@ -108,7 +108,7 @@ class AdamStep(OptimizerStep):
             beta2=0.999,
             lr=1e-4,
             weight_decay=self.decay,
-            eps=1e-8,
+            eps=smallest_divisor(self.all("parameter")),
             maximize=False,
         )
 
