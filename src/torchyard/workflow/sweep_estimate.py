@@ -190,7 +190,7 @@ def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
         return Range(low=early_s, high=bound_s)
     started_s = (least - 1) * start_s
     return Range(
-        low=min(bound_s, max(early_s, started_s)),
+        low=max(early_s, min(started_s, max(bound_s, start_s))),
         high=min(bound_s, max(budget.time_s, started_s + least * share_s)) + start_s,
     )
 

@@ -34,8 +34,13 @@ SPREAD: Final = 1.5
 """One earlier time says this little of the next: measuring stops when it is sure, which is chance."""
 DECIDED: Final = frozenset({Verdict.FASTER, Verdict.SLOWER, Verdict.SAME})
 
+LATER_SHARE: Final = 0.3
+"""Of the first start, which compiled and checked as well, as `measure.pacing` guesses it."""
+
 Names = tuple[str, str, str]
 """Label of the workload, baseline, candidate."""
+Starts = tuple[float, float | None]
+"""Of the first launch and of the slowest later one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,8 @@ class _Seen:
 
     measured_s: float
     first_start_s: float
+    """With compiling and checking."""
+    later_start_s: float
     decided: bool
     same_budget: bool
     size_bytes: float
@@ -56,7 +63,7 @@ class _Folders:
 
     store: Store
     _runs: dict[str, Run | None] = field(default_factory=dict)
-    _starts: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    _starts: dict[str, Mapping[str, Starts]] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
 
     def run(self, run_id: str) -> Run | None:
@@ -68,18 +75,12 @@ class _Folders:
                 self._runs[run_id] = None
         return self._runs[run_id]
 
-    def first_start_s(self, run: Run, label: str) -> float:
-        """How long the first launch of a workload took to be ready: with its compiling."""
+    def starts_s(self, run: Run, label: str) -> tuple[float, float]:
+        """How long the first launch of a workload took to be ready, and the slowest later one."""
         if run.id not in self._starts:
-            try:
-                self._starts[run.id] = {
-                    str(record.get("workload")): float(record.get("start_s") or 0.0)
-                    for record in run.launches()
-                    if record.get("launch") == 0
-                }
-            except ResultsDamaged:
-                self._starts[run.id] = {}
-        return self._starts[run.id].get(label, 0.0)
+            self._starts[run.id] = _starts_of(run)
+        first_s, later_s = self._starts[run.id].get(label, (0.0, None))
+        return first_s, LATER_SHARE * first_s if later_s is None else later_s
 
     def size_bytes(self, run: Run) -> int:
         """Everything in the folder."""
@@ -190,9 +191,11 @@ def _seen(cell: Cell, run_id: str, folders: _Folders) -> _Seen | None:
     if not rows:
         return None
     workloads = max(1, len({row.workload.label for row in run.comparisons}))
+    first_s, later_s = folders.starts_s(run, label)
     return _Seen(
         measured_s=max(row.elapsed_s for row in rows),
-        first_start_s=folders.first_start_s(run, label),
+        first_start_s=first_s,
+        later_start_s=later_s,
         decided=len(rows) == len(names) and all(row.verdict in DECIDED for row in rows),
         same_budget=run.study.budget == cell.study.budget,
         size_bytes=folders.size_bytes(run) / workloads,
@@ -202,16 +205,15 @@ def _seen(cell: Cell, run_id: str, folders: _Folders) -> _Seen | None:
 
 def _known(cell: Cell, seen: Sequence[_Seen]) -> Known:
     """From earlier times to a range; where the earlier run had to stop, the budget is the end."""
-    bound_s = measuring_s(cell.study.budget).high
     ends: list[tuple[float, float]] = []
     for one in seen:
-        usual = one.same_budget and one.decided
-        measured_s = min(one.measured_s, bound_s)
-        low_s = (one.first_start_s + measured_s) / SPREAD
-        high_s = (one.first_start_s + measured_s) * SPREAD
-        most_s = one.first_start_s * SPREAD + bound_s
-        longest_s = one.first_start_s * SPREAD + max(cell.study.budget.time_s, measured_s)
-        ends.append((low_s, min(most_s, high_s if usual else max(high_s, longest_s))))
+        allowed_s = measuring_s(cell.study.budget, start_s=one.later_start_s).high
+        measured_s = one.measured_s if one.same_budget else min(one.measured_s, allowed_s)
+        took_s = one.first_start_s + measured_s
+        most_s = took_s * SPREAD
+        if not (one.same_budget and one.decided):
+            most_s = max(most_s, one.first_start_s * SPREAD + allowed_s)
+        ends.append((took_s / SPREAD, most_s))
     on_cpu = cell.study.workloads[0].device == "cpu"
     tensors = max((one.tensor_bytes for one in seen if one.tensor_bytes), default=None)
     return Known(
@@ -221,6 +223,22 @@ def _known(cell: Cell, seen: Sequence[_Seen]) -> Known:
         tensor_bytes=tensors if on_cpu else None,
         device_bytes=None if on_cpu else tensors,
     )
+
+
+def _starts_of(run: Run) -> dict[str, Starts]:
+    """By the label of the workload."""
+    try:
+        records = run.launches()
+    except ResultsDamaged:
+        return {}
+    found: dict[str, dict[bool, list[float]]] = {}
+    for record in records:
+        kinds = found.setdefault(str(record.get("workload")), {})
+        kinds.setdefault(record.get("launch") == 0, []).append(float(record.get("start_s") or 0.0))
+    return {
+        label: (max(kinds.get(True, [0.0])), max(kinds[False]) if False in kinds else None)
+        for label, kinds in found.items()
+    }
 
 
 def _tensor_bytes(rows: Sequence[Comparison]) -> int | None:
