@@ -103,7 +103,9 @@ def _use(race: Race, program: Sequence[str]) -> str:
     code = code_lines(race.winner)
     if code:
         lines += ["in the program:", *(f"  {line}" for line in code)]
-    study = "\n".join(f"  {line}" for line in study_text(race.winner, race.default).splitlines())
+    study = "\n".join(
+        f"  {line}".rstrip() for line in study_text(race.winner, race.default).splitlines()
+    )
     return "\n".join([*lines, "in a study:", study])
 
 
