@@ -95,6 +95,67 @@ def test_a_wrong_part_is_refused_with_a_mend(text: str, what: str, hint: str) ->
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("inductor+dynamic", (("dynamic", True),)),
+        ("channels-last", (("channels-last", True),)),
+        ("tf32+eager+channels-last", (("channels-last", True), ("tf32", True))),
+        ("eager+matmul-precision=high", (("matmul-precision", "high"),)),
+        (
+            "inductor+inductor.freezing=true+inductor.cpp.threads=2",
+            (("inductor.cpp.threads", 2), ("inductor.freezing", True)),
+        ),
+        ("inductor+inductor.freezing=false", (("inductor.freezing", False),)),
+        ("eager+tf32=off", ()),
+    ],
+)
+def test_any_number_of_options_sorted_by_name(text: str, options: tuple[object, ...]) -> None:
+    assert parse(text).options == options
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "threads"),
+    [
+        ("threads=1", "threads=1", 1),
+        ("eager+tcmalloc+threads=4", "tcmalloc+threads=4", 4),
+        ("threads=4+default", "threads=4", 4),
+    ],
+)
+def test_threads_make_an_environment_on_the_fly(text: str, name: str, threads: int) -> None:
+    environment = parse(text).environment
+    assert (environment.name, environment.threads) == (name, threads)
+    assert environment.preload == (TCMALLOC.preload if "tcmalloc" in text else ())
+    assert parse(text).process_key != parse("eager").process_key
+    assert parse(name).environment == environment
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("eager+chanels-last", "'chanels-last' is no backend", "did you mean 'channels-last'?"),
+        ("eager+chanels-last=true", "no option 'chanels-last'", "did you mean 'channels-last'?"),
+        ("matmul-precision=hi", "'hi' is no value of matmul-precision", "highest or high or"),
+        ("matmul-precision", "matmul-precision has no value", "write matmul-precision="),
+        ("tf32+tf32", "has the option tf32 twice", "keep one"),
+        ("tf32+tf32=off", "has the option tf32 twice", "keep one"),
+        ("inductor.freezing", "has no value", "inductor.freezing=VALUE"),
+        ("eager+dynamic", "cannot be", "such as inductor"),
+        ("aot_eager+inductor.freezing=true", "cannot be", "leave inductor.freezing out"),
+        ("threads", "is no number of threads", "threads=1"),
+        ("threads=0", "is no number of threads", "threads=1"),
+        ("threads=many", "is no number of threads", "threads=1"),
+        ("threads=1+threads=2", "has the option threads twice", "keep one"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_a_mend(text: str, what: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert caught.value.what.startswith("--candidate: ")
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
 def names(*texts: str, parts: Parts = PARTS) -> list[str]:
     return [v.name for v in with_short_names([parse(text, parts) for text in texts])]
 
@@ -110,6 +171,15 @@ def names(*texts: str, parts: Parts = PARTS) -> list[str]:
         (("float32", "bfloat16"), ["float32", "bfloat16"]),
         (("eager+amp", "inductor+amp"), ["eager+amp", "inductor+amp"]),
         (("eager", "eager"), ["eager", "eager-again"]),
+        (("eager", "channels-last"), ["eager", "eager+channels-last"]),
+        (("inductor", "inductor+dynamic"), ["inductor", "inductor+dynamic"]),
+        (("eager+tf32", "inductor+tf32"), ["eager+tf32", "inductor+tf32"]),
+        (
+            ("old+inductor", "new+inductor+inductor.freezing=true"),
+            ["old", "new+inductor.freezing=true"],
+        ),
+        (("eager", "threads=1"), ["default", "threads=1"]),
+        (("eager+tcmalloc", "tcmalloc+threads=1"), ["tcmalloc", "tcmalloc+threads=1"]),
     ],
 )
 def test_names_say_what_differs(texts: tuple[str, ...], wanted: list[str]) -> None:
@@ -163,6 +233,8 @@ def test_names_are_unique_and_mean_the_same_variant_again(
         ([], ["inductor"], "the name 'inductor' is a backend and an environment"),
         ([], ["dynamo"], "the name 'dynamo' is a backend and an environment"),
         (["one"], ["one"], "the name 'one' is a target and an environment"),
+        (["tf32"], [], "the name 'tf32' is a target and an option"),
+        ([], ["threads"], "the name 'threads' is an environment and an option"),
         (["here"], [], "the target name 'here' is taken"),
         ([], ["default"], "the environment name 'default' is taken"),
     ],

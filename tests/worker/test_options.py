@@ -65,7 +65,7 @@ def test_every_option_is_written_as_it_is_read() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["inductor.a", "inductor.b.c", "dynamo.d"]), SETTING_VALUES))
-def test_settings_are_written_as_they_are_read(chosen: dict[str, bool | int | str]) -> None:
+def test_settings_are_written_as_they_are_read(chosen: dict[str, options.Scalar]) -> None:
     text = options.as_text(chosen)
     assert dict(options.parse(word) for word in text.split("+") if word) == chosen
 

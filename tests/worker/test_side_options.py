@@ -242,7 +242,8 @@ def test_recompiles_of_the_side_itself_come_with_their_reason(tmp_path: Path) ->
             return Counting(), torch.ones(4)
     """
     side = desk_with(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._side("a")
-    assert side.recompiles is None
+    before = side.recompiles
+    assert before is None
     side.first_call()
     assert side.recompiles == 0
     with side.context():

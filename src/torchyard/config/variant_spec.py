@@ -70,16 +70,15 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
     threads: int | None = None
     for word in (part.strip() for part in spec.text.split("+")):
         if word.partition("=")[0] == THREADS:
+            if threads is not None:
+                raise _twice(THREADS, spec)
             threads = _threads(word, spec)
             continue
         kind, value = _recognise(word, spec, parts)
         if kind == "option":
             name, setting = _option(word, spec)
             if name in chosen:
-                raise UsageError(
-                    f"{spec.where}: {spec.text!r} has the option {name} twice",
-                    hint="keep one; two variants are two candidates",
-                )
+                raise _twice(name, spec)
             chosen[name] = setting
             continue
         if kind in found:
@@ -106,9 +105,14 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
         backend=backend,
         precision=_precision(found.get("precision"), parts),
         environment=environment if threads is None else _with_threads(environment, threads),
-        options=tuple(
-            sorted((name, value) for name, value in chosen.items() if value is not False)
-        ),
+        options=tuple(sorted(item for item in chosen.items() if not _is_off(*item))),
+    )
+
+
+def _twice(name: str, spec: SpecText) -> UsageError:
+    return UsageError(
+        f"{spec.where}: {spec.text!r} has the option {name} twice",
+        hint="keep one; two variants are two candidates",
     )
 
 
@@ -117,6 +121,11 @@ def _option(word: str, spec: SpecText) -> tuple[str, Scalar]:
         return options.parse(word)
     except options.BadOption as error:
         raise UsageError(f"{spec.where}: {error}", hint=error.hint) from error
+
+
+def _is_off(name: str, value: Scalar) -> bool:
+    """A switch that is off is one that was never set; a compiler's setting may be on by default."""
+    return value is False and "." not in name
 
 
 def _threads(word: str, spec: SpecText) -> int:

@@ -90,7 +90,7 @@ class Desk:
     ) -> Side:
         """A side on the model of its data type and memory format, which such sides share."""
         dtype = DTYPES.get(variant["precision"], torch.float32)
-        options = {name: value for name, value in variant.get("options", ()) if value is not False}
+        options = dict(variant.get("options", ()))
         channels_last = bool(options.get("channels-last"))
         key = (dtype, channels_last)
         if key not in self._models:

@@ -1,0 +1,236 @@
+"""Results of every kind: noise, NaN, masks, sparse and complex numbers, and models that are large."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_with import desk_with, variant, write_file
+from judge_with import NET, judge
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    return write_file(tmp_path, "net.py", NET)
+
+
+NOISY = """
+    import torch
+    class Noisy(torch.nn.Module):
+        count = 0
+        def forward(self, x):
+            self.count += 1
+            return x + self.count * 1e-6
+    def make():
+        return Noisy(), torch.ones(8)
+"""
+
+
+def test_noise_between_two_runs_is_measured_and_never_passes(tmp_path: Path) -> None:
+    desk = desk_with(write_file(tmp_path, "noisy.py", NOISY), variant("a"), variant("b"))
+    path = str(tmp_path / "reference.pt")
+    said = desk.reference("a", path)
+    assert said["nondeterminism"] == pytest.approx(1e-6, rel=0.1)
+    assert not said["random"]
+    record = desk.judge("b", path)
+    assert record["nondeterminism"] == said["nondeterminism"]
+    assert record["status"] == "nondeterministic"
+    assert "two runs of the baseline differ by up to" in record["detail"]
+    assert "of the candidate" in record["detail"]
+
+
+def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
+    mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
+    record = judge(tmp_path, write_file(tmp_path, "noisy.py", NOISY), f"{mine}:wrong")
+    assert record["status"] == "fail"
+    assert "from the float64 reference" in record["detail"]
+
+
+def test_what_two_runs_of_the_baseline_show_too_is_not_called_wrong(tmp_path: Path) -> None:
+    """A tenth of noise: no candidate can be close, and none can be called wrong for it."""
+    loud = NOISY.replace("self.count * 1e-6", "(self.count % 7) * 0.1")
+    record = judge(tmp_path, write_file(tmp_path, "loud.py", loud), "eager")
+    assert record["status"] == "nondeterministic", record
+
+
+def test_a_candidate_that_differs_from_itself_never_passes(tmp_path: Path, net: str) -> None:
+    racy = """
+        calls = []
+        def racy(module):
+            def call(x):
+                calls.append(1)
+                output, hidden = module(x)
+                return output * (1 + 1e-7 * len(calls)), hidden
+            return call
+    """
+    mine = write_file(tmp_path, "racy.py", racy)
+    record = judge(tmp_path, net, f"{mine}:racy")
+    assert record["nondeterminism"] == 0.0
+    assert record["status"] == "nondeterministic"
+    assert record["detail"].startswith("two runs of the candidate differ")
+
+
+def judge_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
+    """One line that makes the pair of function and input, one that makes the candidate's answer."""
+    code = write_file(folder, "made.py", f"import torch\ndef make():\n    return {make}\n")
+    mine = write_file(
+        folder, "answer.py", f"import torch\ndef mine(m):\n    return lambda x: {backend}\n"
+    )
+    return judge(folder, code, f"{mine}:mine")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status", "words"),
+    [
+        ("m(x)", "unchecked", "NaN on both sides: output 0 (2 of 64)"),
+        ("m(x).nan_to_num()", "fail", "not finite where the baseline is"),
+        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "NaN or infinity"),
+        ("m(x) + 1", "fail", "from the float64 reference"),
+    ],
+)
+def test_nan_on_both_sides_is_no_pass(
+    tmp_path: Path, candidate: str, status: str, words: str
+) -> None:
+    make = "torch.sqrt, torch.arange(64.0) - 2"
+    record = judge_pair(tmp_path, make, candidate)
+    assert record["status"] == status, record
+    assert words in record["detail"]
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("m(x)", "pass"), ("-m(x)", "fail")])
+def test_infinities_must_be_the_same_ones(tmp_path: Path, candidate: str, status: str) -> None:
+    """Attention masks are full of them."""
+    make = "(lambda x: torch.where(x > 60, -torch.inf, 0 * x)), torch.arange(64.0)"
+    assert judge_pair(tmp_path, make, candidate)["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status"),
+    [("m(x)", "pass"), ("m(x) & (x != 500)", "pass"), ("m(x) & (x > 600)", "fail")],
+)
+def test_masks_must_overlap(tmp_path: Path, candidate: str, status: str) -> None:
+    record = judge_pair(tmp_path, "(lambda x: x > 200), torch.arange(1000.0)", candidate)
+    assert record["status"] == status, record
+    assert status == "pass" or "of its mask overlaps" in record["detail"]
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("m(x)", "pass"), ("m(x) * 2", "fail")])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_results_are_compared(tmp_path: Path, candidate: str, status: str) -> None:
+    for form in ("to_sparse", "to_sparse_csr"):
+        make = f"(lambda x: x.{form}()), torch.eye(8)"
+        assert judge_pair(tmp_path, make, candidate)["status"] == status
+
+
+def test_sparse_gradients_are_compared(tmp_path: Path) -> None:
+    code = """
+        import torch
+        def make():
+            table = torch.nn.Embedding(50, 4, sparse=True)
+            return table, torch.tensor([1, 7, 7, 30]), lambda output: (output ** 2).sum()
+    """
+    mine = "def twice(m):\n    return lambda x: m(x) * 1.5 - m(x).detach() * 0.5\n"
+    path = write_file(tmp_path, "table.py", code)
+    backend = write_file(tmp_path, "mine.py", mine) + ":twice"
+    assert judge(tmp_path, path, "eager", mode="training")["status"] == "pass"
+    record = judge(tmp_path, path, backend, mode="training")
+    assert record["status"] == "fail"
+    assert record["detail"].startswith("gradient 0: ")
+
+
+def test_complex_parameters_keep_their_imaginary_part_in_float64(tmp_path: Path) -> None:
+    code = """
+        import torch
+        class Turn(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.by = torch.nn.Parameter(torch.randn(16, dtype=torch.complex64))
+            def forward(self, x):
+                return torch.fft.fft(x) * self.by
+        def make():
+            return Turn(), torch.randn(4, 16)
+    """
+    record = judge(tmp_path, write_file(tmp_path, "turn.py", code), "aot_eager")
+    assert record["status"] == "pass", record
+    assert record["baseline_rmse"] < 1e-5
+
+
+def test_a_gradient_of_none_is_one_of_zeros(tmp_path: Path) -> None:
+    code = """
+        import torch
+        class Half(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            def forward(self, x):
+                return self.used(x)
+        def make():
+            return Half(), torch.randn(2, 4), lambda output: output.sum()
+    """
+    backend = "def zeros(m):\n    return lambda x: m(x) + 0 * m.unused(x)\n"
+    mine = write_file(tmp_path, "mine.py", backend) + ":zeros"
+    record = judge(tmp_path, write_file(tmp_path, "half.py", code), mine, mode="training")
+    assert record["status"] == "pass", record
+
+
+BIG = """
+    import torch
+    def make():
+        return torch.nn.Linear(4096, 4096, bias=False), torch.randn(1, 4096)
+"""
+
+
+def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(tmp_path: Path) -> None:
+    """64 MiB of weights become 128; the process may take 40 more than it has."""
+    desk = desk_with(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
+    desk._side("a").first_call()
+    held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    path = str(tmp_path / "reference.pt")
+    desk.reference("a", path, held + (40 << 20))
+    record = desk.judge("b", path)
+    assert record["status"] == "pass"
+    assert re.fullmatch(
+        r"a float64 copy needs about 0\.1\d GiB, and 0\.0\d GiB are free",
+        record["without_reference"],
+    )
+    desk.reference("a", path, held + (8 << 30))
+    assert "without_reference" not in desk.judge("b", path)
+
+
+def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
+    from torchyard.worker.float64_reference import free_bytes
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData")
+    )
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (256 << 20), hard))
+    try:
+        free = free_bytes("cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    assert free is not None
+    assert abs(free - (256 << 20)) < 32 << 20
+
+
+def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, net: str) -> None:
+    """An option that computes in less precision is no excuse for a backend that errs more."""
+    wrong = "def wrong(module):\n    return lambda x: (module(x)[0] * 1.5, module(x)[1])\n"
+    mine = write_file(tmp_path, "mine.py", wrong) + ":wrong"
+    path = str(tmp_path / "reference.pt")
+    desk = desk_with(
+        net,
+        variant("a"),
+        variant("b", matmul_precision="medium"),
+        variant("c", mine, matmul_precision="medium"),
+    )
+    desk.reference("a", path)
+    assert desk.judge("b", path)["status"] == "pass"
+    assert desk.judge("c", path)["status"] == "fail"
