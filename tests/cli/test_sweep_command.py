@@ -356,6 +356,28 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_cell_over_its_limit_is_a_row_with_its_log(
+    capsys: Capture, home: Path, tmp_path: Path
+) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    arguments = few(
+        f"silent={silent}", "--exclude", "*/softmax", "--cell-limit", "4s", "--tries", "1"
+    )
+    ended = call(capsys, *arguments)
+    assert ended.code == 5, ended.err
+    assert "kernels/matmul inference: FAILED, took longer than 4 s" in ended.err
+    assert "time        4 to 4 s" not in ended.err
+    assert "took longer than 4 s" in ended.out
+    shown = call(capsys, "sweep", "show")
+    assert "0001-kernels-matmul-inference-float32: took longer than 4 s" in shown.out
+    log = re.search(r"^  log: (.*)$", shown.out, re.MULTILINE)
+    assert log is not None
+    assert Path(log[1]).is_file()
+    assert len(list((home / "runs").glob("2*"))) == 1
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_two_precisions_against_themselves(capsys: Capture, home: Path) -> None:
