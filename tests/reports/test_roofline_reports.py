@@ -14,6 +14,7 @@ from sample_run import write_run
 from test_golden import check
 from test_html_report import HOSTILE, Page
 
+from torchyard.core.comparison import BUSY
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import MeasureSettings
 from torchyard.core.workload import Workload
@@ -135,6 +136,13 @@ def test_text_without_a_peak_names_the_command(run: Run) -> None:
     assert "measure it there with: torchyard machine peak --threads 2" in text
     assert "80.0 GFLOP/s" in text
     assert "%" not in text
+
+
+def test_rows_of_a_busy_machine_are_said_to_be(run: Run) -> None:
+    busy = replace(COMPARISONS[3], notes=(f"{BUSY}: 6 of 6 pairs were disturbed",))
+    text = to_roofline_text(replace(run, comparisons=(COMPARISONS[0], busy)))
+    assert "2 of 4 rows were measured on a busy machine" in text
+    assert "busy" not in to_roofline_text(run)
 
 
 def test_a_share_is_never_said_to_be_nothing(run: Run) -> None:

@@ -58,6 +58,8 @@ class RooflineRow:
     key: PeakKey
     attainment: Attainment | None
     """None without a peak."""
+    busy: bool = False
+    """Measured on a busy machine, so slower than it is."""
 
     @property
     def name(self) -> str:
@@ -112,6 +114,7 @@ def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak
                 metrics=metrics,
                 key=key,
                 attainment=attainment_of(metrics, peak) if peak else None,
+                busy=comparison.busy,
             )
         )
     return Roofline(

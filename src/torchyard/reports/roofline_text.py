@@ -69,6 +69,12 @@ def notes_of_roofline(roofline: Roofline) -> list[str]:
         f"{key.command}"
         for key in roofline.missing
     ]
+    busy = sum(row.busy for row in roofline.rows)
+    if busy:
+        notes.append(
+            f"{busy} of {len(roofline.rows)} rows were measured on a busy machine: their shares are "
+            "too low"
+        )
     above = [
         one_line(f"{row.name} ({row.variant})")
         for row in roofline.rows
