@@ -40,7 +40,7 @@ def view(*states: CellState, remaining_s: float | None = None, text: str = "") -
 
 def drawn(shown: SweepView, recent: list[str], width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
-    console.print(board_of(shown, recent))
+    console.print(board_of(shown, recent, failed=shown.count("failed")))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
@@ -87,6 +87,13 @@ def test_each_cell_is_told_once_with_its_verdicts(folder: Path) -> None:
     # Its run cannot be read: the sweep goes on, and so does its progress.
     assert watch.ended(view("done", "done", "failed", "done")) == ["kernels/mlp inference: done"]
     assert len(watch.recent) == 4
+    assert watch.failed == 2  # one was given up, one has a run without a number
+
+
+def test_failures_of_an_earlier_driver_are_counted(folder: Path) -> None:
+    watch = SweepWatch(folder)
+    assert watch.ended(view("done", "done", "failed", "waiting")) == []
+    assert watch.failed == 2
 
 
 def test_lines_in_a_log(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

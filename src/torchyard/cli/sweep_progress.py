@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torchyard.cli.output import printable, talk
 from torchyard.cli.sweep_text import one_line
+from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.sweep import CellStatus, SweepView
 from torchyard.errors import TorchyardError
 
@@ -27,7 +28,7 @@ __all__ = ["SweepWatch", "board_of", "clock_text", "show_sweep"]
 RECENT: Final = 8
 """Ended cells that the live table still shows."""
 MOST_RUNNING: Final = 12
-_BAR_LETTERS: Final = 24
+_BAR_LETTERS: Final = 12
 
 Listener = Callable[[SweepView], None]
 
@@ -39,36 +40,50 @@ class SweepWatch:
         self._folder = folder
         self._over: set[str] | None = None
         self.recent: deque[str] = deque(maxlen=RECENT)
+        self.failed = 0
+        """Cells without a single number: given up, or finished with nothing but failures."""
 
     def ended(self, view: SweepView) -> list[str]:
         """A line for each cell that is over now and was not before; none for the first view."""
         over = {one.cell.id: one for one in view.statuses if one.state in ("done", "failed")}
-        if self._over is None:
-            self._over = set(over)
-            return []
-        new = [one for cell, one in over.items() if cell not in self._over]
-        self._over.update(over)
-        lines = [ended_text(one, self._folder) for one in new]
-        self.recent.extend(lines)
-        return lines
+        known = self._over or set()
+        lines = []
+        for cell, one in over.items():
+            if cell not in known:
+                rows = _rows(one, self._folder)
+                self.failed += one.state == "failed" or _all_failed(rows)
+                lines.append(ended_text(one, rows))
+        told = [] if self._over is None else lines
+        self._over = known | set(over)
+        self.recent.extend(told)
+        return told
 
 
-def ended_text(status: CellStatus, folder: Path) -> str:
+def ended_text(status: CellStatus, rows: Sequence[Comparison]) -> str:
     """`kernels/matmul inference: inductor faster 1.23x`, or why there is no number."""
     if status.state == "failed":
         return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason is known'}"
-    from torchyard.results.run_reader import read_run
-
-    try:
-        rows = read_run(folder / status.run).comparisons
-    except TorchyardError:
-        rows = ()
     said = []
     for row in rows:
         speedup = f" {row.estimate.speedup:.3f}x" if row.estimate is not None else ""
         reason = f" ({one_line(row.failure.message)[:120]})" if row.failure is not None else ""
         said.append(f"{row.candidate} {row.verdict}{speedup}{reason}")
     return f"{status.cell.label}: {', '.join(said) or 'done'}"
+
+
+def _rows(status: CellStatus, folder: Path) -> Sequence[Comparison]:
+    from torchyard.results.run_reader import read_run
+
+    if status.state != "done":
+        return ()
+    try:
+        return read_run(folder / status.run).comparisons
+    except TorchyardError:
+        return ()
+
+
+def _all_failed(rows: Sequence[Comparison]) -> bool:
+    return bool(rows) and all(row.verdict is Verdict.FAILED for row in rows)
 
 
 @contextmanager
@@ -107,12 +122,12 @@ def _live(watch: SweepWatch) -> Iterator[Listener]:
                 # Failures stay on the terminal; the rest scrolls through the table.
                 if ": FAILED, " in line:
                     live.console.print(printable(line), markup=False)
-            live.update(board_of(view, list(watch.recent)), refresh=True)
+            live.update(board_of(view, list(watch.recent), failed=watch.failed), refresh=True)
 
         yield listen
 
 
-def board_of(view: SweepView, recent: list[str]) -> RenderableType:
+def board_of(view: SweepView, recent: list[str], *, failed: int) -> RenderableType:
     """The live table: how far, what runs now, what ended last."""
     from rich.console import Group
     from rich.table import Table
@@ -131,12 +146,11 @@ def board_of(view: SweepView, recent: list[str]) -> RenderableType:
     if len(running) > MOST_RUNNING:
         grid.add_row(f"and {len(running) - MOST_RUNNING} more", "", "")
     ended = [Text(printable(line), no_wrap=True, overflow="ellipsis") for line in recent]
-    return Group(Text(_head(view), style="bold"), grid, *ended)
+    return Group(Text(_head(view, failed), style="bold"), grid, *ended)
 
 
-def _head(view: SweepView) -> str:
-    total = len(view.statuses)
-    over, failed = view.count("done", "failed"), view.count("failed")
+def _head(view: SweepView, failed: int) -> str:
+    total, over = len(view.statuses), view.count("done", "failed")
     filled = round(_BAR_LETTERS * over / max(1, total))
     parts = [
         f"{over} of {total} cells",
@@ -144,7 +158,7 @@ def _head(view: SweepView) -> str:
         f"{view.count('queued')} queued" if view.plan.executor.name != "local" else "",
         f"{failed} failed" if failed else "",
         f"{clock_text(view.elapsed_s)} elapsed",
-        f"about {clock_text(view.remaining_s)} left" if view.remaining_s is not None else "",
+        f"~{clock_text(view.remaining_s)} left" if view.remaining_s is not None else "",
     ]
     bar = "#" * filled + "." * (_BAR_LETTERS - filled)
     return f"[{bar}] {', '.join(part for part in parts if part)}"
