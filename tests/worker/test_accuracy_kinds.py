@@ -44,6 +44,16 @@ def test_noise_between_two_runs_is_measured_and_never_passes(tmp_path: Path) -> 
     assert "of the candidate" in record["detail"]
 
 
+def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
+    rare = NOISY.replace("self.count * 1e-6", "(self.count > 4) * 1e-3")
+    desk = desk_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
+    path = str(tmp_path / "reference.pt")
+    said = desk.reference("a", path)
+    assert said["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
+    assert not said["random"]
+    assert desk.judge("b", path)["status"] == "nondeterministic"
+
+
 def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
     mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
     record = judge(tmp_path, write_file(tmp_path, "noisy.py", NOISY), f"{mine}:wrong")

@@ -39,7 +39,13 @@ def write_reference(
     )
     exact, why_not = float64_results(side, seed, first, limit_bytes)
     between_runs = largest_difference(first, second)
-    random = largest_difference(first, other) > 10 * between_runs
+    between_seeds = largest_difference(first, other)
+    if between_seeds > 10 * between_runs:
+        # Two runs may have been alike by luck: what a seed changes must stay with the seed.
+        again = to_plain(side.results(seed)[0])
+        if largest_difference(first, again) > between_runs:
+            second, between_runs = again, largest_difference(first, again)
+    random = between_seeds > 10 * between_runs
     record = {
         "baseline": first,
         "exact": exact,
