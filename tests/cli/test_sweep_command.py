@@ -248,7 +248,9 @@ def test_a_sweep_whose_cells_all_fail_keeps_every_row(
     assert "2 done" in call(capsys, "sweep", "list").out
     shown = call(capsys, "sweep", "show", folder.name[:8])
     assert shown.code == 0
-    assert re.search(r"0001-kernels-matmul-inference-float32 +done +1", shown.out)
+    line = r"0001-kernels-matmul-inference-float32 +done +1 +inductor failed\n"
+    assert re.search(line, shown.out)
+    assert "kernels-matmul-inference-float32: inductor no-torch (start): bare+default:" in shown.out
     assert shown.err == ""
     record = json.loads(call(capsys, "sweep", "show", str(folder), "--json").out)
     assert record["plan"]["name"] == "sweep"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell, study, workload
+from sweep_samples import cell, comparison, study, workload
 
 from torchyard.cli.sweep_choice import find_sweep, sweep_folders
 from torchyard.cli.sweep_text import cell_table, counts_text, failed_text, sweep_row, sweep_table
+from torchyard.core.comparison import Failure, Verdict
 from torchyard.core.sweep import Attempt, CellStatus, ExecutorChoice, SweepPlan
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.sweep_folder import SweepFolder
@@ -40,10 +42,29 @@ STATUSES = (
 )
 
 
+ROWS = {
+    CELLS[0].id: [
+        comparison(workload("matmul"), speedup=1.25),
+        replace(
+            comparison(workload("matmul"), candidate="x"),
+            verdict=Verdict.FAILED,
+            estimate=None,
+            failure=Failure(
+                kind="raised",
+                phase="check",
+                variant="x",
+                message="no\n kernel",
+                log="/sweep/cells/1/log",
+            ),
+        ),
+    ]
+}
+
+
 def test_one_line_for_each_cell() -> None:
-    assert cell_table(STATUSES) == (
+    assert cell_table(STATUSES, ROWS) == (
         "CELL                  STATE          TRIES  NOW\n"
-        "0001-matmul-float32   done           1\n"
+        "0001-matmul-float32   done           1      inductor faster 1.250x, x failed\n"
         "0002-softmax-float32  running 25.6%  1      launch 2: measuring\n"
         "0003-conv2d-float32   failed         2      crashed (SIGSEGV)\n"
         "0004-mlp-float32      waiting"
@@ -51,17 +72,19 @@ def test_one_line_for_each_cell() -> None:
 
 
 def test_why_cells_failed_and_where_their_logs_are() -> None:
-    assert failed_text(STATUSES, Path("/sweep")) == (
+    assert failed_text(STATUSES, ROWS, Path("/sweep")) == (
+        "0001-matmul-float32: x raised (check): no kernel\n"
+        "  log: /sweep/cells/1/log\n"
         "0003-conv2d-float32: crashed (SIGSEGV)\n"
         "  try 1 on node3, job 7_1: time-limit, took longer than 5 s\n"
         "  try 2 on node4: died, crashed (SIGSEGV)\n"
         "  log: /sweep/logs/0003-conv2d-float32.log"
     )
-    assert failed_text(STATUSES[:2], Path("/sweep")) == ""
+    assert failed_text(STATUSES[:2], {}, Path("/sweep")) == ""
     lost = CellStatus(cell=CELLS[0], state="failed", attempts=(Attempt(number=1),))
-    assert failed_text([lost], Path()).splitlines() == [
+    assert failed_text([lost], {}, Path()).splitlines() == [
         "0001-matmul-float32: no reason is known",
-        "  try 1: gone, ",
+        "  try 1: gone",
     ]
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torchyard.cli.output import printable, talk
-from torchyard.cli.sweep_text import one_line
+from torchyard.cli.sweep_text import one_line, rows_of, verdicts_text
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.sweep import CellStatus, SweepView
-from torchyard.errors import TorchyardError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,7 +49,7 @@ class SweepWatch:
         lines = []
         for cell, one in over.items():
             if cell not in known:
-                rows = _rows(one, self._folder)
+                rows = rows_of(one, self._folder)
                 self.failed += one.state == "failed" or _all_failed(rows)
                 lines.append(ended_text(one, rows))
         told = [] if self._over is None else lines
@@ -63,23 +62,7 @@ def ended_text(status: CellStatus, rows: Sequence[Comparison]) -> str:
     """`kernels/matmul inference: inductor faster 1.23x`, or why there is no number."""
     if status.state == "failed":
         return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason is known'}"
-    said = []
-    for row in rows:
-        speedup = f" {row.estimate.speedup:.3f}x" if row.estimate is not None else ""
-        reason = f" ({one_line(row.failure.message)[:120]})" if row.failure is not None else ""
-        said.append(f"{row.candidate} {row.verdict}{speedup}{reason}")
-    return f"{status.cell.label}: {', '.join(said) or 'done'}"
-
-
-def _rows(status: CellStatus, folder: Path) -> Sequence[Comparison]:
-    from torchyard.results.run_reader import read_run
-
-    if status.state != "done":
-        return ()
-    try:
-        return read_run(folder / status.run).comparisons
-    except TorchyardError:
-        return ()
+    return f"{status.cell.label}: {verdicts_text(rows) or 'done'}"
 
 
 def _all_failed(rows: Sequence[Comparison]) -> bool:

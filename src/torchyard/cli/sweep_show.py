@@ -15,8 +15,8 @@ Examples:
   torchyard sweep show 20250131T12
   torchyard sweep show ./sweep --json
 
-Show the cells of a sweep: done, running and with what, waiting, or failed with the reason and the
-log. SWEEP is a sweep's folder, its name or the beginning of it, or `latest`. Reads the folder only,
+Show the cells of a sweep: done with their verdicts, running and with what, waiting, or failed with
+the reason and the log. SWEEP is a sweep's folder, its name or the beginning of it, or `latest`. Reads the folder only,
 so it works while the sweep runs, on any machine that sees the folder.
 """
 
@@ -27,7 +27,7 @@ so it works while the sweep runs, on any machine that sees the folder.
 def show(sweep: str, as_json: bool) -> None:
     """Show a sweep."""
     from torchyard.cli.sweep_choice import find_sweep
-    from torchyard.cli.sweep_text import cell_table, counts_text, failed_text
+    from torchyard.cli.sweep_text import cell_table, counts_text, failed_text, rows_of
     from torchyard.core.records import encode
     from torchyard.results.sweep_folder import SweepFolder
 
@@ -44,10 +44,11 @@ def show(sweep: str, as_json: bool) -> None:
             }
         )
         return
+    rows = {status.cell.id: rows_of(status, folder.folder) for status in statuses}
     parts = [
         f"{folder.plan.name}: {counts_text(statuses)}",
-        cell_table(statuses),
-        failed_text(statuses, folder.folder),
+        cell_table(statuses, rows),
+        failed_text(statuses, rows, folder.folder),
         "\n".join(f"run of {name}: {path}" for name, path in runs.items()),
     ]
     print_data(printable("\n\n".join(part for part in parts if part)))

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torchyard.cli.results_text import columns, when
+from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.sweep import CellState, CellStatus, SweepPlan
 from torchyard.core.units import format_percent
+from torchyard.errors import TorchyardError
 
-__all__ = ["cell_table", "counts_text", "failed_text", "one_line", "sweep_row", "sweep_table"]
+__all__ = [
+    "Rows",
+    "cell_table",
+    "counts_text",
+    "failed_text",
+    "one_line",
+    "rows_of",
+    "sweep_row",
+    "sweep_table",
+    "verdicts_text",
+]
+
+Rows = Mapping[str, Sequence[Comparison]]
+"""Comparisons of cells that have a finished run, by the cell's id."""
 
 _STATES: tuple[CellState, ...] = ("done", "running", "queued", "waiting", "failed")
 
@@ -26,8 +41,32 @@ def counts_text(statuses: Iterable[CellStatus]) -> str:
     return ", ".join(counts) or "no cell"
 
 
-def cell_table(statuses: Sequence[CellStatus]) -> str:
-    """One line for each cell."""
+def rows_of(status: CellStatus, folder: Path) -> Sequence[Comparison]:
+    """The comparisons of a cell that is done; none where its run cannot be read."""
+    from torchyard.results.run_reader import read_run
+
+    if status.state != "done":
+        return ()
+    try:
+        return read_run(folder / status.run).comparisons
+    except TorchyardError:
+        return ()
+
+
+def verdicts_text(rows: Sequence[Comparison], *, reasons: bool = True) -> str:
+    """`inductor faster 1.25x, aot_eager failed (why)`."""
+    said = []
+    for row in rows:
+        speedup = f" {row.estimate.speedup:.3f}x" if row.estimate is not None else ""
+        why = one_line(row.failure.message)[:120] if row.failure is not None else ""
+        said.append(
+            f"{row.candidate} {row.verdict}{speedup}" + (f" ({why})" if why and reasons else "")
+        )
+    return ", ".join(said)
+
+
+def cell_table(statuses: Sequence[CellStatus], rows: Rows) -> str:
+    """One line for each cell, with its verdicts where it is done."""
     return columns(
         ("CELL", "STATE", "TRIES", "NOW"),
         (
@@ -35,28 +74,39 @@ def cell_table(statuses: Sequence[CellStatus]) -> str:
                 status.cell.id,
                 _state(status),
                 str(len(status.attempts) or ""),
-                status.text if status.state != "done" else "",
+                verdicts_text(rows.get(status.cell.id, ()), reasons=False)
+                if status.state == "done"
+                else status.text,
             )
             for status in statuses
         ),
     )
 
 
-def failed_text(statuses: Sequence[CellStatus], folder: Path) -> str:
-    """Why each failed cell failed, and where its log is; empty when none did."""
+def failed_text(statuses: Sequence[CellStatus], rows: Rows, folder: Path) -> str:
+    """Why cells and rows failed, and where the logs are; empty when none did."""
     lines = []
     for status in statuses:
-        if status.state != "failed":
-            continue
-        lines.append(f"{status.cell.id}: {one_line(status.text) or 'no reason is known'}")
-        for attempt in status.attempts:
-            said = f"{attempt.outcome or 'gone'}"
-            place = f" on {attempt.place}" if attempt.place else ""
-            lines.append(f"  try {attempt.number}{place}: {said}, {one_line(attempt.why)}")
-        log = next((attempt.log for attempt in reversed(status.attempts) if attempt.log), "")
-        if log:
-            lines.append(f"  log: {folder / log}")
+        for row in rows.get(status.cell.id, ()):
+            if row.verdict is Verdict.FAILED and row.failure is not None:
+                why = f"{row.failure.kind} ({row.failure.phase}): {one_line(row.failure.message)}"
+                lines.append(f"{status.cell.id}: {row.candidate} {why}")
+                lines += [f"  log: {row.failure.log}"] if row.failure.log else []
+        if status.state == "failed":
+            lines += _given_up(status, folder)
     return "\n".join(lines)
+
+
+def _given_up(status: CellStatus, folder: Path) -> list[str]:
+    lines = [f"{status.cell.id}: {one_line(status.text) or 'no reason is known'}"]
+    for attempt in status.attempts:
+        place = f" on {attempt.place}" if attempt.place else ""
+        said = ", ".join(
+            part for part in (attempt.outcome or "gone", one_line(attempt.why)) if part
+        )
+        lines.append(f"  try {attempt.number}{place}: {said}")
+    log = next((attempt.log for attempt in reversed(status.attempts) if attempt.log), "")
+    return [*lines, f"  log: {folder / log}"] if log else lines
 
 
 def sweep_row(folder: Path, plan: SweepPlan, statuses: Sequence[CellStatus]) -> tuple[str, ...]:
