@@ -307,9 +307,12 @@ def test_what_cannot_be_resumed(capsys: Capture, home: Path, tmp_path: Path, bar
     (place := tmp_path / "driven").mkdir()
     (place / "sweep.json").write_text(json.dumps(record))
     with SweepFolder.open(place).driving():
-        ended = call(capsys, "sweep", "--resume", str(place))
+        ended = call(capsys, "sweep", "--resume", str(place), "--calibrate")
+        planned = call(capsys, "sweep", "--resume", str(place), "--plan")
     assert ended.code == 2
     assert f"process {os.getpid()} on " in ended.err
+    assert "calibration" not in ended.err
+    assert planned.code == 0
 
 
 def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_path: Path) -> None:

@@ -137,7 +137,11 @@ def _resumed(study: Path | None, options: dict[str, Any]) -> SweepFolder:
             why=f"{', '.join(said)} would make another one",
             hint="start a new sweep for another plan, or leave that out",
         )
-    return SweepFolder.open(find_sweep(options["resume"]))
+    folder = SweepFolder.open(find_sweep(options["resume"]))
+    if not options["plan_only"]:
+        with folder.driving():  # refused here, before a calibration could disturb the one that runs
+            pass
+    return folder
 
 
 def _left_of(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
