@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
     ("arguments", "what", "hint"),
     [
         (["bnech"], "there is no command 'bnech'", "did you mean 'bench'?"),
-        (["xyzzy"], "there is no command 'xyzzy'", "valid commands: baseline, bench"),
+        (["xyzzy"], "there is no command 'xyzzy'", "valid commands: baseline, batch-size"),
         (["--verson"], "there is no option '--verson'", "did you mean '--version'?"),
         (["bench", "--tim", "5s"], "there is no option '--tim'", "did you mean '--time'?"),
         (["bench", "--xyzzy"], "there is no option '--xyzzy'", "torchyard bench --help"),

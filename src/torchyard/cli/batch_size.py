@@ -43,7 +43,8 @@ between; each is tried in a fresh process, so that lack of memory ends nothing e
 memory and throughput of every size, and from where on a larger one hardly pays.
 """
 
-_what, _run, _how = section("What to run"), section("With what"), section("How to search")
+# Headings of the options that other commands have, too.
+_what, _run, _how = section("What to run"), section("What to compare"), section("How to measure")
 
 
 def _options(command: Any) -> Any:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "revision_of_option"]
 
+_LARGEST = "largest"
+"""As a batch size: search for it."""
+
 _HELP = """
 \b
 Examples:
@@ -63,6 +66,9 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.config.request import Request, merge
     from torchyard.config.study_file import read_study_file
 
+    searched = options["batch_size"] == _LARGEST
+    if searched:
+        options = {**options, "batch_size": None}
     below = read_study_file(study) if study is not None else Request()
     wanted = assemble(merge(below, request_of_options(options)), here=sys.executable)
     if options["dry_run"]:
@@ -74,6 +80,8 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
             from torchyard.cli.plan_text import plan_text
 
             print_data(plan_text(wanted))
+        if searched:
+            talk("the batch size of each workload would be searched for first")
         return 0
     from torchyard.cli.bench_session import BenchSession
 
@@ -81,13 +89,17 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
+    notes = [note.strip() for note in options["notes"] if note.strip()]
+    if searched:
+        wanted, found = _with_largest_batches(wanted, quiet=options["quiet"])
+        notes += found
     session = BenchSession(
         study=wanted,
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
         wish=wish,
         revision=revision_of_option(options["revision"]),
-        notes=[note.strip() for note in options["notes"] if note.strip()],
+        notes=notes,
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])
@@ -111,6 +123,19 @@ def revision_of_option(said: str | None) -> str:
     from torchyard.results.revision import revision_from_ci
 
     return (revision_from_ci(os.environ) if said is None else said).strip()
+
+
+def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str]]:
+    from torchyard.cli.batch_size_text import try_line
+    from torchyard.workflow.batch_search import with_largest_batches
+
+    found, notes = with_largest_batches(
+        study, told=None if quiet else lambda one: talk(try_line(one))
+    )
+    if not quiet:
+        for note in notes:
+            talk(note)
+    return found, list(notes)
 
 
 def _wish(options: dict[str, Any], study: Study) -> Wish | None:

@@ -14,6 +14,7 @@ import click
 from torchyard.cli.sections import section
 from torchyard.cli.study_options import (
     BASELINE_OPTIONS,
+    BATCH_OPTION,
     DEVICE_OPTIONS,
     LIMIT_OPTIONS,
     MEASURE_OPTIONS,
@@ -51,7 +52,12 @@ _OPTIONS: Final = (
         type=click.Choice(MODES),
         help="Give it twice for both; inference when left out.",
     ),
-    *DEVICE_OPTIONS,
+    *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
+    _what(
+        "--batch-size",
+        metavar="N|largest",
+        help="The workload's own when left out; `largest` searches for the largest that fits first.",
+    ),
     *BASELINE_OPTIONS,
     _run(
         "--candidate",

@@ -16,6 +16,7 @@ from torchyard.cli.sections import section
 
 __all__ = [
     "BASELINE_OPTIONS",
+    "BATCH_OPTION",
     "DEVICE_OPTIONS",
     "LIMIT_OPTIONS",
     "MEASURE_OPTIONS",
@@ -36,9 +37,12 @@ RESEATS: Final = ("auto", "pages", "heap", "off")
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
 _how, _out = section("How to measure"), section("Where results go")
 
+BATCH_OPTION: Final[Option] = _what(
+    "--batch-size", metavar="N", help="The workload's own when left out."
+)
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what("--device", metavar="DEVICE", help="cpu (when left out), cuda, cuda:1, ..."),
-    _what("--batch-size", metavar="N", help="The workload's own when left out."),
+    BATCH_OPTION,
     _what(
         "--optimizer-step/--no-optimizer-step",
         default=None,

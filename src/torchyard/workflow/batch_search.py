@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from torchyard.core.batch_search import BatchSearch, BatchTry, next_size, outcomes_of
 from torchyard.core.comparison import Failure
-from torchyard.core.study import MeasureSettings
+from torchyard.core.study import MeasureSettings, Study
 from torchyard.core.units import format_bytes
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
@@ -25,11 +25,12 @@ from torchyard.machine.facts.memory import amount_kib
 from torchyard.machine.knob import Machine
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.preparation import Knowledge, check_accuracy
+from torchyard.measure.rounds import choose_reseat
 from torchyard.measure.starting import draw_launch
 from torchyard.process.markers import sweep_orphans
 from torchyard.process.tree import peak_resident_bytes
 
-__all__ = ["MOST", "Told", "find_batch_size"]
+__all__ = ["MOST", "Told", "find_batch_size", "with_largest_batches"]
 
 MOST: Final = 1024
 """The largest size that is tried when nothing else is said."""
@@ -54,8 +55,9 @@ def find_batch_size(
 ) -> BatchSearch:
     """Try sizes until the largest that fits with every variant is known.
 
-    `together`: as a bench run has them, in shared processes and with the accuracy check, which takes
-    memory of its own; else each variant has a process to itself, so that each is seen alone.
+    `together`: as a bench run has them, in shared processes, with the accuracy check and with data
+    that is moved, which take memory of their own; else each variant has a process to itself, so that
+    each is seen alone.
     """
     sweep_orphans()
     settings = _limited(settings, workload)
@@ -85,6 +87,34 @@ def find_batch_size(
             hint=last.hint or "leave the batch size to the workload",
         )
     return found
+
+
+def with_largest_batches(
+    study: Study, *, most: int = MOST, told: Told | None = None
+) -> tuple[Study, tuple[str, ...]]:
+    """The study with the largest batch of each workload that a run of it can hold, and notes.
+
+    A workload that has no batch, or whose smallest does not fit, stays as it is, and a note says so.
+    """
+    workloads, notes = [], []
+    for workload in study.workloads:
+        why = "not even a batch size of 1 fits"
+        try:
+            found = find_batch_size(
+                workload, study.variants, study.settings, most=most, together=True, told=told
+            )
+        except (StepFailed, UsageError) as error:
+            found, why = None, f"{error.what}: {error.why}"
+        size = found.batch_size if found is not None else None
+        if found is None or size is None:
+            workloads.append(workload)
+            notes.append(f"{workload.label}: batch size not searched, because {why}")
+            continue
+        workloads.append(replace(workload, batch_size=size))
+        fine = f", a multiple of {found.multiple}" if found.multiple > 1 else ""
+        bound = "the largest allowed" if found.obstacle is None else "the largest that fits"
+        notes.append(f"{workload.label}: batch size {size}, {bound}{fine}")
+    return replace(study, workloads=tuple(dict.fromkeys(workloads))), tuple(notes)
 
 
 def _limited(settings: MeasureSettings, workload: Workload) -> MeasureSettings:
@@ -140,6 +170,10 @@ def _measured(come: BatchTry, crew: Crew, reference: Path) -> BatchTry:
     for variant in crew.variants:
         warmed = _ask(crew, variant, "warm", variant=variant.name, seconds=_WARM_UP_S)
         slowest_ns = max(slowest_ns, float(warmed["iteration_ns"]))
+    method = choose_reseat(crew.settings.reseat, crew.variants, crew.workload.device)
+    if others and method != "off":
+        for one in crew.one_variant_per_process():
+            _ask(crew, one, "reseat", seed=crew.settings.seed, method=method)
     used = _used_bytes(crew)
     left = _ask(crew, baseline, "peak", what="limits", device=crew.workload.device)["free_bytes"]
     answers = [_ask(crew, one, "measure", variant=one.name) for one in crew.variants]
