@@ -2,8 +2,8 @@
 """Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
 
 The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py,
-the one about knobs in machine_reference.py, the one about patterns in values_reference.py, and the one
-about lists of workloads in suite_reference.py.
+the one about knobs in machine_reference.py, the one about patterns in values_reference.py, the one about
+lists of workloads in suite_reference.py, and the one about backends and options in variant_reference.py.
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; end with 1 when a page is stale
@@ -27,6 +27,7 @@ import click
 import machine_reference
 import suite_reference
 import values_reference
+import variant_reference
 
 from torchyard import errors
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
@@ -111,7 +112,8 @@ def study_file_page() -> str:
             "A variant (`baseline`, `candidates`) is parts joined by `+`, each a backend, a precision, "
             "a target or an\nenvironment: `inductor+bfloat16+nightly`. A part that is left out is "
             "`eager`, the study's `precision`,\nthe first target (or the interpreter that Torchyard "
-            "runs in) and the environment without changes.\n"
+            "runs in) and the environment without changes. Any number of\noptions may follow: "
+            "`eager+channels-last`. Backends and options are in [variants](variants.md).\n"
         ),
         "```toml",
         (Path(__file__).parent.parent / "examples" / "demo.toml").read_text().rstrip(),
@@ -168,6 +170,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "doctor.md": lambda: build_reference.doctor_page(WRITTEN_BY),
     "knobs.md": lambda: machine_reference.knobs_page(WRITTEN_BY),
     "suite-lists.md": lambda: suite_reference.lists_page(WRITTEN_BY),
+    "variants.md": lambda: variant_reference.variants_page(WRITTEN_BY),
     "value-patterns.md": lambda: values_reference.patterns_page(WRITTEN_BY),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.core.variant import DEFAULT_ENVIRONMENT, Environment, Variant
+from torchyard.worker.options import as_text
 
 __all__ = ["plan_text"]
 
@@ -56,6 +57,8 @@ def _variant(variant: Variant) -> list[str]:
             f"target {variant.target.name} ({variant.target.python})"
         )
     ]
+    if variant.options:
+        lines.append(f"    options {as_text(dict(variant.options))}")
     lines += [f"    {key}={value}" for key, value in variant.target.variables]
     if variant.environment != DEFAULT_ENVIRONMENT:
         lines += _environment(variant.environment)

@@ -18,6 +18,7 @@ from torchyard.core.variant import Variant
 from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.measure.block_plan import BlockPlan, plan_block
 from torchyard.measure.crew import Crew, VariantFailed
+from torchyard.worker.backend_names import uses_inductor
 
 __all__ = ["Knowledge", "check_accuracy", "measure_energy", "measure_metrics", "warm_up"]
 
@@ -103,6 +104,7 @@ def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     )
     knowledge.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
     if not known:
+        _note_shared_caches(crew, variant, knowledge)
         iteration_ns = float(answer["iteration_ns"])
         knowledge.iteration_ns[variant.name] = iteration_ns
         knowledge.plans[variant.name] = plan_block(
@@ -113,6 +115,17 @@ def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         if not answer["stable"]:
             text = f"was still changing after {answer['warm_up_s']:.0f} s of warm-up"
             knowledge.notes.append((variant.name, text))
+
+
+def _note_shared_caches(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
+    """The first of a process to be compiled loads the compiler and fills its caches for the rest."""
+    if not uses_inductor(variant.backend):
+        return
+    for earlier in crew.variants[: crew.variants.index(variant)]:
+        if earlier.process_key == variant.process_key and uses_inductor(earlier.backend):
+            text = f"was compiled after {earlier.name} in one process, so not from empty caches"
+            knowledge.notes.append((variant.name, text))
+            return
 
 
 def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
