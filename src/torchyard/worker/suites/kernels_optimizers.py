@@ -17,6 +17,9 @@ from torchyard.worker.suites.adamw_step import AdamWStep, smallest_divisor
 from torchyard.worker.suites.choices import Choices, require
 from torchyard.worker.suites.kernel_form import Kernel, need_torch
 
+# Not in torch 2.0.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+
 
 class OptimizerStep(nn.Module):
     """Parameters of a stack of linear layers, fixed gradients, and an optimiser's state.
@@ -102,6 +105,8 @@ class AdamStep(OptimizerStep):
             [],
             self.all("step"),
             foreach=self.foreach,
+            # As torch sets it when it compiles an optimiser: steps are then counted by tensors.
+            capturable=bool(_is_compiling is not None and _is_compiling()),
             fused=self.fused,
             amsgrad=False,
             beta1=0.9,
