@@ -154,7 +154,7 @@ def test_options_win_over_the_file_and_leave_the_rest(
     [
         ([], 3, "no workload is named"),
         (["--suite", "kernals"], 2, "--suite: there is no suite 'kernals'"),
-        (["--suite", "timm"], 2, "--suite: the suite 'timm' takes any name"),
+        (["--suite", "file"], 2, "--suite: the suite 'file' takes any name"),
         (["--only", "gptt"], 2, "--only: there is no workload 'gptt'"),
         (["--only", "matmul:siz=5"], 2, "--only: kernels/matmul has no parameter 'siz'"),
         (["--only", "no.py"], 2, "--only: there is no file 'no.py'"),
