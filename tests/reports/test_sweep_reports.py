@@ -182,8 +182,13 @@ def test_an_empty_sweep_can_be_shown() -> None:
 
 def test_the_answer_comes_first_and_is_plain(null: SweepSummary) -> None:
     assert null.false_alarms is not None
-    good = alarm_lines(null.false_alarms, 0.01)
-    assert good[0].startswith("This machine is within its stated error rate of 5.0%")
+    good = sweep_summary(*null_sweep(200)).false_alarms
+    assert good is not None
+    answer = alarm_lines(good, 0.01)[0]
+    assert answer.startswith("This machine is within its stated error rate of 5.0%")
+    few = sweep_summary(*null_sweep(9)).false_alarms
+    assert few is not None
+    assert "but 9 comparisons say little" in alarm_lines(few, 0.01)[0]
     bad = sweep_summary(*null_sweep(40, shift=0.01)).false_alarms
     assert bad is not None
     assert "NOT within its stated error rate" in alarm_lines(bad, 0.01)[0]

@@ -42,6 +42,8 @@ __all__ = [
 
 _SMALLEST_CHANCE: Final = 0.001
 _MINUTE_S: Final = 100.0
+_FEW: Final = 3.0
+"""Comparisons are too few to praise a machine while so many times the promised rate is possible."""
 
 
 def sweep_line(summary: SweepSummary) -> str:
@@ -192,11 +194,17 @@ def _answer(alarms: FalseAlarms) -> str:
     promised = format_percent(alarms.alpha)
     shown = f"{alarms.significant} or more false alarms of {alarms.comparisons}"
     seen = f"a machine that keeps to it shows {shown} in {_chance(alarms.chance)} of sweeps"
+    limit = format_percent(alarms.rate.high)
+    if alarms.within and alarms.rate.high > _FEW * alarms.alpha:
+        return (
+            f"Nothing speaks against the stated error rate of {promised}, but "
+            f"{alarms.comparisons} comparisons say little: {seen}, and rates up to {limit} cannot "
+            "be ruled out."
+        )
     if alarms.within:
-        limit = format_percent(alarms.rate.high)
         return (
             f"This machine is within its stated error rate of {promised}: {seen}. "
-            f"Rates up to {limit} cannot be ruled out with this number of comparisons."
+            f"Rates above {limit} can be ruled out."
         )
     if alarms.chance > alarms.excess_chance:
         seen = (
