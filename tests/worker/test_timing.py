@@ -91,7 +91,7 @@ def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> 
     side = desk_with(write_file(tmp_path, "look.py", code))._side("eager")
     collected: list[float] = []
     call = side.function
-    side.function = lambda x: collected.append(float(call(x)))
+    side._function = lambda x: collected.append(float(call(x)))
     timing.run_block(side, 1, 3, 0, settle=False, flush_l2=False)
     assert collected == [0.0] * 3
     assert gc.isenabled()
