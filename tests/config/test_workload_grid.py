@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from torchyard.config.assemble import assemble
 from torchyard.config.request import SpecText, WorkloadChoice
+from torchyard.config.study_file import read_study_file
 from torchyard.config.workload_grid import MOST, grid_of
 from torchyard.config.workload_spec import choose_workload, expand, parse_parameter_value
 from torchyard.core.workload import Mode
@@ -117,3 +119,20 @@ def test_a_range_without_end_in_sight_is_refused_at_once() -> None:
     assert len(values(f"1..{MOST}+1")) == MOST
     with pytest.raises(UsageError):
         values("1..999999999999+1")
+
+
+def test_a_study_file_takes_the_same_texts(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(
+        'baseline = "eager"\ncandidates = ["inductor"]\n'
+        '[[workloads]]\nname = "kernels/matmul"\nparameters = { size = "16..64" }\n'
+        '[[workloads]]\nname = "kernels/attention:length=8|16"\n'
+    )
+    study = assemble(read_study_file(path), here="python")
+    assert [workload.label for workload in study.workloads] == [
+        "kernels/matmul inference size=16",
+        "kernels/matmul inference size=32",
+        "kernels/matmul inference size=64",
+        "kernels/attention inference length=8",
+        "kernels/attention inference length=16",
+    ]
