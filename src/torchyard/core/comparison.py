@@ -52,7 +52,7 @@ class AccuracyStatus(StrEnum):
     RANDOM = "random"
     """The workload draws random numbers that backends draw differently: not comparable."""
     NONDETERMINISTIC = "nondeterministic"
-    """Two runs of one side on the same inputs and seed differ: whatever is close proves little."""
+    """Two runs of the baseline on the same inputs and seed differ: what is close proves little."""
     UNCHECKED = "unchecked"
 
 
@@ -70,6 +70,8 @@ class Accuracy:
     """Root mean square distance from the float64 reference."""
     nondeterminism: float | None = None
     """Largest difference between two runs of the baseline on the same inputs and seed."""
+    candidate_nondeterminism: float | None = None
+    """The same of the candidate; None where the shapes differ, or where it was not run twice."""
     without_reference: str = ""
     """Why there was no float64 reference, so that the cosine had to do; empty when there was one."""
     compared: int = 0

@@ -119,6 +119,9 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
         notes.append(f"results not checked: {accuracy.detail}")
     elif accuracy.nondeterminism:
         notes.append(f"the baseline differs between two runs by {accuracy.nondeterminism:.2g}")
+    if accuracy.candidate_nondeterminism:
+        differs = accuracy.candidate_nondeterminism
+        notes.append(f"two runs of the candidate differ by up to {differs:.2g}")
     if accuracy.without_reference:
         notes.append(
             "results compared with the baseline's by their cosine only, which is lenient: "

@@ -82,6 +82,7 @@ def _row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "accuracy_method": accuracy.method if accuracy else None,
         "accuracy_without_reference": accuracy.without_reference if accuracy else None,
         "nondeterminism": accuracy.nondeterminism if accuracy else None,
+        "candidate_nondeterminism": accuracy.candidate_nondeterminism if accuracy else None,
         "max_error": accuracy.max_error if accuracy else None,
         "elapsed_s": comparison.elapsed_s,
         "failure": failure.kind if failure else None,
