@@ -50,6 +50,10 @@ QUICK = (0, 4, 6, 11, 14, 16)
 """Two cases of each kind."""
 
 
+class NoAnswer(Exception):
+    """A workload gave no number; the others go on."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,7 +90,11 @@ def collect(options: argparse.Namespace) -> None:
         for method in methods:
             if (case.name, method) in done(options.out):
                 continue
-            found = fixed(case) if method == "fixed" else adaptive(case, budget)
+            try:
+                found = fixed(case) if method == "fixed" else adaptive(case, budget)
+            except NoAnswer as error:
+                print(f"{case.name}: {method} failed: {error}", file=sys.stderr)
+                continue
             keep(options.out, case, method, found)
     different = [case for case in cases if case.backend != "eager"]
     wanted = len(different) if options.references == "all" else int(options.references)
@@ -145,7 +153,7 @@ def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
         row = read_run(folder / "run").comparisons[0]
         found = row.estimate
     if row.failure is not None or found is None:
-        raise SystemExit(f"{case.name}: {row.failure}")
+        raise NoAnswer(row.failure.message if row.failure else "nothing was measured")
     metrics = row.candidate_metrics
     parts = [
         (name, following[1] - wall, following[2] - cpu)
@@ -193,7 +201,7 @@ def child(
         process.wait()
         raise
     if code:
-        raise SystemExit(f"{script} ended with exit code {code}")
+        raise NoAnswer(f"{script} ended with exit code {code}")
     wall_s, after = time.time() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return json.loads(paths[1].read_text()), {"wall_s": wall_s, "cpu_s": cpu_s}
