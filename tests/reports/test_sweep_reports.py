@@ -17,6 +17,7 @@ from test_golden import check
 from torchyard.core.sweep_summary import ENDS, SweepSummary
 from torchyard.errors import UsageError
 from torchyard.reports.sweep_formats import SWEEP_FORMATS, render_sweep, reports_beside
+from torchyard.reports.sweep_sharing import shared_summary
 from torchyard.reports.sweep_wording import alarm_lines, end_text, seconds_text
 from torchyard.workflow.sweep_summary import sweep_summary
 
@@ -203,3 +204,27 @@ def test_the_answer_comes_first_and_is_plain(null: SweepSummary) -> None:
 )
 def test_lengths_of_time(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
+
+
+def test_a_summary_for_others_names_no_machine() -> None:
+    one = workload_of("one")
+    tail = "KEY=s3cret python /home/alice/models/gpt.py on node17.example.org\n"
+    only = cell_of(1, study(one))
+    lost = replace(status(only, "failed", outcomes=("died",), text="see /home/alice/x"))
+    whole = sweep_summary(
+        plan([only]), [lost], [run([failed(one, "crashed", phase="cell", tail=tail)])]
+    )
+    owned = run([failed(one, "crashed", tail=tail)])
+    owned = replace(owned, info={**owned.info, "owner": {"host": "node17.example.org"}})
+    shared = shared_summary(whole, [owned])
+    for form in SWEEP_FORMATS:
+        shown = render_sweep(shared, form)
+        for private in ("alice", "node17", "s3cret"):
+            assert private not in shown
+    assert shared.rows[0].end == "crashed"
+    assert [group.ends for group in shared.groups] == [group.ends for group in whole.groups]
+
+
+def test_sharing_keeps_every_number(whole: SweepSummary) -> None:
+    shared = shared_summary(whole, whole_sweep()[2])
+    assert render_sweep(shared, "json") == render_sweep(whole, "json")
