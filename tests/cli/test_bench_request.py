@@ -233,6 +233,14 @@ def test_the_plan_says_everything_in_words(capsys: Capture, study_file: str) -> 
     )
 
 
+def test_the_plan_names_the_options_of_a_variant(capsys: Capture) -> None:
+    spec = "inductor+dynamic+inductor.freezing=true+threads=1"
+    ended = call(capsys, "bench", "--dry-run", "--only", "kernels/mlp", "--candidate", spec)
+    assert ended.code == 0
+    assert "    options dynamic+inductor.freezing=true\n" in ended.out
+    assert "    environment threads=1\n    threads 1\n" in ended.out
+
+
 def test_a_relative_study_file_from_another_folder(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "mine.py").touch()

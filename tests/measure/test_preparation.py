@@ -24,6 +24,7 @@ from torchyard.measure.preparation import (
     Knowledge,
     measure_energy,
     measure_metrics,
+    note_shared_caches,
     warm_up,
 )
 from torchyard.measure.starting import draw_launch
@@ -143,3 +144,26 @@ def test_the_row_says_what_was_compiled_again_and_for_which_size(
     assert said == f"changing was compiled again: {reason} (1)"
     (said,) = knowledge.notes_about(DYNAMIC)
     assert said == "dynamic was not compiled again for batch size 4 and 12"
+
+
+def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
+    other = Target(name="other", python=sys.executable)
+    variants = [
+        EAGER,
+        Variant(name="first", target=TARGET, backend="inductor"),
+        Variant(name="second", target=TARGET, backend="aot-inductor"),
+        Variant(name="apart", target=other, backend="inductor"),
+    ]
+    crew = Crew(
+        Workload(suite="kernels", name="matmul"),
+        variants,
+        MeasureSettings(),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path,
+    )
+    found = Knowledge()
+    for variant in variants:
+        note_shared_caches(crew, variant, found)
+    said = "was compiled after first in one process, so not from empty caches"
+    assert found.notes == [("second", said)]

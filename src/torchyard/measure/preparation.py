@@ -20,7 +20,14 @@ from torchyard.measure.block_plan import BlockPlan, plan_block
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.worker.backend_names import uses_inductor
 
-__all__ = ["Knowledge", "check_accuracy", "measure_energy", "measure_metrics", "warm_up"]
+__all__ = [
+    "Knowledge",
+    "check_accuracy",
+    "measure_energy",
+    "measure_metrics",
+    "note_shared_caches",
+    "warm_up",
+]
 
 FIRST_WARM_UP_LIMIT_S: Final = 8.0
 LATER_WARM_UP_LIMIT_S: Final = 3.0
@@ -104,7 +111,7 @@ def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     )
     knowledge.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
     if not known:
-        _note_shared_caches(crew, variant, knowledge)
+        note_shared_caches(crew, variant, knowledge)
         iteration_ns = float(answer["iteration_ns"])
         knowledge.iteration_ns[variant.name] = iteration_ns
         knowledge.plans[variant.name] = plan_block(
@@ -117,7 +124,7 @@ def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
             knowledge.notes.append((variant.name, text))
 
 
-def _note_shared_caches(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
+def note_shared_caches(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     """The first of a process to be compiled loads the compiler and fills its caches for the rest."""
     if not uses_inductor(variant.backend):
         return

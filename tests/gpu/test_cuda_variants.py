@@ -1,0 +1,122 @@
+"""CUDA: backends and options that mean something there, the memory of graphs, and energy.
+
+Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+def _desk(workload: str, *variants: dict[str, Any], **parameters: object) -> Any:
+    from torchyard.worker.desk import Desk
+
+    suite, name = workload.split("/")
+    desk = Desk()
+    desk.build(
+        {
+            "suite": suite,
+            "name": name,
+            "mode": "inference",
+            "device": "cuda",
+            "batch_size": None,
+            "optimizer_step": False,
+            "parameters": list(parameters.items()),
+        },
+        list(variants),
+        1337,
+    )
+    return desk
+
+
+def _variant(name: str, backend: str = "eager", **options: Any) -> dict[str, Any]:
+    chosen = [[key.replace("_", "-"), value] for key, value in options.items()]
+    return {"name": name, "backend": backend, "precision": "float32", "options": chosen}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", "cudagraphs", "torchscript:freeze", "export", "inductor", "aot-inductor"],
+)
+def test_backends_compute_the_same(tmp_path: Path, backend: str) -> None:
+    desk = _desk("models/transformer-encoder", _variant("a"), _variant("b", backend))
+    desk.reference("a", str(tmp_path / "reference.pt"))
+    record = desk.judge("b", str(tmp_path / "reference.pt"))
+    assert record["status"] == "pass", record
+
+
+@pytest.mark.parametrize("backend", ["cudagraphs", "inductor:reduce-overhead"])
+def test_memory_in_the_pool_of_a_graph_is_unavailable(backend: str) -> None:
+    desk = _desk("kernels/mlp", _variant("a"), _variant("b", backend))
+    for name in "ab":
+        desk.warm(name, 2.0)
+    found = desk.measure("b")
+    assert found["peak_memory_bytes"] is None
+    assert "CUDA graphs" in dict(found["unavailable"])["peak_memory_bytes"]
+    assert desk.measure("a")["peak_memory_bytes"] > 0
+
+
+def test_tf32_holds_for_its_own_side_and_its_error_is_measured(tmp_path: Path) -> None:
+    # GIVEN products of 2048 numbers, exact and in TF32, in one process
+    desk = _desk("kernels/matmul", _variant("a"), _variant("b", tf32=True), size=2048)
+    path = str(tmp_path / "reference.pt")
+    desk.reference("a", path)
+    # WHEN the second one is judged
+    record = desk.judge("b", path)
+    # THEN it is right for what it is, its error is known, and the first one has not got it
+    assert record["status"] == "pass"
+    assert record["max_error"] > 1e-3
+    again = desk.judge("a", path)
+    assert again["max_error"] == 0.0
+
+
+def test_channels_last_is_right(tmp_path: Path) -> None:
+    desk = _desk("models/resnet", _variant("a"), _variant("b", channels_last=True))
+    desk.reference("a", str(tmp_path / "reference.pt"))
+    assert desk.judge("b", str(tmp_path / "reference.pt"))["status"] == "pass"
+
+
+def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
+    import torch
+
+    from torchyard.worker.float64_reference import float64_results
+    from torchyard.worker.tensor_distance import to_plain
+
+    side = _desk("kernels/matmul", _variant("a"), size=8192)._side("a")
+    found = to_plain(side.results(1)[0])
+    assert float64_results(side, 1, found)[0] is not None
+    # 1.5 GiB are left; two operands, a result and the copies of how they began need 2 or more
+    free, _ = torch.cuda.mem_get_info()
+    held = torch.empty(free - (3 << 29), dtype=torch.uint8, device="cuda")
+    exact, why_not = float64_results(side, 1, found)
+    del held
+    assert exact is None
+    assert "a float64 copy needs about" in why_not or "OutOfMemory" in why_not
+
+
+def test_energy_is_power_times_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "torchyard", "bench", "--run-dir", str(folder), "--json"]
+    chosen = ["--device", "cuda", "--only", "kernels/matmul:size=4096", "--candidate", "tf32"]
+    done = subprocess.run(
+        [*command, *chosen, "--baseline", "eager", "--time", "5s"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 6}, done.stderr
+    (row,) = json.loads(done.stdout)["comparisons"]
+    side = row["baseline_metrics"]
+    if side["energy_j"] is None:
+        pytest.skip(dict(side["unavailable"])["energy_j"])
+    watts = side["energy_j"] * 1e9 / side["time_ns"]
+    assert 50 < watts < 1200
+    assert any("tf32 computes in less precision" in note for note in row["notes"])
