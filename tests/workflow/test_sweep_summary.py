@@ -398,3 +398,13 @@ def test_candidates_that_share_a_baseline_are_said_to() -> None:
     found = sweep_summary(plan([only], null=True), [status(only)], [run(rows)])
     assert found.false_alarms is not None
     assert found.false_alarms.shared_baselines
+
+
+def test_random_workloads_can_give_false_alarms_too() -> None:
+    one = workload("one")
+    drawn = Accuracy(status=AccuracyStatus.RANDOM)
+    only = cell(1, study(one, candidates=("eager-again",)))
+    row = comparison(one, candidate="eager-again", speedup=1.3, accuracy=drawn)
+    found = sweep_summary(plan([only], null=True), [status(only)], [run([row])]).false_alarms
+    assert found is not None
+    assert (found.comparisons, found.called_adjusted) == (1, 1)

@@ -266,7 +266,7 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
         wilson_interval,
     )
 
-    tested = [row for row in rows if row.end == "passed" and row.p_value is not None]
+    tested = [row for row in rows if row.end in _CLAIMING and row.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
     significant = sum(_excludes_one(row.interval) for row in tested)
     excess, excess_chance = excess_of_small(p_values)
