@@ -54,8 +54,9 @@ BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
     _run(
         "--baseline",
         metavar="SPEC",
-        help="Variant to compare with: parts joined by +, each a backend, precision, target or "
-        "environment. Without it: eager, on the first target.",
+        help="Variant to compare with: parts joined by +, each a backend, precision, target, "
+        "environment or option, such as eager+channels-last. Without it: eager, on the first "
+        "target.",
     ),
 )
 
