@@ -132,5 +132,7 @@ def test_where_more_hardly_pays() -> None:
     found = search(*(one(size, rate=rate) for size, rate in rates.items()))
     assert size_that_pays(found, "eager") == 8
     assert size_that_pays(found, "inductor") is None
+    both = (one(1, rate=10.0), one(1, "inductor", rate=10.0), one(2, rate=40.0))
+    assert size_that_pays(search(*both, one(2, "inductor", kind="out-of-memory")), "eager") == 1
     assert one(4, rate=300.0).samples_per_second == pytest.approx(300.0)
     assert one(4).samples_per_second is None

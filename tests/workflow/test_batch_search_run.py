@@ -66,6 +66,7 @@ def test_memory_is_the_end_and_nothing_else_ends(tmp_path: Path) -> None:
     assert obstacle is not None
     assert (obstacle.kind, obstacle.variant) == ("out-of-memory", "eager")
     assert "of the 1.00 GiB it may use" in obstacle.reason
+    assert obstacle.reason.startswith(("used ", "held ")), "without the name of its process"
     fitting = [one for one in found.tries if one.fits]
     for one in fitting:
         assert one.used_bytes is not None

@@ -130,11 +130,15 @@ def next_size(outcomes: Mapping[int, Outcome], *, most: int) -> int | None:
 
 
 def size_that_pays(search: BatchSearch, variant: str) -> int | None:
-    """The smallest size that reaches nearly the best throughput; None when nothing is known."""
+    """The smallest size that reaches nearly the best throughput up to the answer; None: not known."""
+    most = search.batch_size or 0
     rates = {
         one.batch_size: one.samples_per_second
         for one in search.tries
-        if one.variant == variant and one.fits and one.samples_per_second is not None
+        if one.variant == variant
+        and one.fits
+        and one.batch_size <= most
+        and one.samples_per_second is not None
     }
     best = max(rates.values(), default=None)
     return None if best is None else min(n for n, rate in rates.items() if rate >= _PAYS * best)

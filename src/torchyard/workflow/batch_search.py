@@ -148,7 +148,7 @@ def _try(
         if failed.failure.kind in _NOT_THE_BATCH:
             failed.log = ""  # it goes with the folder; its last lines are in the failure
             raise
-        come = _failed(come, failed.failure)
+        come = _failed(come, failed.failure, group)
     (folder / f"reference-{size}.pt").unlink(missing_ok=True)
     limit = settings.memory_limit_bytes
     if come.fits and limit is not None and (come.used_bytes or 0) > limit:
@@ -210,12 +210,15 @@ def _check_size(crew: Crew, size: int) -> None:
             )
 
 
-def _failed(come: BatchTry, failure: Failure) -> BatchTry:
+def _failed(come: BatchTry, failure: Failure, group: Sequence[Variant]) -> BatchTry:
+    reason = " ".join(failure.message.split())
+    for variant in group:  # the name of its process, which the table does not know
+        reason = reason.removeprefix("+".join(variant.process_key) + ": ")
     return replace(
         come,
         fits=False,
         variant=failure.variant or come.variant,
         kind=failure.kind,
-        reason=" ".join(failure.message.split()),
+        reason=reason,
         hint=failure.hint,
     )
