@@ -20,6 +20,7 @@ from torchyard.reports.wording import (
     time_text,
     title_of,
     verdict_text,
+    workload_text,
 )
 from torchyard.results.run_reader import Run
 
@@ -48,7 +49,7 @@ def to_markdown(run: Run) -> str:
     lines.append("| " + " | ".join(rule) + " |")
     for comparison in run.comparisons:
         cells = (
-            comparison.workload.label,
+            workload_text(comparison),
             comparison.baseline,
             time_text(comparison.baseline_metrics),
             comparison.candidate,

@@ -23,6 +23,7 @@ from torchyard.reports.wording import (
     time_text,
     title_of,
     verdict_text,
+    workload_text,
 )
 from torchyard.results.run_reader import Run
 
@@ -137,7 +138,7 @@ class ComparisonTable:
             self._add(
                 table,
                 comparison.verdict,
-                one_line(comparison.workload.label),
+                workload_text(comparison),
                 self._baseline_time(comparison),
                 one_line(comparison.candidate),
                 time_text(comparison.candidate_metrics),
@@ -163,7 +164,7 @@ class ComparisonTable:
             self._add(
                 table,
                 comparison.verdict,
-                f"{one_line(comparison.workload.label)}\n  {one_line(comparison.candidate)}",
+                f"{workload_text(comparison)}\n  {one_line(comparison.candidate)}",
                 f"{self._baseline_time(comparison)}\n{time_text(comparison.candidate_metrics)}",
                 f"{speedup}\n{interval}",
                 f"{verdict_text(comparison.verdict)}\n  {p_text(estimate)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from torchyard.core.comparison import (
@@ -33,6 +34,7 @@ __all__ = [
     "time_text",
     "title_of",
     "verdict_text",
+    "workload_text",
 ]
 
 ABSENT: Final = "–"
@@ -50,9 +52,18 @@ _SMALLEST_P: Final = 0.001
 _SECONDS_KEPT: Final = 90
 
 
+def workload_text(comparison: Comparison) -> str:
+    """The workload with the batch size that was run, also where the suite chose it."""
+    workload = comparison.workload
+    sizes = (comparison.candidate_metrics.batch_size, comparison.baseline_metrics.batch_size)
+    if workload.batch_size is None and any(sizes):
+        workload = replace(workload, batch_size=sizes[0] or sizes[1])
+    return one_line(workload.label)
+
+
 def title_of(comparison: Comparison) -> str:
     """Workload and candidate, as lists name a comparison."""
-    return f"{one_line(comparison.workload.label)} · {one_line(comparison.candidate)}"
+    return f"{workload_text(comparison)} · {one_line(comparison.candidate)}"
 
 
 def verdict_text(verdict: Verdict) -> str:
