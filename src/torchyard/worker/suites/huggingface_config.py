@@ -33,6 +33,21 @@ DRAWN = {
     "mask_feature_prob": 0.0,
     "hash_seed": 0,
 }
+# Keys that every configuration has and that change no size: taken, but not worth a place in a hint.
+BOOKKEEPING = (
+    "_",
+    "architectures",
+    "chunk_size",
+    "dtype",
+    "id2label",
+    "label2id",
+    "model_type",
+    "output_",
+    "problem_type",
+    "return_dict",
+    "torch_dtype",
+    "transformers_version",
+)
 
 
 def make_config(
@@ -131,7 +146,9 @@ def _put(label: str, settings: Dict[str, Any], default: Any, key: str, value: An
         name for name in default.to_dict() if not hasattr(getattr(default, name, None), "to_dict")
     )
     if translated not in known:
-        raise unknown_parameter(label, key, known + sorted(getattr(default, "attribute_map", {})))
+        aliases = sorted(getattr(default, "attribute_map", {}))
+        said = [name for name in known + aliases if not name.startswith(BOOKKEEPING)]
+        raise unknown_parameter(label, key, said)
     before = getattr(default, translated, None)
     if not _same_kind(before, value):
         raise CannotBuild(
