@@ -25,7 +25,8 @@ _HELP = """
 Examples:
   torchyard sweep report
   torchyard sweep report latest --output sweep.html
-  torchyard sweep report ./sweep --format json | jq .summary
+  torchyard sweep report ./sweep --format json | jq '.groups[].common'
+  torchyard sweep report --share --format markdown
 
 Show every suite with its pass rate and geometric mean, the best and the worst, and what did not pass
 and why; for an A/A sweep, how often this machine gave a false alarm. SWEEP is a sweep's folder, its
@@ -47,12 +48,20 @@ name or the beginning of it, or `latest`. `torchyard report` shows one of its ru
     metavar="FILE",
     help="Write to a file instead of stdout.",
 )
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Leave out host names, users, paths and values of variables.",
+)
 @common_options
-def report(sweep: str, format_name: str | None, output: Path | None, as_json: bool) -> None:
+def report(
+    sweep: str, format_name: str | None, output: Path | None, share: bool, as_json: bool
+) -> None:
     """Summarize a sweep."""
     from torchyard.cli.sweep_choice import find_sweep
     from torchyard.errors import UsageError
     from torchyard.reports.sweep_formats import render_sweep, reports_beside
+    from torchyard.reports.sweep_sharing import shared_summary
     from torchyard.results.sweep_folder import SweepFolder
     from torchyard.workflow.sweep_summary import sweep_summary
 
@@ -61,7 +70,10 @@ def report(sweep: str, format_name: str | None, output: Path | None, as_json: bo
     name = "json" if as_json else format_name or _format_of(output)
     folder = SweepFolder.open(find_sweep(sweep))
     statuses = folder.statuses()
-    summary = sweep_summary(folder.plan, statuses, _runs(folder, statuses), folder=folder.folder)
+    runs = _runs(folder, statuses)
+    summary = sweep_summary(folder.plan, statuses, runs, folder=folder.folder)
+    if share:
+        summary = shared_summary(summary, runs)
     links = reports_beside(summary, output.absolute().parent) if output is not None else None
     text = render_sweep(summary, name, links=links)
     if output is None:
