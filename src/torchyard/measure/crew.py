@@ -55,6 +55,8 @@ class Crew:
         self.settings = settings
         self.hellos: dict[ProcessKey, dict[str, Any]] = {}
         self.built: dict[ProcessKey, dict[str, Any]] = {}
+        self.has_reference = False
+        """Whether the one process keeps what candidates are judged by."""
         self._groups: dict[ProcessKey, list[Variant]] = {}
         for variant in variants:
             self._groups.setdefault(variant.process_key, []).append(variant)

@@ -74,10 +74,17 @@ def check_accuracy(
     candidate: Variant,
     reference: Path,
     knowledge: Knowledge,
+    *,
+    last: bool = False,
 ) -> None:
-    """Judge the candidate; the baseline writes the reference first if it is not there yet."""
+    """Judge the candidate; the baseline makes the reference first if it is not there yet.
+
+    One process keeps it to itself: through a file it would be copied to the CPU and back. After the
+    `last` candidate it is dropped, before time is taken.
+    """
     limit_s = crew.settings.step_limit_s
-    if not reference.exists():
+    keep = not crew.several_processes
+    if not (crew.has_reference if keep else reference.exists()):
         crew.ask(
             baseline,
             "reference",
@@ -86,7 +93,9 @@ def check_accuracy(
             variant=baseline.name,
             path=str(reference.absolute()),
             limit_bytes=crew.settings.memory_limit_bytes,
+            keep=keep,
         )
+        crew.has_reference = keep
     record = crew.ask(
         candidate,
         "judge",
@@ -94,6 +103,7 @@ def check_accuracy(
         limit_s=limit_s,
         variant=candidate.name,
         path=str(reference.absolute()),
+        last=last,
     )
     knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
 

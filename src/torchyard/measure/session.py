@@ -188,10 +188,11 @@ class WorkloadSession:
         baseline = self._study.baseline
         reference = self._scratch / "reference.pt"
         if self._study.settings.check_accuracy:
-            for candidate in self._active:
-                if candidate.name not in self._knowledge.accuracy:
-                    self._say("phase", f"checking and compiling {candidate.name}")
-                    check_accuracy(crew, baseline, candidate, reference, self._knowledge)
+            unchecked = [one for one in self._active if one.name not in self._knowledge.accuracy]
+            for candidate in unchecked:
+                self._say("phase", f"checking and compiling {candidate.name}")
+                last = candidate is unchecked[-1]
+                check_accuracy(crew, baseline, candidate, reference, self._knowledge, last=last)
         for variant in crew.variants:
             warm_up(crew, variant, self._knowledge)
         for variant in crew.variants:

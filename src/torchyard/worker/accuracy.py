@@ -1,9 +1,9 @@
 """Is the candidate right? Results of the timed configuration against a float64 reference.
 
-The baseline's worker writes a reference file: its own results, the results of a float64 copy, how
-far two runs of it differ (non-determinism), and whether another seed changes them (a random
-workload). Each candidate's worker loads the file and judges its own results, so one path serves
-one process and many, one torch and many. The rules for a tensor are in `judgement`.
+The baseline's worker makes a reference: its own results, the results of a float64 copy, how far two
+runs of it differ (non-determinism), and whether another seed changes them (a random workload). It
+keeps the reference for candidates of its own process, and writes a file for those of others. Each
+candidate's worker judges its own results, so one way serves one process and many, one torch and many. The rules for a tensor are in `judgement`.
 
 Where two runs of the baseline differ, nothing is called right, however close it is: it is
 `nondeterministic`, and wrong if it is further off than the baseline is from itself. A candidate that
@@ -23,6 +23,7 @@ from torchyard.worker.side import Side
 from torchyard.worker.tensor_distance import (
     Results,
     largest_difference,
+    place_for,
     shapes_of,
     to_plain,
     wander,
@@ -31,23 +32,24 @@ from torchyard.worker.tensor_distance import (
 OTHER_SEED_STEP = 7919
 
 
-def write_reference(
-    side: Side, seed: int, path: str, limit_bytes: Optional[int] = None
-) -> Dict[str, Any]:
-    """Run the baseline and its float64 copy, and save what candidates are judged by."""
-    first, second, other = (
-        to_plain(side.results(start)[0]) for start in (seed, seed, seed + OTHER_SEED_STEP)
+def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
+    """What candidates are judged by: results of the baseline, and of its float64 copy."""
+    begun = side.results(seed)[0]
+    place = place_for(begun)
+    first = to_plain(begun, place)
+    second, other = (
+        to_plain(side.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
     )
     exact, why_not = float64_results(side, seed, first, limit_bytes)
     between_runs = largest_difference(first, second)
     between_seeds = largest_difference(first, other)
     if between_seeds > 10 * between_runs:
         # Two runs may have been alike by luck: what a seed changes must stay with the seed.
-        again = to_plain(side.results(seed)[0])
+        again = to_plain(side.results(seed)[0], place)
         if largest_difference(first, again) > between_runs:
             second, between_runs = again, largest_difference(first, again)
     random = between_seeds > 10 * between_runs
-    record = {
+    return {
         "baseline": first,
         "exact": exact,
         "exact_why_not": why_not,
@@ -57,15 +59,20 @@ def write_reference(
         "precision": side.precision,
         "changes": options.that_change_results(side.options),
     }
+
+
+def save_reference(record: Dict[str, Any], path: str) -> None:
+    """For workers of other processes."""
     torch.save(record, path + ".part")
     os.replace(path + ".part", path)
-    return {"nondeterminism": record["nondeterminism"], "random": random}
 
 
-def judge(side: Side, seed: int, path: str) -> Dict[str, Any]:
+def judge(side: Side, seed: int, reference: Dict[str, Any]) -> Dict[str, Any]:
     """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`."""
-    record = load_tensors(path)
-    found = to_plain(side.results(seed)[0])
+    begun = side.results(seed)[0]
+    place = place_for(begun)
+    record = _moved(reference, place)
+    found = to_plain(begun, place)
     exact: Optional[Results] = record["exact"]
     if record["random"]:
         return {
@@ -74,9 +81,9 @@ def judge(side: Side, seed: int, path: str) -> Dict[str, Any]:
             "nondeterminism": record["nondeterminism"],
             "detail": "the workload draws random numbers, which backends draw in another order",
         }
-    peer = _peer(side, seed, record, found)
+    peer = _peer(side, seed, record, found, place)
     judgement = _compare(side, record, found, peer)
-    again = to_plain(side.results(seed)[0])
+    again = to_plain(side.results(seed)[0], place)
     own = largest_difference(found, again)
     if own > 0 and not judgement.failures:
         judgement = _compare(side, record, again, peer)  # wrong now and then is wrong
@@ -115,7 +122,7 @@ def _say_differs(baseline: Optional[float]) -> str:
     return "two runs of the baseline differ by up to %.2g" % baseline if baseline > 0 else ""
 
 
-def _peer(side: Side, seed: int, record: Dict[str, Any], found: Results) -> Results:
+def _peer(side: Side, seed: int, record: Dict[str, Any], found: Results, place: Any) -> Results:
     """Results of eager code that rounds as the candidate may: its error is the measure.
 
     The baseline's own, unless the candidate is asked for another precision, or for an option that
@@ -133,8 +140,18 @@ def _peer(side: Side, seed: int, record: Dict[str, Any], found: Results) -> Resu
         if not options.why_not(name, "eager", side.model.training)
     }
     eager = Side(side.name, "eager", side.precision, side.model, side.device, kept)
-    peer = to_plain(eager.results(seed)[0])
+    peer = to_plain(eager.results(seed)[0], place)
     return peer if shapes_of(peer) == shapes_of(baseline) else baseline
+
+
+def _moved(record: Dict[str, Any], place: Any) -> Dict[str, Any]:
+    """The reference where the candidate's results are."""
+    exact = record["exact"]
+    return dict(
+        record,
+        baseline=to_plain(record["baseline"], place),
+        exact=None if exact is None else to_plain(exact, place),
+    )
 
 
 def load_tensors(path: str) -> Dict[str, Any]:

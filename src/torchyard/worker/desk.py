@@ -25,6 +25,7 @@ class Desk:
         self._workload: Dict[str, Any] = {}
         self._batch_size: Optional[int] = None
         self._refused: Dict[str, Exception] = {}
+        self._reference: Optional[Dict[str, Any]] = None
 
     def build(
         self,
@@ -109,14 +110,29 @@ class Desk:
         )
 
     def reference(
-        self, variant: str, path: str, limit_bytes: Optional[int] = None
+        self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False
     ) -> Dict[str, Any]:
-        """Write what candidates are judged by; the process may hold `limit_bytes`."""
-        return accuracy.write_reference(self._side(variant), self._seed, path, limit_bytes)
+        """Make what candidates are judged by; the process may hold `limit_bytes`.
 
-    def judge(self, variant: str, path: str) -> Dict[str, Any]:
-        """Judge a candidate against the written reference."""
-        return accuracy.judge(self._side(variant), self._seed, path)
+        It goes to a file, or is kept here when all candidates are in this process.
+        """
+        record = accuracy.make_reference(self._side(variant), self._seed, limit_bytes)
+        if keep:
+            self._reference = record
+        else:
+            accuracy.save_reference(record, path)
+        return {"nondeterminism": record["nondeterminism"], "random": record["random"]}
+
+    def judge(self, variant: str, path: str, last: bool = False) -> Dict[str, Any]:
+        """Judge a candidate; after the last one the reference takes no more memory."""
+        reference = self._reference
+        if reference is None:
+            reference = accuracy.load_tensors(path)
+        try:
+            return accuracy.judge(self._side(variant), self._seed, reference)
+        finally:
+            if last:
+                self._reference = None
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
         """Compile if need be, then run until the time is stable."""

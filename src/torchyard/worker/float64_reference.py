@@ -33,7 +33,7 @@ def float64_results(
         if reason:
             return None, reason
         side.model.rewind()
-        found = to_plain(_run_copy(side, seed))
+        found = to_plain(_run_copy(side, seed), _place(like))
     except Exception as error:  # a model may raise anything when its numbers are of another type
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
@@ -42,6 +42,12 @@ def float64_results(
     if shapes_of(found) != shapes_of(like):
         return None, "in float64 the workload gives results of other shapes"
     return found, ""
+
+
+def _place(like: Results) -> Any:
+    """Where the other results are."""
+    tensors = [tensor for group in like.values() for tensor in group]
+    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def _why_it_does_not_fit(side: Side, limit_bytes: Optional[int]) -> str:
