@@ -150,8 +150,10 @@ class SweepFolder:
             return attempt
 
     def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
-        """Say how an attempt ended. The first word on it stays, but for `interrupted`: a cell that is
-        asked to end says that, and only who asked knows why."""
+        """Say how an attempt ended; the first word on it stays, but for `interrupted`.
+
+        A cell that is asked to end says that, and only who asked knows why.
+        """
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
         if record.get("outcome") not in (None, "interrupted"):
