@@ -20,7 +20,7 @@ _COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#
 def race_spec(race: Race) -> dict[str, Any]:
     """Speed against the default after each heat; a line ends where its contender left."""
     dimensions = {choice.name: choice.dimension for choice in race.space.choices}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "contender": one.contender,
             "dimension": dimensions.get(one.contender, "together"),
