@@ -59,7 +59,7 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
         (("pytorch", "--locked", "nowhere.toml"), "nowhere.toml cannot be read", "build lock"),
         (("./nowhere.toml",), "there is no recipe file", "check the path"),
         (("pytorch", "--form", "x"), "there is no option '--form'", "did you mean '--format'?"),
-        (("pytorch", "--format", "pdf"), "'pdf' is not one of", "build --help"),
+        (("pytorch", "--format", "pdf"), "'pdf' is not one of", "build run --help"),
         (("pytorch", "--only", "compile", "--plan"), "there is no step 'compile'", "step"),
         (("generic",), "source", "source"),
         (
@@ -67,7 +67,7 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
             "nowhere', which is no",
             "path of a source tree",
         ),
-        (("--variant", "cpu-arm"), "Missing argument 'RECIPE'", "build --help"),
+        (("--variant", "cpu-arm"), "Missing argument 'RECIPE'", "build run --help"),
         (("update", "nothing"), "there is no build 'nothing'", "build"),
         (("rebuild", "nothing"), "there is no build 'nothing'", "build"),
         (("clean", "nothing"), "there is no build 'nothing'", "build"),
