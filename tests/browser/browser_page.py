@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ __all__ = [
     "open_browser",
     "overflow",
     "save_picture",
+    "wait_until",
 ]
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -145,3 +147,11 @@ def overflow(page: Page) -> int:
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
     return width
+
+
+def wait_until(page: Page, expression: str, *, limit_s: float = 30.0) -> None:
+    """Wait until an expression is true; Playwright's own way evaluates text, which pages forbid."""
+    deadline = time.monotonic() + limit_s
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, expression
+        page.wait_for_timeout(50)

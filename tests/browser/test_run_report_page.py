@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import PHONE_WIDTH, SCREENSHOTS, Browser, open_browser, overflow, save_picture
+from browser_page import (
+    PHONE_WIDTH,
+    SCREENSHOTS,
+    Browser,
+    open_browser,
+    overflow,
+    save_picture,
+    wait_until,
+)
 from sample_run import write_run
 from test_html_report import HOSTILE, hostile_run
 
@@ -127,7 +135,7 @@ def test_a_part_is_opened_by_its_link_and_draws_its_charts(browser: Browser, add
         page.locator("table.results a").first.click()
         part = page.locator("#comparison-1")
         assert part.get_attribute("open") is not None
-        page.wait_for_function(DRAWN)
+        wait_until(page, DRAWN)
         assert part.locator(".lazy-chart svg").count() == 3
         assert part.locator(".lazy-chart svg path").count() > 100
         part.locator(".lazy-chart svg path[fill*=candidate]").first.hover(force=True)
@@ -150,7 +158,7 @@ def test_every_chart_of_the_page_can_be_drawn(browser: Browser, address: str) ->
         page.get_by_role("button", name="Open all").click()
         for chart in page.locator(".lazy-chart").all():
             chart.scroll_into_view_if_needed()
-        page.wait_for_function(DRAWN)
+        wait_until(page, DRAWN)
         page.get_by_role("button", name="Close all").click()
         assert page.locator("details.part[open]").count() == 0
 
@@ -164,7 +172,7 @@ def test_a_phone(browser: Browser, address: str) -> None:
         page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         for chart in page.locator("#comparison-1 .lazy-chart").all():
             chart.scroll_into_view_if_needed()
-        page.wait_for_function("document.querySelectorAll('[data-state=drawn]').length >= 3")
+        wait_until(page, "document.querySelectorAll('[data-state=drawn]').length >= 3")
         assert overflow(page) == 0
         save_picture(page, "report-phone", whole=True)
 
@@ -229,7 +237,7 @@ def test_text_from_outside_stays_text(browser: Browser, tmp_path: Path) -> None:
             page.on("dialog", lambda dialog: pytest.fail(dialog.message))
             page.goto(path.as_uri())
             page.locator("details.part summary").first.click()
-            page.wait_for_function(DRAWN)
+            wait_until(page, DRAWN)
 
 
 def test_the_watch_sees_what_it_must(browser: Browser, tmp_path: Path) -> None:
