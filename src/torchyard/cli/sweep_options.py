@@ -129,6 +129,9 @@ _OPTIONS: Final = (
         metavar="FOLDER",
         help="Keep the sweep here instead of in the sweeps' home.",
     ),
+    _out(
+        "--name", metavar="TEXT", help="What its runs are called; the study file's name, or sweep."
+    ),
     *NOTE_OPTIONS,
     _out("-q", "--quiet", is_flag=True, help="No plan and no progress on stderr."),
 )
@@ -185,6 +188,7 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
     ]
     study = replace(
         request_of_study_options(options),
+        name=(options["name"] or "").strip(),
         workloads=(*whole, *single),
         modes=read_modes(_listed(options["modes"]), where="--modes"),
         candidates=tuple(
