@@ -24,6 +24,7 @@ _PASSED_ON: Final = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
 )
+_LOOK_AGAIN_S: Final = 0.5
 _SENT_BY_KERNEL: Final = 0x80
 """SI_KERNEL: Ctrl-C and the like, which the terminal sends to the command as well."""
 
@@ -111,7 +112,8 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         code = process.poll()
         if code is not None:
             return code
-        info = signal.sigwaitinfo((*_PASSED_ON, signal.SIGCHLD))
-        if info.si_signo == signal.SIGCHLD or info.si_code == _SENT_BY_KERNEL:
+        # A thread that somebody else started may take SIGCHLD away: so not for ever.
+        info = signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), _LOOK_AGAIN_S)
+        if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SENT_BY_KERNEL:
             continue
         process.send_signal(info.si_signo)
