@@ -15,11 +15,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from torchyard.executors.executor import Ended, Job
@@ -243,6 +244,16 @@ def _end(cluster: Cluster) -> None:
             time.sleep(0.2)
     for name in reversed(list(cluster.running)):
         cluster.stop(name)
+    _end_jobs(cluster)
+
+
+def _end_jobs(cluster: Cluster) -> None:
+    """What a job left behind whose head was killed, or that a controller has forgotten."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            ours = process.environ().get("SLURM_CONF") == str(cluster.settings)
+            if ours and process.pid != os.getpid():
+                process.kill()
 
 
 @dataclass

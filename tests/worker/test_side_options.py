@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from desk_with import desk_with, variant, write_file
 
 from torchyard.worker.built import CannotBuild
@@ -39,6 +41,17 @@ WITNESS = """
         def example_inputs(self):
             return (torch.randn(2, 3, 8, 8),)
 """
+
+
+@pytest.fixture(autouse=True)
+def onednn() -> Iterator[None]:
+    """On, whatever tests before this one in the process have left."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(True)
+    yield
+    torch._C._set_mkldnn_enabled(before)
+
+
 PLAIN = [0, 0, 0, 0, 1, 1, 0, 0]
 
 
