@@ -90,9 +90,18 @@ def test_a_flag_holds_for_its_own_side_only(
     assert desk._side("own").model is desk._side("plain").model
 
 
-def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
-    import torch
+def test_a_side_for_which_torch_gives_up_onednn_is_alone_with_that(witness: str) -> None:
+    """Torch does so for the whole process when oneDNN refuses a product."""
+    desk = desk_with(witness, variant("plain"), variant("own", precision="bfloat16"))
+    with desk._side("own").context():
+        torch._C._set_mkldnn_enabled(False)
+    assert seen(desk, "plain") == PLAIN
+    with desk._side("own").context():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled()
 
+
+def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
     code = "def make():\n    import torch\n    return (lambda x: 1 / 0), torch.ones(3)\n"
     desk = desk_with(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
     with pytest.raises(ZeroDivisionError):
@@ -101,8 +110,6 @@ def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
 
 
 def test_tf32_is_set_and_put_back(witness: str) -> None:
-    import torch
-
     side = desk_with(witness, variant("own", tf32=True))._side("own")
     before = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
     with side.context():
@@ -112,8 +119,6 @@ def test_tf32_is_set_and_put_back(witness: str) -> None:
 
 
 def test_channels_last_has_a_model_of_its_own_with_the_same_numbers(witness: str) -> None:
-    import torch
-
     desk = desk_with(witness, variant("plain"), variant("own", channels_last=True))
     assert seen(desk, "own")[-2:] == [1, 1]
     assert seen(desk, "plain") == PLAIN
@@ -125,8 +130,6 @@ def test_channels_last_has_a_model_of_its_own_with_the_same_numbers(witness: str
 
 
 def test_volumes_have_their_channels_last_too(tmp_path: Path) -> None:
-    import torch
-
     code = """
         import torch
         def make():

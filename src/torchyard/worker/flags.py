@@ -8,7 +8,7 @@ import contextlib
 import difflib
 import importlib
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -54,6 +54,35 @@ def applied(options: Options) -> Iterator[None]:
                     stack.callback(write, before)
                     write(wanted)
         yield
+
+
+class OwnOnednn:
+    """Keeps whether oneDNN is on apart for each side.
+
+    Torch turns it off by itself, for the whole process, after a product that oneDNN refuses: bfloat16
+    on a processor without it. The other sides of the process must not be slower for that, and a side
+    that lost it must not try again in every block.
+    """
+
+    def __init__(self) -> None:
+        self._read = getattr(torch._C, "_get_mkldnn_enabled", None)
+        self._write = getattr(torch._C, "_set_mkldnn_enabled", None)
+        self._own: Optional[bool] = None
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """As this side left it, and afterwards as the others had it."""
+        if self._read is None or self._write is None:
+            yield
+            return
+        before = self._read()
+        if self._own is not None:
+            self._write(self._own)
+        try:
+            yield
+        finally:
+            self._own = self._read()
+            self._write(before)
 
 
 def _settings(name: str, value: Scalar) -> List[Setting]:

@@ -144,6 +144,7 @@ class Side:
         self.device = device
         self.options: flags.Options = dict(options or {})
         flags.check(self.options, backend, model.training)
+        self._onednn = flags.OwnOnednn()
         self._way = backends.resolve(backend)
         self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
@@ -188,6 +189,7 @@ class Side:
                 stack.enter_context(torch.inference_mode())
             elif not self.model.training:
                 stack.enter_context(torch.no_grad())
+            stack.enter_context(self._onednn.kept())
             stack.enter_context(flags.applied(self.options))
             if self.precision == "amp":
                 stack.enter_context(self._autocast())
