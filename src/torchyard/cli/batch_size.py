@@ -22,10 +22,6 @@ __all__ = ["batch_size"]
 MOST: Final = 1024
 """Written out because the workflow must not be loaded for `--help`; a test holds the two together."""
 _BACKENDS: Final = ("eager", "inductor")
-_UNSAID: Final = (
-    *("baseline", "batch_size", "optimizer_step", "time", "precision_goal", "margin"),
-    *("max_launches", "threads", "seed", "reseat", "paired_layout", "flush_l2", "check_accuracy"),
-)
 
 _HELP = """
 \b
@@ -122,7 +118,7 @@ def _study(workload: str, options: dict[str, Any]) -> tuple[Study, int]:
     folder = Path.cwd()
     specs = [spec_of_option(text, "--backend", folder) for text in options["backends"] or _BACKENDS]
     request = replace(
-        request_of_study_options({**dict.fromkeys(_UNSAID), **options}),
+        request_of_study_options(options),
         workloads=(choose_workload(spec_of_option(workload, "WORKLOAD", folder)),),
         modes=(options["mode"] or "inference",),
         precision=options["precision"],

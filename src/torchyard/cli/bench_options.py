@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.sections import section
+from torchyard.cli.sections import all_options, section
 from torchyard.cli.study_options import (
     BASELINE_OPTIONS,
     BATCH_OPTION,
@@ -120,9 +120,7 @@ _OPTIONS: Final = (
 
 def bench_options(command: F) -> F:
     """Every option of `bench` except those that all commands have."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return all_options(_OPTIONS)(command)
 
 
 def request_of_options(options: dict[str, Any]) -> Any:

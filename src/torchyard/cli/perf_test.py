@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
-from torchyard.cli.sections import SectionedCommand, section
+from torchyard.cli.sections import SectionedCommand, all_options, section
 from torchyard.cli.study_options import LIMIT_OPTIONS, PLACE_OPTIONS
 
 if TYPE_CHECKING:
@@ -75,14 +75,8 @@ _OPTIONS = (
 )
 
 
-def _perf_options(command: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(cls=SectionedCommand, help=_HELP)
-@_perf_options
+@all_options(_OPTIONS)
 @common_options
 def perf_test(as_json: bool, **options: Any) -> int:
     """Run both tests."""
@@ -133,14 +127,8 @@ def _study(options: dict[str, Any]) -> Study:
         raise UsageError(
             "both --tuned and an environment are given", hint="compare one of them at a time"
         )
-    missing = ("precision_goal", "margin", "max_launches", "baseline", "batch_size")
-    said = {
-        **options,
-        **dict.fromkeys((*missing, "optimizer_step")),
-        **dict.fromkeys(("reseat", "paired_layout", "flush_l2", "check_accuracy")),
-    }
     request = replace(
-        request_of_study_options(said),
+        request_of_study_options({**options, "batch_size": None}),  # the product has no batch
         name="perf-test",
         precision=options["precision"],
         workloads=(

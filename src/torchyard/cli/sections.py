@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["SectionedCommand", "section"]
+__all__ = ["SectionedCommand", "all_options", "section"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,3 +43,14 @@ def section(heading: str) -> Callable[..., Callable[[F], F]]:
         return click.option(*names, cls=SectionedOption, section=heading, **attributes)
 
     return option
+
+
+def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """A decorator that gives a command many options, listed in this order."""
+
+    def give(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give

@@ -147,7 +147,10 @@ NOTE_OPTIONS: Final[tuple[Option, ...]] = (
 
 
 def request_of_study_options(options: dict[str, Any]) -> Any:
-    """The part of a `Request` that these options say; paths are relative to the current folder."""
+    """The part of a `Request` that these options say; paths are relative to the current folder.
+
+    A command need not have them all: one that it has not is one that was not given.
+    """
     from torchyard.cli.build_names import with_build_folder
     from torchyard.config.interpreters import parse_target
     from torchyard.config.request import Request
@@ -156,28 +159,30 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
     folder = Path.cwd()
     targets = [
         parse_target(with_build_folder(text), folder=folder, where="--target")
-        for text in options["targets"]
+        for text in options.get("targets", ())
     ]
     for name in {target.name for target in targets}:
         if sum(target.name == name for target in targets) > 1:
             raise UsageError(
                 f"--target: the name {name!r} is given twice", hint="give each its own name"
             )
-    baseline = options["baseline"]
+    baseline = options.get("baseline")
     return Request(
         targets={target.name: target for target in targets},
-        environments=_environments(options["environments"], options["preloads"], folder),
+        environments=_environments(
+            options.get("environments", ()), options.get("preloads", ()), folder
+        ),
         baseline=spec_of_option(baseline, "--baseline", folder) if baseline is not None else None,
-        device=options["device"],
+        device=options.get("device"),
         batch_size=checked_numbers(options, "batch_size").get("batch_size"),
-        optimizer_step=options["optimizer_step"],
+        optimizer_step=options.get("optimizer_step"),
         budget=checked_numbers(options, "time", "precision_goal", "margin", "max_launches"),
         settings={
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),
             **{
                 key: options[key]
                 for key in ("reseat", "paired_layout", "flush_l2", "check_accuracy")
-                if options[key] is not None
+                if options.get(key) is not None
             },
         },
     )
@@ -200,7 +205,7 @@ def checked_numbers(options: dict[str, Any], *names: str) -> dict[str, Any]:
             options[name], where=said.get(name, "--" + name.replace("_", "-"))
         )
         for name in names
-        if options[name] is not None
+        if options.get(name) is not None
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.sections import section
+from torchyard.cli.sections import all_options, section
 from torchyard.cli.study_options import (
     BASELINE_OPTIONS,
     DEVICE_OPTIONS,
@@ -95,6 +95,11 @@ _OPTIONS: Final = (
     _how("--cell-limit", metavar="DURATION", help="Wall time of one try at a cell; no limit."),
     _how("--tries", metavar="N", help="How often a cell is tried whose process dies or hangs; 2."),
     _where("--executor", metavar="NAME", help="local (when left out) or slurm."),
+    _where(
+        "--at-most",
+        metavar="N",
+        help="Cells under way at once, 1 here. They prepare side by side; time is taken of one.",
+    ),
     _where("--partition", metavar="NAME", help="Of Slurm, as are the next ones: where jobs go."),
     _where("--account", metavar="NAME", help="Who pays."),
     _where("--qos", metavar="NAME", help="Quality of service."),
@@ -105,7 +110,6 @@ _OPTIONS: Final = (
         "--exclusive/--no-exclusive", default=None, help="Whether a job has its node to itself."
     ),
     _where("--job-time", metavar="DURATION", help="Time limit of a job, such as 2h."),
-    _where("--at-most", metavar="N", help="Jobs at a time."),
     _where(
         "--slurm",
         multiple=True,
@@ -142,9 +146,7 @@ NOT_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only"}
 
 def sweep_options(command: F) -> F:
     """Every option of `sweep` except those that all commands have."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return all_options(_OPTIONS)(command)
 
 
 def check_calibration(plan: Any, *, calibrating: bool) -> None:

@@ -109,7 +109,9 @@ def _limits(plan: SweepPlan, study: Study) -> list[str]:
 
 def _executor(plan: SweepPlan) -> str:
     if plan.executor.name == "local":
-        return f"  {'runs':<11} on this machine, one cell at a time"
+        at_most = dict(plan.executor.options).get("at-most", 1)
+        said = f"{at_most} under way, timed one at a time" if at_most != 1 else "one cell at a time"
+        return f"  {'runs':<11} on this machine, {said}"
     options = ", ".join(f"{name} {value}" for name, value in plan.executor.options)
     return f"  {'runs':<11} as {plan.executor.name} jobs" + (f" ({options})" if options else "")
 
@@ -153,6 +155,8 @@ def _disk(estimate: SweepEstimate) -> list[str]:
 
 def _memory(estimate: SweepEstimate) -> list[str]:
     bounds = []
+    if estimate.together > 1:
+        bounds.append(f"up to {estimate.together} cells at once")
     if estimate.limit_bytes is not None:
         bounds.append(f"{format_bytes(estimate.limit_bytes)} allowed for a worker")
     if estimate.machine_bytes is not None:

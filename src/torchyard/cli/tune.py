@@ -18,7 +18,7 @@ from torchyard.cli.output import (
     talk,
     write_file,
 )
-from torchyard.cli.sections import SectionedCommand, section
+from torchyard.cli.sections import SectionedCommand, all_options, section
 from torchyard.cli.study_options import DEVICE_OPTIONS, LIMIT_OPTIONS, PLACE_OPTIONS
 
 if TYPE_CHECKING:
@@ -105,15 +105,9 @@ _OPTIONS = (
 )
 
 
-def _tune_options(command: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(cls=SectionedCommand, help=_HELP)
 @click.argument("workload", required=False, metavar="[WORKLOAD|FILE.py]")
-@_tune_options
+@all_options(_OPTIONS)
 @common_options
 def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     """Race settings for a workload."""
@@ -174,16 +168,10 @@ def _study(workload: str, options: dict[str, Any]) -> Study:
     from torchyard.config.assemble import assemble
     from torchyard.config.workload_spec import choose_workload
 
-    missing = ("time", "precision_goal", "margin", "max_launches")
-    said = {
-        **options,
-        **dict.fromkeys(missing),
-        **dict.fromkeys(("reseat", "paired_layout", "flush_l2", "check_accuracy")),
-    }
     chosen = _chosen_program(workload) if options["program"] else None
     spec = spec_of_option(workload, "WORKLOAD", Path.cwd())
     request = replace(
-        request_of_study_options(said),
+        request_of_study_options(options),
         workloads=(chosen or choose_workload(spec),),
         modes=(options["mode"],) if options["mode"] else (),
         candidates=(spec_of_option("aot_eager", "the race", Path.cwd()),),

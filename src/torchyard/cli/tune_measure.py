@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from torchyard.cli.output import print_data, print_json, printable, talk
-from torchyard.cli.sections import section
+from torchyard.cli.sections import all_options, section
 from torchyard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ _OPTIONS: Final = (
 
 def measure_options(command: F) -> F:
     """The options of `--measure`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return all_options(_OPTIONS)(command)
 
 
 def refuse_measuring(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.sections import section
+from torchyard.cli.sections import all_options, section
 from torchyard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ _OPTIONS: Final = (
 
 def wish_options(command: F) -> F:
     """Every option that says what to tune."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return all_options(_OPTIONS)(command)
 
 
 def root_option(command: F) -> F:

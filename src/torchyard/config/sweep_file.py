@@ -46,6 +46,9 @@ class SweepTable:
     """Every candidate is the baseline again, to see how often this machine gives a false alarm."""
     executor: ExecutorName | None = None
     """`local` (when left out) or `slurm`."""
+    at_most: int | None = None
+    """Cells under way at once; of Slurm, jobs. On one machine 1 when left out: more of them start,
+    compile and check side by side, and are timed one at a time."""
     partition: str | None = None
     """Of Slurm, as are the next ones: where jobs go."""
     account: str | None = None
@@ -62,8 +65,6 @@ class SweepTable:
     """Whether a job has its node to itself."""
     job_time: str | None = None
     """Time limit of a job, such as `"2h"` or `"02:30:00"`."""
-    at_most: int | None = None
-    """Jobs at a time."""
     slurm: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Other options of sbatch by name, such as `constraint = "h200"`."""
 

@@ -140,13 +140,14 @@ def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
 
     Those of a study file are left alone: the same file may be tried here with --executor local.
     """
-    if options.executor_options and (whole.executor or "local") == "local":
+    of_clusters = [name for name in options.executor_options if name != "at-most"]
+    if of_clusters and (whole.executor or "local") == "local":
         said = {"time": "job-time", "memory": "job-memory"}
-        names = [said.get(name, name) for name in options.executor_options]
+        names = [said.get(name, name) for name in of_clusters]
         given = ["slurm" if name.startswith("slurm-") else name for name in names]
         raise UsageError(
             ", ".join(f"--{name}" for name in dict.fromkeys(given)) + ": no effect",
-            why="cells run on this machine, one at a time",
+            why="cells run on this machine",
             hint="add --executor slurm",
         )
 

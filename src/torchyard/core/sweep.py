@@ -89,7 +89,7 @@ class ExecutorChoice:
 
     name: ExecutorName = "local"
     options: tuple[tuple[str, Scalar], ...] = ()
-    """Of Slurm: `partition`, `account`, `qos`, `gpus`, `exclusive`, `time`, `at-most`, ..."""
+    """`at-most`; and of Slurm: `partition`, `account`, `qos`, `gpus`, `exclusive`, `time`, ..."""
 
 
 @dataclass(frozen=True, kw_only=True)

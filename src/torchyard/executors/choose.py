@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchyard.core.sweep import ExecutorChoice
-from torchyard.errors import UsageError
 from torchyard.executors.executor import Executor
 
 __all__ = ["check_choice", "open_executor"]
@@ -18,12 +17,10 @@ def check_choice(choice: ExecutorChoice) -> None:
         from torchyard.executors.slurm_options import read_options
 
         read_options(choice.options)
-    elif choice.options:
-        names = ", ".join(name for name, _ in choice.options)
-        raise UsageError(
-            f"the executor {choice.name!r} has no options, but got {names}",
-            hint="say --executor slurm, or leave them out",
-        )
+    else:
+        from torchyard.executors.local import read_at_most
+
+        read_at_most(dict(choice.options))
 
 
 def open_executor(
@@ -42,6 +39,12 @@ def open_executor(
 
         options = read_options(choice.options)
         return SlurmExecutor(folder, command, log, options=options, limit_s=limit_s)
-    from torchyard.executors.local import LocalExecutor
+    from torchyard.executors.local import LocalExecutor, read_at_most
 
-    return LocalExecutor(command, log, limit_s=limit_s)
+    return LocalExecutor(
+        command,
+        log,
+        limit_s=limit_s,
+        at_most=read_at_most(dict(choice.options)),
+        turn_folder=folder / "turn",
+    )

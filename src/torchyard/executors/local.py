@@ -1,7 +1,9 @@
-"""Cells on this machine: one at a time, because two that measure would disturb each other.
+"""Cells on this machine: timed one at a time, because two that measure would disturb each other.
 
 Each cell is a process of its own, so that whatever it does to itself leaves the sweep alone. It ends
-with the driver. Knows commands and how processes end, and nothing of what they measure.
+with the driver. Several may be under way: they start, compile and check side by side and wait for each
+other's time (`process/timing_turn.py`). Knows commands and how processes end, and nothing of what they
+measure.
 """
 
 from __future__ import annotations
@@ -12,20 +14,43 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torchyard.errors import StepFailed
+from torchyard.core.variant import Scalar
+from torchyard.errors import StepFailed, UsageError
 from torchyard.executors.executor import Ended, Job
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 
-__all__ = ["DRIVER_VARIABLE", "LocalExecutor"]
+__all__ = ["LocalExecutor", "read_at_most"]
 
-DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
-"""Tells a cell's process whose end is its own."""
 END_S: Final = 30.0
 """For a cell to write what it has after an interrupt, before it is killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    began_s: float
+
+
+def read_at_most(options: Mapping[str, Scalar]) -> int:
+    """How many cells may be under way; raises UsageError for whatever else was said."""
+    others = ", ".join(name for name in options if name != "at-most")
+    if others:
+        raise UsageError(
+            f"the executor 'local' has no option but at-most, and got {others}",
+            hint="say --executor slurm, or leave them out",
+        )
+    said = str(options.get("at-most", 1))
+    if not said.isdecimal() or int(said) < 1:
+        raise UsageError(
+            f"at-most is {said!r}, and should be a number of cells", hint="--at-most 4"
+        )
+    return int(said)
 
 
 class LocalExecutor:
@@ -37,43 +62,55 @@ class LocalExecutor:
         log: Callable[[str], Path],
         *,
         limit_s: float | None = None,
+        at_most: int = 1,
+        turn_folder: Path | None = None,
     ) -> None:
-        """`command` and `log` say what runs for a cell and where it prints."""
+        """`command` and `log` say what runs for a cell and where it prints.
+
+        `at_most` cells are under way at once, whose turns are kept in `turn_folder`. The limit of each
+        is as many times longer: most of that time it may wait for the others.
+        """
         self._command = command
         self._log = log
-        self._limit_s = limit_s
+        self._limit_s = None if limit_s is None else limit_s * at_most
+        self._at_most = at_most
+        self._variables = {DRIVER_VARIABLE: str(os.getpid())}
+        if at_most > 1 and turn_folder is not None:
+            self._variables[TURN_VARIABLE] = str(turn_folder.absolute())
         self._waiting: deque[str] = deque()
-        self._running: tuple[str, subprocess.Popen[bytes]] | None = None
-        self._began_s = 0.0
+        self._running: dict[str, _Running] = {}
 
     def submit(self, cells: Sequence[str]) -> None:
         """Put cells at the end of the queue."""
         self._waiting.extend(cells)
 
     def poll(self) -> tuple[list[Job], list[Ended]]:
-        """What waits and runs, and what has ended; starts the next cell."""
+        """What waits and runs, and what has ended; starts the next cells."""
         ended = self._reap()
-        if self._running is None and self._waiting:
+        while len(self._running) < self._at_most and self._waiting:
             self._start(self._waiting.popleft())
-        jobs = [Job(cell=cell, state="queued") for cell in self._waiting]
-        if self._running is not None:
-            jobs.insert(0, Job(cell=self._running[0], state="running", place=socket.gethostname()))
-        return jobs, ended
+        here = socket.gethostname()
+        running = [Job(cell=cell, state="running", place=here) for cell in self._running]
+        return [*running, *(Job(cell=cell, state="queued") for cell in self._waiting)], ended
 
     def cancel(self) -> None:
-        """End the running cell, forget the others."""
+        """End the running cells, forget the others."""
         self._waiting.clear()
-        if self._running is not None:
-            _, process = self._running
-            process.send_signal(signal.SIGINT)
+        for one in self._running.values():
+            one.process.send_signal(signal.SIGINT)
+        deadline_s = time.monotonic() + END_S
+        for one in self._running.values():
             with suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
-            _kill(process)
-            self._running = None
+                one.process.wait(max(0.0, deadline_s - time.monotonic()))
+            _kill(one.process)
+        self._running.clear()
 
     def leave(self) -> str:
         """Nothing goes on here without a driver."""
+        many = len(self._running) > 1
         self.cancel()
+        if many:
+            return "the running cells were ended, and will be measured anew"
         return "the running cell was ended, and will be measured anew"
 
     def _start(self, cell: str) -> None:
@@ -88,29 +125,28 @@ class LocalExecutor:
                     stderr=subprocess.STDOUT,
                     # Ctrl-C is for the driver, which tells the cell in its own way.
                     start_new_session=True,
-                    env={**os.environ, DRIVER_VARIABLE: str(os.getpid())},
+                    env={**os.environ, **self._variables},
                 )
         except OSError as error:
             raise StepFailed(
                 f"the cell {cell} cannot be started", why=str(error), log=str(path)
             ) from error
-        self._running = (cell, process)
-        self._began_s = time.monotonic()
+        self._running[cell] = _Running(process=process, began_s=time.monotonic())
 
     def _reap(self) -> list[Ended]:
-        if self._running is None:
-            return []
-        cell, process = self._running
-        code = process.poll()
-        if code is None:
-            if self._limit_s is None or time.monotonic() - self._began_s < self._limit_s:
-                return []
-            _kill(process)
-            self._running = None
-            why = f"took longer than {self._limit_s:g} s"
-            return [Ended(cell=cell, outcome="time-limit", why=why)]
-        self._running = None
-        return [_ended(cell, code)]
+        ended = []
+        for cell, one in list(self._running.items()):
+            code = one.process.poll()
+            if code is not None:
+                ended.append(_ended(cell, code))
+            elif self._limit_s is not None and time.monotonic() - one.began_s >= self._limit_s:
+                _kill(one.process)
+                why = f"took longer than {self._limit_s:g} s"
+                ended.append(Ended(cell=cell, outcome="time-limit", why=why))
+            else:
+                continue
+            del self._running[cell]
+        return ended
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from torchyard.errors import TorchyardError
-from torchyard.executors.local import DRIVER_VARIABLE
 from torchyard.executors.slurm_records import is_void
 from torchyard.executors.slurm_states import TIME_LIMIT_CODE
 from torchyard.executors.slurm_tools import run_slurm
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 from torchyard.results.durable import replace_file, to_json_text
 
 __all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
@@ -72,7 +72,8 @@ class CellJob:
 
     def _command(self) -> int:
         # A driver that was itself a cell's process must not be waited for here.
-        variables = {key: text for key, text in os.environ.items() if key != DRIVER_VARIABLE}
+        ours = {DRIVER_VARIABLE, TURN_VARIABLE}
+        variables = {key: text for key, text in os.environ.items() if key not in ours}
         with Path(self.log).open("ab") as log:
             process = subprocess.Popen(
                 self.argv,

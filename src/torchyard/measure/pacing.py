@@ -30,6 +30,8 @@ class Pace:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._began: float | None = None
+        self._waited_s = 0.0
+        self._waited_before_s = 0.0
         self._starts_s: list[float] = []
         self._round_s = 0.0
         self._done = 0
@@ -38,8 +40,10 @@ class Pace:
 
     @property
     def elapsed_s(self) -> float:
-        """Measuring time used."""
-        return 0.0 if self._began is None else time.monotonic() - self._began
+        """Measuring time used; waiting for others' turns is not."""
+        if self._began is None:
+            return 0.0
+        return time.monotonic() - self._began - (self._waited_s - self._waited_before_s)
 
     @property
     def fraction(self) -> float:
@@ -56,11 +60,16 @@ class Pace:
         """How long the latest launch took to be ready."""
         return self._starts_s[-1]
 
-    def launch_ready(self, start_s: float) -> None:
-        """The processes are up and warm; the clock runs from the first time this happens."""
+    def launch_ready(self, start_s: float, *, waited_s: float = 0.0) -> None:
+        """The processes are up and warm; the clock runs from the first time this happens.
+
+        `waited_s` is all that the session has waited for others until now.
+        """
         self._starts_s.append(start_s)
+        self._waited_s = waited_s
         if self._began is None:
             self._began = time.monotonic()
+            self._waited_before_s = waited_s
 
     def launch_done(self, timing: LaunchTiming) -> None:
         """A launch ended."""

@@ -23,6 +23,7 @@ from torchyard.worker.backend_names import uses_inductor
 __all__ = [
     "Knowledge",
     "check_accuracy",
+    "compile_side",
     "measure_energy",
     "measure_metrics",
     "note_shared_caches",
@@ -108,8 +109,20 @@ def check_accuracy(
     knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
 
 
+def compile_side(crew: Crew, variant: Variant) -> None:
+    """The first calls, in which backends compile; a side that was checked has had them."""
+    crew.ask(
+        variant,
+        "warm",
+        phase="warm-up",
+        limit_s=crew.settings.step_limit_s,
+        variant=variant.name,
+        seconds=0.0,
+    )
+
+
 def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
-    """Compile if need be, run until stable, and choose the length of blocks once."""
+    """Run until stable, and choose the length of blocks once."""
     known = variant.name in knowledge.plans
     answer = crew.ask(
         variant,

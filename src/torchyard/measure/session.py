@@ -34,12 +34,14 @@ from torchyard.measure.pairs import pair_blocks
 from torchyard.measure.preparation import (
     Knowledge,
     check_accuracy,
+    compile_side,
     measure_energy,
     measure_metrics,
     warm_up,
 )
 from torchyard.measure.rounds import LaunchTiming, choose_reseat, run_rounds
 from torchyard.measure.starting import LaunchDraw, draw_launch
+from torchyard.process.timing_turn import TimingTurn
 from torchyard.stats.estimate import decided
 from torchyard.stats.sequential import Look
 
@@ -75,7 +77,9 @@ class WorkloadSession:
         listener: Listener,
         chance: random.Random,
         machine: Machine | None = None,
+        turn: TimingTurn | None = None,
     ) -> None:
+        """`turn` is for machines where others measure too."""
         self._study = study
         self._workload = workload
         self._recorder = recorder
@@ -92,6 +96,7 @@ class WorkloadSession:
         self._spent = Spent()
         self._pace = Pace(study.budget)
         self._watch = Watch(machine)
+        self._turn = TimingTurn() if turn is None else turn
         self._usual = UsualProbe()
         self._gpu = GpuGuard(workload.device)
         if workload.device != "cpu" and self._gpu.why_not:
@@ -143,40 +148,44 @@ class WorkloadSession:
         return [*looks, Look(launches=launches, fraction=self._pace.fraction)]
 
     def _launch(self, number: int) -> None:
-        """Fresh processes, preparation, rounds."""
+        """Fresh processes, preparation, rounds; the last two parts with the machine to ourselves."""
         variants = [self._study.baseline, *self._active]
         draw = draw_launch(self._chance)
-        started = time.monotonic()
         folder = self._log_folder / f"launch-{number:03d}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._say("phase", f"launch {number + 1}: starting")
-        with Crew(
-            self._workload,
-            variants,
-            self._study.settings,
-            draw=draw,
-            log_folder=folder,
-            scratch=self._scratch,
-        ) as crew:
-            for variant in crew.one_variant_per_process() if number == 0 else ():
-                self._recorder.add_target(
-                    "+".join(variant.process_key), crew.hellos[variant.process_key]
+        with self._turn:
+            self._say("phase", f"launch {number + 1}: starting")
+            started, waited_s = time.monotonic(), self._turn.waited_s
+            with Crew(
+                self._workload,
+                variants,
+                self._study.settings,
+                draw=draw,
+                log_folder=folder,
+                scratch=self._scratch,
+            ) as crew:
+                for variant in crew.one_variant_per_process() if number == 0 else ():
+                    self._recorder.add_target(
+                        "+".join(variant.process_key), crew.hellos[variant.process_key]
+                    )
+                self._check_and_compile(crew)
+                self._turn.alone()
+                self._warm_up(crew)
+                start_s = time.monotonic() - started - (self._turn.waited_s - waited_s)
+                self._pace.launch_ready(start_s, waited_s=self._turn.waited_s)
+                self._say("phase", f"launch {number + 1}: measuring")
+                timing = run_rounds(
+                    crew,
+                    self._knowledge,
+                    launch=number,
+                    seconds=self._pace.seconds_for_rounds(),
+                    min_rounds=MIN_ROUNDS,
+                    chance=self._chance,
+                    gpu=self._gpu,
+                    watch=self._watch,
+                    usual=self._usual,
+                    on_round=self._keep,
                 )
-            self._prepare(crew)
-            self._pace.launch_ready(time.monotonic() - started)
-            self._say("phase", f"launch {number + 1}: measuring")
-            timing = run_rounds(
-                crew,
-                self._knowledge,
-                launch=number,
-                seconds=self._pace.seconds_for_rounds(),
-                min_rounds=MIN_ROUNDS,
-                chance=self._chance,
-                gpu=self._gpu,
-                watch=self._watch,
-                usual=self._usual,
-                on_round=self._keep,
-            )
         self._pace.launch_done(timing)
         self._spent.elapsed_s = self._pace.elapsed_s
         self._spent.rounds_s += timing.wall_s
@@ -184,7 +193,7 @@ class WorkloadSession:
         self._spent.launches += 1
         self._record(number, variants, crew, draw, timing)
 
-    def _prepare(self, crew: Crew) -> None:
+    def _check_and_compile(self, crew: Crew) -> None:
         baseline = self._study.baseline
         reference = self._scratch / "reference.pt"
         if self._study.settings.check_accuracy:
@@ -193,6 +202,10 @@ class WorkloadSession:
                 self._say("phase", f"checking and compiling {candidate.name}")
                 last = candidate is unchecked[-1]
                 check_accuracy(crew, baseline, candidate, reference, self._knowledge, last=last)
+        for variant in crew.variants:
+            compile_side(crew, variant)
+
+    def _warm_up(self, crew: Crew) -> None:
         for variant in crew.variants:
             warm_up(crew, variant, self._knowledge)
         for variant in crew.variants:

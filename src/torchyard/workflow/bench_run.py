@@ -19,6 +19,7 @@ from torchyard.errors import NothingToDo
 from torchyard.machine.run_facts import read_facts
 from torchyard.measure.session import WorkloadSession
 from torchyard.process.markers import sweep_orphans
+from torchyard.process.timing_turn import TimingTurn
 from torchyard.results.run_folder import RunWriter
 from torchyard.workflow.kept_progress import KeptProgress
 from torchyard.workflow.quiet_machine import tune_facts
@@ -35,12 +36,13 @@ def run_bench(
     tuned: Tuned | None = None,
     revision: str = "",
     notes: Sequence[str] = (),
+    turn: TimingTurn | None = None,
 ) -> list[Comparison]:
     """Measure the study into the folder; the rows in the order of the workloads.
 
     Begins by ending what a run that was killed may have left: it would disturb this one. `tuned`
     is what was done to the machine for this run; it is kept beside the facts, as are what was
-    measured and notes about it.
+    measured and notes about it. `turn` is for machines where other runs are under way.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -67,6 +69,7 @@ def run_bench(
                 scratch=folder / "scratch" / f"{number:03d}",
                 listener=_scaled(listener, number, len(study.workloads)),
                 chance=random.Random(f"{study.settings.seed}/{number}"),
+                turn=turn,
             )
             try:
                 found = session.run()

@@ -18,7 +18,7 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Listener, ignore_events
 from torchyard.core.sweep import Outcome
 from torchyard.errors import TorchyardError
-from torchyard.executors.local import DRIVER_VARIABLE
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TimingTurn
 from torchyard.results.sweep_folder import SweepFolder
 from torchyard.workflow.bench_run import run_bench
 
@@ -52,6 +52,7 @@ def run_cell(
             listener=listener,
             revision=plan.revision,
             notes=plan.notes,
+            turn=TimingTurn.of_environment(),
         )
     except KeyboardInterrupt:
         end("interrupted", "interrupted")

@@ -101,7 +101,9 @@ class SweepEstimate:
 
     cells: tuple[CellEstimate, ...]
     at_a_time: int | None = 1
-    """Cells side by side; None when a cluster decides."""
+    """Cells that are timed side by side; None when a cluster decides."""
+    together: int = 1
+    """Cells under way on this machine, of which one is timed."""
     size_bytes: Range = NOTHING
     size_source: Literal["history", "guess"] = "guess"
     free_bytes: int | None = None
@@ -166,6 +168,7 @@ def estimate_sweep(
     return SweepEstimate(
         cells=tuple(cells),
         at_a_time=1 if local else _at_most(plan),
+        together=(_at_most(plan) or 1) if local else 1,
         size_bytes=size_bytes,
         size_source="history" if from_history else "guess",
         free_bytes=here.free_bytes,

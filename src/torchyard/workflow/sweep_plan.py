@@ -199,8 +199,9 @@ def _limits(request: SweepRequest) -> SweepLimits:
 
 def _executor(request: SweepRequest) -> ExecutorChoice:
     name = request.executor or "local"
-    if name == "local":
-        return ExecutorChoice()
-    choice = ExecutorChoice(name=name, options=tuple(sorted(request.executor_options.items())))
+    said = sorted(request.executor_options.items())
+    if name == "local":  # options of a cluster may stand in a file that is tried here
+        said = [(key, value) for key, value in said if key == "at-most"]
+    choice = ExecutorChoice(name=name, options=tuple(said))
     check_choice(choice)
     return choice

@@ -7,11 +7,13 @@ here, or nothing that can be told from our own: then it is unknown, not somebody
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchyard.machine.file_tree import FileTree
 from torchyard.machine.gpu.answer import Answer, ask
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 
 __all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
 
@@ -45,13 +47,17 @@ def read_processes(nvml: Any, handle: Any, files: FileTree) -> Answer[tuple[GpuP
     return Answer(value=tuple(found.values()))
 
 
-def owner_of(pid: int, files: FileTree) -> Owner:
-    """Follow the parents up to this process."""
-    ours = os.getpid()
+def owner_of(
+    pid: int, files: FileTree, *, environment: Mapping[str, str] = os.environ
+) -> Owner:
+    """Follow the parents up to this process, or to the driver of cells that take turns with it."""
+    ours = {os.getpid()}
+    if environment.get(TURN_VARIABLE) and environment.get(DRIVER_VARIABLE, "").isdecimal():
+        ours.add(int(environment[DRIVER_VARIABLE]))
     seen: set[int] = set()
     current = pid
     while current not in seen:
-        if current == ours:
+        if current in ours:
             return "ours"
         seen.add(current)
         stat = files.read(f"proc/{current}/stat").value

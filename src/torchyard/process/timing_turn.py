@@ -1,0 +1,91 @@
+"""Whose turn it is on a machine where several cells are under way: they prepare together, and are timed alone.
+
+Starting processes, compiling and checking take most of a short comparison, and one core each. So cells
+may do that side by side; but nothing else may run while one of them takes time. Two locked files in a
+folder that all cells know say so:
+
+machine   held shared while preparing, alone while timing
+wanted    held shared by all that wait for their time or take it. Who wants to prepare waits until nobody
+          holds it: whoever is ready is timed first, so that as many as can then prepare together.
+
+The kernel drops the locks of a process that ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+__all__ = ["DRIVER_VARIABLE", "TURN_VARIABLE", "TimingTurn"]
+
+DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
+"""Tells a cell's process whose end is its own."""
+TURN_VARIABLE: Final = "TORCHYARD_TURN"
+"""The folder of the locks, where cells share the machine."""
+
+
+class TimingTurn:
+    """The turns of one process: enter it to prepare, ask for `alone` to time, leave it when done.
+
+    Without a folder nobody else measures here, and no turn is ever waited for.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._machine: int | None = None
+        self._wanted: int | None = None
+        self.waited_s = 0.0
+        """In all turns of this process so far."""
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._machine = _opened(folder / "machine.lock")
+            self._wanted = _opened(folder / "wanted.lock")
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """As an executor that runs several cells at once has arranged it."""
+        folder = environment.get(TURN_VARIABLE, "")
+        return cls(Path(folder) if folder else None)
+
+    def __enter__(self) -> Self:
+        if self._machine is not None and self._wanted is not None:
+            began_s = time.monotonic()
+            fcntl.flock(self._wanted, fcntl.LOCK_EX)
+            fcntl.flock(self._machine, fcntl.LOCK_SH)
+            fcntl.flock(self._wanted, fcntl.LOCK_UN)
+            self.waited_s += time.monotonic() - began_s
+        return self
+
+    def alone(self) -> None:
+        """Wait until nobody prepares and nobody is timed, and keep it so until the end of the turn."""
+        if self._machine is not None and self._wanted is not None:
+            began_s = time.monotonic()
+            fcntl.flock(self._machine, fcntl.LOCK_UN)
+            fcntl.flock(self._wanted, fcntl.LOCK_SH)
+            fcntl.flock(self._machine, fcntl.LOCK_EX)
+            self.waited_s += time.monotonic() - began_s
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        for lock in (self._machine, self._wanted):
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Forget the files."""
+        for lock in (self._machine, self._wanted):
+            if lock is not None:
+                os.close(lock)
+        self._machine = self._wanted = None
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,0 +1,107 @@
+"""Several that prepare together and are timed alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+from torchyard.process.timing_turn import TURN_VARIABLE, TimingTurn
+
+LAUNCHES = """
+    import json, sys, time
+    from pathlib import Path
+    from torchyard.process.timing_turn import TimingTurn
+
+    turn, said = TimingTurn(Path(sys.argv[1])), Path(sys.argv[2])
+    spans = []
+    for _ in range(int(sys.argv[3])):
+        with turn:
+            began = time.monotonic()
+            time.sleep(0.2)
+            spans.append(["prepare", began, time.monotonic()])
+            turn.alone()
+            began = time.monotonic()
+            time.sleep(0.05)
+            spans.append(["time", began, time.monotonic()])
+    said.write_text(json.dumps(spans))
+"""
+
+
+def started(folder: Path, name: str, launches: int = 3) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", dedent(LAUNCHES), str(folder / "turn"), str(folder / name)]
+    return subprocess.Popen([*argv, str(launches)])
+
+
+def overlap(one: list[float], other: list[float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def test_nothing_else_happens_while_one_is_timed(tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    assert [one.wait(60) for one in [started(tmp_path, name) for name in names]] == [0, 0, 0]
+    spans = {name: json.loads((tmp_path / name).read_text()) for name in names}
+    together = 0
+    for name, own in spans.items():
+        for other in names:
+            if other == name:
+                continue
+            for kind, *span in own:
+                for other_kind, *other_span in spans[other]:
+                    if overlap(span, other_span):
+                        assert (kind, other_kind) == ("prepare", "prepare")
+                        together += 1
+    assert together > 0
+
+
+def test_a_process_that_is_killed_gives_its_turn_back(tmp_path: Path) -> None:
+    code = """
+        import sys, time
+        from pathlib import Path
+        from torchyard.process.timing_turn import TimingTurn
+        with TimingTurn(Path(sys.argv[1])) as turn:
+            turn.alone()
+            print("alone", flush=True)
+            time.sleep(600)
+    """
+    argv = [sys.executable, "-c", dedent(code), str(tmp_path / "turn")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"alone\n"
+        other = started(tmp_path, "other", launches=1)
+        time.sleep(0.5)
+        assert not (tmp_path / "other").exists()
+        holder.send_signal(signal.SIGKILL)
+        assert other.wait(60) == 0
+    assert (tmp_path / "other").exists()
+
+
+def test_waiting_is_counted(tmp_path: Path) -> None:
+    other = started(tmp_path, "other", launches=2)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "turn" / "wanted.lock").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    turn = TimingTurn(tmp_path / "turn")
+    with turn:
+        turn.alone()
+        waited_s = turn.waited_s
+    assert other.wait(60) == 0
+    with turn:
+        turn.alone()
+    assert turn.waited_s >= waited_s
+    turn.close()
+
+
+def test_who_is_alone_never_waits(tmp_path: Path) -> None:
+    turn = TimingTurn.of_environment({})
+    with turn:
+        turn.alone()
+    assert turn.waited_s == 0.0
+    shared = TimingTurn.of_environment({TURN_VARIABLE: str(tmp_path / "turn")})
+    with shared:
+        shared.alone()
+    assert (tmp_path / "turn" / "machine.lock").exists()
