@@ -27,6 +27,11 @@ class BlockPlan:
     samples: int
     prime: int
 
+    @property
+    def iterations(self) -> int:
+        """Timed calls."""
+        return self.inner * self.samples
+
 
 def plan_block(iteration_ns: float, *, block_s: float, training: bool) -> BlockPlan:
     """The plan for an iteration of this length; training drops gradients after every call."""

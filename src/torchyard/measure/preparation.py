@@ -110,7 +110,7 @@ def check_accuracy(
 
 
 def compile_side(crew: Crew, variant: Variant) -> None:
-    """The first calls, in which backends compile; a side that was checked has had them."""
+    """The first call, in which backends compile; a side that was checked has had it."""
     crew.ask(
         variant,
         "warm",

@@ -136,7 +136,7 @@ def _block(
     usual: UsualProbe,
 ) -> Block:
     plan = knowledge.plans[variant.name]
-    expected_s = plan.inner * plan.samples * knowledge.iteration_ns[variant.name] / 1e9
+    expected_s = plan.iterations * knowledge.iteration_ns[variant.name] / 1e9
     if watch is not None:
         watch.begin()
     answer = crew.ask(

@@ -48,6 +48,9 @@ from torchyard.stats.sequential import Look
 __all__ = ["Recorder", "WorkloadSession"]
 
 MIN_ROUNDS: Final = 6
+FEWER_ROUNDS: Final = 3
+LONG_ROUND_S: Final = 1.0
+"""Rounds of so long a time average over what disturbs short ones: fewer of them make a launch."""
 
 
 class Recorder(Protocol):
@@ -179,7 +182,7 @@ class WorkloadSession:
                     self._knowledge,
                     launch=number,
                     seconds=self._pace.seconds_for_rounds(),
-                    min_rounds=MIN_ROUNDS,
+                    min_rounds=self._min_rounds(crew),
                     chance=self._chance,
                     gpu=self._gpu,
                     watch=self._watch,
@@ -212,6 +215,13 @@ class WorkloadSession:
             if variant.name not in self._knowledge.metrics:
                 measure_metrics(crew, variant, self._knowledge)
                 measure_energy(crew, variant, self._knowledge, self._gpu)
+
+    def _min_rounds(self, crew: Crew) -> int:
+        round_ns = sum(
+            self._knowledge.plans[one.name].iterations * self._knowledge.iteration_ns[one.name]
+            for one in crew.variants
+        )
+        return MIN_ROUNDS if round_ns < LONG_ROUND_S * 1e9 else FEWER_ROUNDS
 
     def _keep(self, blocks: list[Block]) -> None:
         self._blocks.extend(blocks)

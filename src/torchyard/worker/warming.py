@@ -28,8 +28,10 @@ def is_stable(chunks: List[float]) -> bool:
 
 
 def warm(side: Side, limit_s: float) -> Dict[str, Any]:
-    """Run chunks until the time is stable, or the limit is used up."""
+    """Run chunks until the time is stable, or the limit is used up; without a limit, call it once."""
     side.first_call()
+    if limit_s <= 0:
+        return {"first_call_s": side.first_call_s}
     started = time.perf_counter()
     once = run_block(side, 1, 1, 0, settle=False, flush_l2=False)["samples_ns"][0]
     chunks: List[float] = []

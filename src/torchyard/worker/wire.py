@@ -14,6 +14,7 @@ build      {workload, variants, seed, state}      -> parameters, flops, loss, ve
 reference  {variant, path, limit_bytes}           -> nondeterminism, random; writes the file
 judge      {variant, path}                        -> the accuracy record
 warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
+           seconds 0: the first call alone         -> first_call_s
 measure    {variant}                              -> peak memory, graphs and their breaks
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
 block      {variant, inner, samples, prime, settle, flush_l2}

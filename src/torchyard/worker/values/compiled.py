@@ -19,6 +19,8 @@ class CompileNotes:
 
     def __init__(self, notes: List[str]) -> None:
         self._notes = notes
+        self.seen = False
+        """Whether anything was compiled."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
             torch.compile = self._noted
@@ -35,6 +37,7 @@ class CompileNotes:
         place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
+            self.seen = True
             text = (
                 "torch.compile at %s: what is compiled there runs as generated kernels and is not "
                 "seen; --eager profiles the eager program instead" % place

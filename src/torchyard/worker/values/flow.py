@@ -31,6 +31,10 @@ class Flow:
         self._calls[found] += 1
         return found
 
+    def place(self, node: int) -> Place:
+        """Where a node is."""
+        return self._keys[node][1]
+
     def wrote(self, node: int, size_bytes: int) -> None:
         """The node wrote so much."""
         self._written[node] += size_bytes

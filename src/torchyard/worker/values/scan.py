@@ -71,6 +71,8 @@ class CompiledScanner:
         self._scan = library.scan
         self._scan.argtypes = (address, address, size, number, address)
         self._scan.restype = None
+        self.scan_address = ctypes.cast(self._scan, address).value
+        """Of the function, for compiled callers."""
         self._range = library.range
         self._range.argtypes = (address, size, number, number, address)
         self._range.restype = None

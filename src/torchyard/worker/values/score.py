@@ -13,6 +13,7 @@ import torch
 from torchyard.worker.values.device_scan import Batch, DeviceScanner
 from torchyard.worker.values.layouts import LAYOUTS, Layout
 from torchyard.worker.values.operators import Operator, tensors_in, written_tensors
+from torchyard.worker.values.places import Place
 from torchyard.worker.values.step_rows import StepRows
 
 
@@ -48,14 +49,19 @@ class Turn:
         "node",
         "operator",
         "outputs",
+        "place",
         "single",
         "sizes",
     )
 
-    def __init__(self, func: Any, operator: Operator, node: int) -> None:
+    def __init__(
+        self, func: Any, operator: Operator, node: int, place: Optional[Place] = None
+    ) -> None:
         self.func = func
         self.operator = operator
         self.node = node
+        """-1 while only its place is known."""
+        self.place = place
         self.outputs: Tuple[Output, ...] = ()
         self.flush_before: Optional[Flush] = None
         """Because it writes over what waits to be scanned."""
@@ -93,17 +99,23 @@ def numbered_outputs(
     turn: Turn, args: Any, keywords: Any, result: Any
 ) -> List[Tuple[int, torch.Tensor]]:
     """The same with positions: arguments and results are counted from 0 each."""
-    operator = turn.operator
+    written = [] if turn.single else written_tensors(turn.operator, args, keywords)
+    return number_outputs(turn.operator, written, tensors_in((result,)))
+
+
+def number_outputs(
+    operator: Operator, written: List[torch.Tensor], results: List[torch.Tensor]
+) -> List[Tuple[int, torch.Tensor]]:
+    """The same of tensors that are known already."""
     if operator.undefined:
         return []
-    if turn.single:
-        return list(enumerate(tensors_in((result,))))
-    written = list(enumerate(written_tensors(operator, args, keywords)))
+    if not operator.writes:
+        return list(enumerate(results))
+    numbered = list(enumerate(written))
     if operator.fresh:
-        known = {id(tensor) for _, tensor in written}
-        results = enumerate(tensors_in((result,)))
-        written += [(at, tensor) for at, tensor in results if id(tensor) not in known]
-    return written
+        known = {id(tensor) for tensor in written}
+        numbered += [(at, one) for at, one in enumerate(results) if id(one) not in known]
+    return numbered
 
 
 def output_at(place: int, row: int, tensor: torch.Tensor) -> Output:

@@ -13,6 +13,7 @@ import torch
 from torchyard.worker.values.compiled import CompileNotes
 from torchyard.worker.values.elsewhere import Elsewhere
 from torchyard.worker.values.findings import Finding, Findings
+from torchyard.worker.values.follow_library import FollowLibrary
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.options import Options
@@ -42,8 +43,14 @@ class Session:
     """Watches a program between `start` and `stop`."""
 
     def __init__(
-        self, options: Options, output: Optional[str] = None, cache: Optional[str] = None
+        self,
+        options: Options,
+        output: Optional[str] = None,
+        cache: Optional[str] = None,
+        *,
+        follow: bool = True,
     ) -> None:
+        """`cache` is for what is compiled; `follow` whether steps may be followed by what is."""
         self.notes: List[str] = []
         scanner: Scanner
         compiled = open_scanner(cache)
@@ -61,12 +68,14 @@ class Session:
             self.proofs = Proofs(self.findings, self._room_bytes)
         scanners = Scanners(scanner)
         self.patterns = open_patterns(self.findings, options, scanners)
+        self.library = FollowLibrary(cache) if follow else None
         self.watch = ValueWatch(
             options,
             scanners,
             on_observation=self._observe,
             on_fill_covered=self._fill_covered,
             after_operator=self._after_operator,
+            library=self.library,
         )
         self._output = output
         self._pid = os.getpid()
@@ -78,6 +87,7 @@ class Session:
         self.exit_code: Optional[int] = None
         self._elsewhere: Optional[Elsewhere] = None
         self._outside: Optional[OutsideAccess] = None
+        self._compiles: Optional[CompileNotes] = None
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -86,7 +96,8 @@ class Session:
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
-        self._hooks.append(CompileNotes(self.notes))
+        self._compiles = CompileNotes(self.notes)
+        self._hooks.append(self._compiles)
         self._outside = OutsideAccess(self.watch.storages)
         self._elsewhere = Elsewhere(self.watch.storages, self.leave)
         self._hooks += [self._outside, self._elsewhere]
@@ -118,6 +129,7 @@ class Session:
     def leave(self) -> None:
         """Watch nothing more in this process, which is a forked child of the program."""
         self.watch.off = True
+        self.watch.look(False)
         self._on = False
 
     def step(self) -> None:
@@ -125,6 +137,8 @@ class Session:
         if self.watch.off:
             return
         watch, surveyed_step = self.watch, self.watch.surveying
+        # A compiler looks at the stack of modes, and would compile again when one comes or goes.
+        watch.may_step_aside = self._compiles is None or not self._compiles.seen
         self.findings.end_step()
         if not surveyed_step:
             for pattern in self.patterns:
@@ -136,7 +150,7 @@ class Session:
         if watch.surveying and not surveyed_step:
             for pattern in self.patterns:
                 pattern.pause()
-        watch.looking = self._wanted(watch.step)
+        watch.look(self._wanted(watch.step))
         if not watch.looking:
             watch.counts.steps_left_out += 1
         if time.monotonic() - self._written_s > _WRITE_EVERY_S:
@@ -222,6 +236,7 @@ class Session:
             self.step()
         except Exception as error:  # a mistake of ours must not end somebody's training
             self.watch.off = True
+            self.watch.look(False)
             self.notes.append(
                 "the profile ends after step %d, because the profiler failed: %s: %s"
                 % (self.watch.step, type(error).__name__, error)

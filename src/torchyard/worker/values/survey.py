@@ -105,6 +105,21 @@ class Survey:
         self.held += tensors
         self.addresses += map(_address, tensors)
 
+    def take_over(
+        self,
+        tensors: Sequence[torch.Tensor],
+        rows: Sequence[Tuple[int, int, int, int, int]],
+    ) -> None:
+        """What was held and scanned by another: tensors of a GPU, rows of tensors of the CPU."""
+        self.held += tensors
+        self.addresses += map(_address, tensors)
+        self._rows.here += rows
+
+    def move(self, rows: Sequence[int], node: int) -> None:
+        """Rows of this step are another node's than was thought."""
+        for row in rows:
+            self._rows.sights[row] = (node, self._rows.sights[row][1])
+
     def flush_again(self, flush: Flush) -> None:
         """Scan what is held, which are the tensors of a batch."""
         if self._played is None:

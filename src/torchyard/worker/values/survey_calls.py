@@ -2,19 +2,30 @@
 
 The long way finds the place of each operator: by its turn, while operators come in the order of the
 last step, else by walking the stack. A step that went the long way without surprise is a score.
+Where there is a compiled follower, it takes the place of the dispatch mode in all of this.
 """
 
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.alignment import align
 from torchyard.worker.values.counts import Counts
+from torchyard.worker.values.flow import Flow
+from torchyard.worker.values.follower import Follower
 from torchyard.worker.values.layouts import LAYOUTS
 from torchyard.worker.values.operators import Operator, operator_of, written_tensors
 from torchyard.worker.values.options import Options
+from torchyard.worker.values.places import Places
 from torchyard.worker.values.player import Player, play_score
 from torchyard.worker.values.scan import flat_memory
-from torchyard.worker.values.score import Score, Turn, numbered_outputs, output_at
+from torchyard.worker.values.score import (
+    Score,
+    Turn,
+    number_outputs,
+    numbered_outputs,
+    output_at,
+)
 from torchyard.worker.values.survey import Survey
 
 
@@ -22,13 +33,25 @@ class SurveyCalls:
     """The operators of the step under way, beside those of the last."""
 
     def __init__(
-        self, survey: Survey, options: Options, counts: Counts, site: Callable[[Operator], int]
+        self,
+        survey: Survey,
+        options: Options,
+        counts: Counts,
+        sites: Flow,
+        places: Places,
+        follower: Optional[Follower] = None,
     ) -> None:
         self._survey = survey
+        self._follower = follower
+        self.following = False
+        """Whether the compiled follower plays this step."""
+        self._followed: Optional[Score] = None
+        """The last one that was followed to its end, to be tried again after a close step."""
+        self._strange: Optional[Turn] = None
         self._least_bytes = options.least_bytes
         self._counts = counts
-        self._site = site
-        """Gives the node of an operator that came out of turn."""
+        self._sites = sites
+        self._places = places
         self._last: List[Tuple[Any, int]] = []
         self._calls: List[Tuple[Any, int]] = []
         self._turns: List[Turn] = []
@@ -43,30 +66,103 @@ class SurveyCalls:
         """An operator whose node is known, in a step that is looked at closely."""
         self._calls.append((func, node))
 
-    def begin(self) -> None:
-        """A surveyed step begins."""
+    def begin(self, *, alone: bool = False) -> None:
+        """A surveyed step begins; `alone` when the dispatch mode can get out of the way."""
         self.call, self._player = self._record, None
+        follower = self._follower
+        if alone and follower is not None:
+            score = self._score or self._followed
+            self.following = follower.begin(score, self._out_of_score, self._after_strange)
+            if self.following:
+                self._score = score
+                if score is not None:
+                    self._player = Player(self._record, follower.position)
+                return
         if self._score is not None:
             self._player = play_score(
                 self._score, self._survey, self._out_of_turn, self._other_result
             )
             self.call = self._player.play
 
-    def end_step(self, surveyed: bool) -> None:
-        """The next step is expected to be like this one."""
+    def pause(self) -> None:
+        """Follow nothing until `resume`; only between steps."""
+        if self.following and self._follower is not None:
+            self._follower.end()
+
+    def stop(self) -> None:
+        """Follow nothing more, in the middle of a step."""
+        self.pause()
+        if self._follower is not None:
+            self._follower.hand_over()
+        self.following = False
+
+    def resume(self) -> None:
+        """The step of the score begins now."""
+        if self.following and self._follower is not None:
+            self._follower.begin(self._score, self._out_of_score, self._after_strange)
+
+    def end_step(self, surveyed: bool) -> bool:
+        """The next step is expected to be like this one; whether this one was like the last."""
+        if self.following and self._follower is not None:
+            self._follower.end()
+            self._follower.hand_over()
+            self._strange = None
+            if self._follower.trouble is not None:
+                raise self._follower.trouble
         if self._player is not None and self._score is not None:
             if self._player.position() == len(self._score.turns):
                 self._count(self._score.turns)
                 self._last = []
+                if self.following:
+                    self._followed = self._score
             else:
                 self._leave_score()  # fewer operators than the score has
+        regular = not self.lost
         if surveyed and self._player is None:
+            if self.following and self.lost:
+                regular = self._take_places()
             self._last = [(turn.func, turn.node) for turn in self._turns]
             self._score = None if self.lost else self._recorded()
         elif not surveyed:
             self._last, self._score = self._calls, None
-        self._player = None
+        self._player, self.following = None, False
         self._calls, self._turns, self.lost = [], [], False
+        return regular
+
+    def _take_places(self) -> bool:
+        """Operators that were in the last step, too, are where they were then; whether all were."""
+        numbers = align([turn.func for turn in self._turns], [func for func, _ in self._last])
+        for turn, number in zip(self._turns, numbers):
+            if turn.place is None:
+                continue
+            place = turn.place
+            if number is not None:
+                func, node = self._last[number]
+                place = self._sites.place(node)
+            if number is None or func is not turn.func:
+                node = self._sites.node(turn.operator.name, place, ())
+            turn.node, turn.place = node, None
+            self._survey.move([output.row for output in turn.outputs], node)
+        return len(numbers) == len(self._last) and None not in numbers
+
+    def _out_of_score(self, func: Any, written: List[torch.Tensor]) -> None:
+        """The follower met an operator that the score does not say."""
+        if self._player is not None:
+            self._leave_score()
+        self._strange = self._enter(func, operator_of(func), written)
+
+    def _after_strange(self, written: List[torch.Tensor], results: List[torch.Tensor]) -> None:
+        """That operator has run, or one of the score with another result."""
+        turn, self._strange = self._strange, None
+        if turn is None:
+            if self._score is None or self._player is None:
+                return
+            said = self._score.turns[self._player.position()]
+            self._leave_score()
+            turn = Turn(said.func, said.operator, said.node)
+            self._turns.append(turn)
+            self._counts.operators += 1
+        self._give(turn, number_outputs(turn.operator, written, results))
 
     def _out_of_turn(self, func: Any, args: Any, keywords: Any) -> Any:
         self._leave_score()
@@ -87,7 +183,11 @@ class SurveyCalls:
         self.call = self._record
         if score is None or player is None:
             return
+        if self.following and self._follower is not None:
+            self._follower.hand_over()
         self.lost = True
+        self._followed = None
+        self._last = [(turn.func, turn.node) for turn in score.turns]
         self._turns = score.turns[: player.position()]
         self._count(self._turns)
         self._survey.stop_playing([output for turn in self._turns for output in turn.outputs])
@@ -96,23 +196,30 @@ class SurveyCalls:
         operator = operator_of(func)
         if operator.inert:
             return func(*args, **keywords)
-        self._counts.operators += 1
-        at = len(self._turns)
-        if not self.lost and at < len(self._last) and self._last[at][0] is func:
-            node = self._last[at][1]
-        else:
-            self.lost = True
-            node = self._site(operator)
-        turn = Turn(func, operator, node)
-        self._turns.append(turn)
-        survey = self._survey
-        if operator.writes and survey.holds:
-            written = written_tensors(operator, args, keywords)
-            if any(map(survey.waits_for, written)):
-                turn.flush_before = survey.flush()
+        written = written_tensors(operator, args, keywords) if operator.writes else []
+        turn = self._enter(func, operator, written)
         result = func(*args, **keywords)
         self._give(turn, numbered_outputs(turn, args, keywords, result))
         return result
+
+    def _enter(self, func: Any, operator: Operator, written: List[torch.Tensor]) -> Turn:
+        """An operator that is about to run, and what it will write."""
+        self._counts.operators += 1
+        at = len(self._turns)
+        if not self.lost and at < len(self._last) and self._last[at][0] is func:
+            turn = Turn(func, operator, self._last[at][1])
+        else:
+            self.lost = True
+            place = self._places.now()
+            if self.following:  # its node is found when the step is over
+                turn = Turn(func, operator, -1, place)
+            else:
+                turn = Turn(func, operator, self._sites.node(operator.name, place, ()))
+        self._turns.append(turn)
+        survey = self._survey
+        if survey.holds and any(map(survey.waits_for, written)):
+            turn.flush_before = survey.flush()
+        return turn
 
     def _give(self, turn: Turn, outputs: List[Tuple[int, torch.Tensor]]) -> None:
         written = small = not_seen = 0

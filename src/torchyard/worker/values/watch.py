@@ -16,7 +16,10 @@ from torchyard.worker.values.counts import Counts
 from torchyard.worker.values.deep import call_plainly, key_for
 from torchyard.worker.values.fill_pieces import FillPieces
 from torchyard.worker.values.flow import Flow
+from torchyard.worker.values.follow_library import FollowLibrary
+from torchyard.worker.values.follower import Follower
 from torchyard.worker.values.layouts import LAYOUTS, layout_of
+from torchyard.worker.values.mode_stack import put_below, topmost_mode
 from torchyard.worker.values.observation import Inputs, Observation
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.options import Options
@@ -43,6 +46,7 @@ class ValueWatch(TorchDispatchMode):
         on_observation: Callable[[Observation], None],
         on_fill_covered: Optional[Callable[[Observation, Operator, Place], None]] = None,
         after_operator: Optional[Callable[[Any, Any, Any, Any], None]] = None,
+        library: Optional[FollowLibrary] = None,
     ) -> None:
         super().__init__()
         self.options = options
@@ -59,7 +63,14 @@ class ValueWatch(TorchDispatchMode):
         """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
         self._scanners = scanners
         self.survey = Survey(scanners, options.device_memory_bytes)
-        self._calls = SurveyCalls(self.survey, options, self.counts, self._site)
+        follower = None if library is None else Follower(library, scanners.memory, self.survey)
+        self._calls = SurveyCalls(
+            self.survey, options, self.counts, self.flow, self.places, follower
+        )
+        self._aside = False
+        """Not in place, because the compiled follower sees the operators of this step."""
+        self.may_step_aside = True
+        """False for programs that behave in another way when modes come and go: compiled ones."""
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
@@ -91,8 +102,7 @@ class ValueWatch(TorchDispatchMode):
             return self._end_step(look_closely, off)
 
     def _end_step(self, look_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
-        regular = not self._calls.lost
-        self._calls.end_step(self.surveying)
+        regular = self._calls.end_step(self.surveying)
         found = self.survey.end_step(self.step, regular, not self.surveying)
         surveying = not look_closely(any(one.new for one in found))
         if self.surveying and not surveying:
@@ -102,14 +112,44 @@ class ValueWatch(TorchDispatchMode):
             (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
         if surveying:
-            self._calls.begin()
+            can_go = self.may_step_aside and (self._aside or topmost_mode() is self)
+            self._calls.begin(alone=can_go)
+        self._be_aside(self._calls.following)
         self.off = off
         self.step += 1
         return found
 
-    def _site(self, operator: Operator) -> int:
-        """The node of an operator that came out of turn."""
-        return self.flow.node(operator.name, self.places.now(), ())
+    def look(self, wanted: bool) -> None:
+        """Whether to look at the step that begins now."""
+        self.looking = wanted
+        (self._calls.resume if wanted else self._calls.pause)()
+
+    def pause(self) -> None:
+        """Between steps: see nothing until `resume`, at no cost to the program."""
+        self._calls.pause()
+        if not self._aside:
+            super().__exit__(None, None, None)
+
+    def resume(self) -> None:
+        """Go on as before `pause`."""
+        if not self._aside:
+            super().__enter__()
+        self._calls.resume()
+
+    def __exit__(self, *about: Any) -> None:
+        """Leave the stack of modes, if it is there."""
+        if self._aside:
+            self._aside = False
+            self._calls.stop()
+        else:
+            super().__exit__(*about)
+
+    def _be_aside(self, aside: bool) -> None:
+        if aside and not self._aside:
+            super().__exit__(None, None, None)
+        elif self._aside and not aside:
+            put_below(super().__enter__)
+        self._aside = aside
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -1,0 +1,170 @@
+"""Makes and loads the compiled follower of scores (`follow.cpp`), for the torch that is here.
+
+It is compiled once for each torch (10 s on one core of a Neoverse-N1), in a process of its own beside
+the program when that has a step to follow for the first time, and used from the first step on that
+begins after it is there. Without a C++ compiler nothing is lost but time: Python follows.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any, List, Optional
+
+import torch
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_SOURCE = os.path.join(_HERE, "follow.cpp")
+_STANDARDS = ("c++20", "c++17")
+"""Headers of a new torch want the first; an old compiler may know only the second."""
+_BUILD = (
+    "import os, subprocess, sys\n"
+    "made, path, *commands = sys.argv[1:]\n"
+    "for command in commands:\n"
+    "    if subprocess.run(command.split('\\n')).returncode == 0:\n"
+    "        os.replace(made, path)\n"
+    "        break\n"
+    "else:\n"
+    "    os.unlink(made)\n"
+)
+
+FLUSH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+OUT_OF_TURN = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+AFTERWARDS = ctypes.CFUNCTYPE(None)
+
+
+class FollowLibrary:
+    """The library, as soon as it is there."""
+
+    def __init__(self, cache: Optional[str] = None) -> None:
+        self._cache = cache
+        self._path: Optional[str] = None
+        self._building: Optional["subprocess.Popen[bytes]"] = None
+        self._loaded: Optional[Any] = None
+        self._asked = self._tried = False
+
+    def wait(self, limit_s: float = 120.0) -> bool:
+        """Wait until it is compiled; whether it can be used."""
+        self.load()
+        if self._building is not None:
+            try:
+                self._building.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return False
+        return self.load() is not None
+
+    def load(self) -> Optional[Any]:
+        """The library; None while there is none, and where none can be made."""
+        if self._tried:
+            return self._loaded
+        try:
+            return self._load()
+        except (OSError, AttributeError, RuntimeError):  # made for other libraries than these
+            self._tried = True
+            return None
+
+    def _load(self) -> Optional[Any]:
+        if not self._asked:
+            self._asked = True
+            self._path = _path(self._cache)
+            if self._path is not None and not os.path.exists(self._path):
+                self._building = _start_building(self._path)
+        if self._building is not None:
+            if self._building.poll() is None:
+                return None
+            self._building = None
+        self._tried = True
+        if self._path is not None and os.path.exists(self._path):
+            self._loaded = _load(self._path)
+        return self._loaded
+
+
+def _path(cache: Optional[str]) -> Optional[str]:
+    with open(_SOURCE, "rb") as file:
+        text = file.read()
+    about = "%s %s %s" % (torch.__version__, torch.version.git_version, _command("", "", ""))
+    key = hashlib.sha256(text + about.encode()).hexdigest()[:16]
+    folder = cache or os.path.join(tempfile.gettempdir(), "torchyard-scan-%d" % os.getuid())
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.stat(folder).st_uid != os.getuid():
+        return None
+    return os.path.join(folder, "follow-%s.so" % key)
+
+
+def _start_building(path: str) -> Optional["subprocess.Popen[bytes]"]:
+    """Behind everything else, and in a session of its own: Ctrl-C is not for it."""
+    compilers = _compilers()
+    if not compilers or not hasattr(os, "nice"):
+        return None
+    descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+    os.close(descriptor)
+    commands = [
+        "\n".join(_command(compiler, standard, made))
+        for compiler in compilers
+        for standard in _STANDARDS
+    ]
+    environment = {
+        name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
+    }
+    return subprocess.Popen(
+        ["nice", "-n", "19", sys.executable, "-I", "-c", _BUILD, made, path] + commands,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+def _command(compiler: str, standard: str, made: str) -> List[str]:
+    place = os.path.dirname(os.path.abspath(torch.__file__))
+    libraries = os.path.join(place, "lib")
+    own = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
+    return [
+        compiler,
+        "-std=" + standard,
+        "-O2",
+        "-w",
+        "-DNDEBUG",  # as torch itself is compiled: with it, some of its classes have other members
+        "-shared",
+        "-fPIC",
+        "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),
+        "-I" + os.path.join(place, "include"),
+        "-o",
+        made,
+        _SOURCE,
+        "-L" + libraries,
+        "-Wl,-rpath," + libraries,
+        "-ltorch_cpu",
+        "-lc10",
+    ]
+
+
+def _compilers() -> List[str]:
+    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    found = [shutil.which(name) for name in names if name]
+    return list(dict.fromkeys(path for path in found if path))
+
+
+def _load(path: str) -> Any:
+    torch.ops.load_library(path)
+    library = ctypes.CDLL(path)
+    number, text, numbers = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, OUT_OF_TURN, AFTERWARDS)
+    library.follow_set.restype = None
+    library.follow_new_score.argtypes = ()
+    library.follow_new_score.restype = number
+    library.follow_drop_score.argtypes = (number,)
+    library.follow_drop_score.restype = None
+    library.follow_add_turn.argtypes = (number, text, text, number, number, numbers, number)
+    library.follow_begin.argtypes = (number,)
+    library.follow_begin.restype = None
+    for name in ("follow_end", "follow_position", "follow_rows"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = (), number
+    library.follow_take_rows.argtypes = (numbers,)
+    library.follow_take_rows.restype = None
+    return library
