@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,12 @@ import time
 from pathlib import Path
 from textwrap import dedent
 
-from torchyard.process.timing_turn import TURN_VARIABLE, TimingTurn
+from torchyard.process.timing_turn import (
+    FIRST_TURN_VARIABLE,
+    TURN_VARIABLE,
+    TimingTurn,
+    first_turn,
+)
 
 LAUNCHES = """
     import json, sys, time
@@ -94,6 +100,42 @@ def test_waiting_is_counted(tmp_path: Path) -> None:
         turn.alone()
     assert turn.waited_s >= waited_s
     turn.close()
+
+
+def test_a_first_turn_is_handed_to_a_process(tmp_path: Path) -> None:
+    folder = tmp_path / "turn"
+    with TimingTurn(folder) as timed:
+        timed.alone()
+        assert first_turn(folder) is None
+    number = first_turn(folder)
+    assert number is not None
+    code = """
+        import os, sys, time
+        from torchyard.process.timing_turn import TimingTurn
+        turn = TimingTurn.of_environment()
+        sys.stdin.readline()
+        with turn:
+            assert turn.waited_s == 0
+            assert not os.get_inheritable(int(os.environ["TORCHYARD_FIRST_TURN"]))
+        with turn:
+            turn.alone()
+    """
+    environment = {**os.environ, TURN_VARIABLE: str(folder), FIRST_TURN_VARIABLE: str(number)}
+    with subprocess.Popen(
+        [sys.executable, "-c", dedent(code)],
+        stdin=subprocess.PIPE,
+        env=environment,
+        pass_fds=[number],
+    ) as process:
+        os.close(number)
+        other = started(tmp_path, "other", launches=1)
+        time.sleep(1.0)
+        assert not (tmp_path / "other").exists()  # it waits for the one that holds its first turn
+        assert process.stdin is not None
+        process.stdin.write(b"go on\n")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert other.wait(60) == 0
 
 
 def test_who_is_alone_never_waits(tmp_path: Path) -> None:

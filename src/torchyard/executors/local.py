@@ -23,7 +23,12 @@ from typing import Final
 from torchyard.core.variant import Scalar
 from torchyard.errors import StepFailed, UsageError
 from torchyard.executors.executor import Ended, Job
-from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
+from torchyard.process.timing_turn import (
+    DRIVER_VARIABLE,
+    FIRST_TURN_VARIABLE,
+    TURN_VARIABLE,
+    first_turn,
+)
 
 __all__ = ["LocalExecutor", "read_at_most"]
 
@@ -74,9 +79,7 @@ class LocalExecutor:
         self._log = log
         self._limit_s = None if limit_s is None else limit_s * at_most
         self._at_most = at_most
-        self._variables = {DRIVER_VARIABLE: str(os.getpid())}
-        if at_most > 1 and turn_folder is not None:
-            self._variables[TURN_VARIABLE] = str(turn_folder.absolute())
+        self._turn_folder = turn_folder.absolute() if turn_folder and at_most > 1 else None
         self._waiting: deque[str] = deque()
         self._running: dict[str, _Running] = {}
 
@@ -88,7 +91,9 @@ class LocalExecutor:
         """What waits and runs, and what has ended; starts the next cells."""
         ended = self._reap()
         while len(self._running) < self._at_most and self._waiting:
-            self._start(self._waiting.popleft())
+            if not self._start(self._waiting[0]):
+                break
+            self._waiting.popleft()
         here = socket.gethostname()
         running = [Job(cell=cell, state="running", place=here) for cell in self._running]
         return [*running, *(Job(cell=cell, state="queued") for cell in self._waiting)], ended
@@ -113,7 +118,25 @@ class LocalExecutor:
             return "the running cells were ended, and will be measured anew"
         return "the running cell was ended, and will be measured anew"
 
-    def _start(self, cell: str) -> None:
+    def _start(self, cell: str) -> bool:
+        """False while others are timed: even a start would disturb them."""
+        variables, turn = {DRIVER_VARIABLE: str(os.getpid())}, None
+        if self._turn_folder is not None:
+            turn = first_turn(self._turn_folder)
+            if turn is None:
+                return False
+            variables[TURN_VARIABLE] = str(self._turn_folder)
+            variables[FIRST_TURN_VARIABLE] = str(turn)
+        try:
+            self._start_process(cell, variables, () if turn is None else (turn,))
+        finally:
+            if turn is not None:
+                os.close(turn)
+        return True
+
+    def _start_process(
+        self, cell: str, variables: Mapping[str, str], files: Sequence[int]
+    ) -> None:
         path = self._log(cell)
         argv = list(self._command(cell))
         try:
@@ -125,7 +148,8 @@ class LocalExecutor:
                     stderr=subprocess.STDOUT,
                     # Ctrl-C is for the driver, which tells the cell in its own way.
                     start_new_session=True,
-                    env={**os.environ, **self._variables},
+                    env={**os.environ, **variables},
+                    pass_fds=files,
                 )
         except OSError as error:
             raise StepFailed(

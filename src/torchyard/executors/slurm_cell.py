@@ -23,7 +23,7 @@ from torchyard.errors import TorchyardError
 from torchyard.executors.slurm_records import is_void
 from torchyard.executors.slurm_states import TIME_LIMIT_CODE
 from torchyard.executors.slurm_tools import run_slurm
-from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
+from torchyard.process.timing_turn import DRIVER_VARIABLE, FIRST_TURN_VARIABLE, TURN_VARIABLE
 from torchyard.results.durable import replace_file, to_json_text
 
 __all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
@@ -72,7 +72,7 @@ class CellJob:
 
     def _command(self) -> int:
         # A driver that was itself a cell's process must not be waited for here.
-        ours = {DRIVER_VARIABLE, TURN_VARIABLE}
+        ours = {DRIVER_VARIABLE, TURN_VARIABLE, FIRST_TURN_VARIABLE}
         variables = {key: text for key, text in os.environ.items() if key not in ours}
         with Path(self.log).open("ab") as log:
             process = subprocess.Popen(

@@ -8,7 +8,9 @@ machine   held shared while preparing, alone while timing
 wanted    held shared by all that wait for their time or take it. Who wants to prepare waits until nobody
           holds it: whoever is ready is timed first, so that as many as can then prepare together.
 
-The kernel drops the locks of a process that ends, however it ends.
+The kernel drops the locks of a process that ends, however it ends. A process that is started while
+others are under way gets its first turn from whoever starts it (`first_turn`), so that not even its
+start falls into the time of another.
 """
 
 from __future__ import annotations
@@ -21,12 +23,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["DRIVER_VARIABLE", "TURN_VARIABLE", "TimingTurn"]
+__all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
 """Tells a cell's process whose end is its own."""
 TURN_VARIABLE: Final = "TORCHYARD_TURN"
 """The folder of the locks, where cells share the machine."""
+FIRST_TURN_VARIABLE: Final = "TORCHYARD_FIRST_TURN"
+"""The number of the file by which a process holds its first turn."""
+
+
+def first_turn(folder: Path) -> int | None:
+    """A turn to prepare, for a process that is about to be started; None while there is none.
+
+    The number of a file: to be handed to the process, and closed here.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted, machine = _opened(folder / "wanted.lock"), _opened(folder / "machine.lock")
+    try:
+        fcntl.flock(wanted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(machine, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(machine)
+        return None
+    finally:
+        os.close(wanted)
+    return machine
 
 
 class TimingTurn:
@@ -35,24 +57,32 @@ class TimingTurn:
     Without a folder nobody else measures here, and no turn is ever waited for.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, first: int | None = None) -> None:
+        """`first` is what `first_turn` gave, in another process."""
         self._machine: int | None = None
         self._wanted: int | None = None
+        self._has_turn = folder is not None and first is not None
         self.waited_s = 0.0
         """In all turns of this process so far."""
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._machine = _opened(folder / "machine.lock")
+            self._machine = _opened(folder / "machine.lock") if first is None else first
             self._wanted = _opened(folder / "wanted.lock")
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """As an executor that runs several cells at once has arranged it."""
         folder = environment.get(TURN_VARIABLE, "")
-        return cls(Path(folder) if folder else None)
+        number = environment.get(FIRST_TURN_VARIABLE, "")
+        first = int(number) if folder and number.isdecimal() else None
+        if first is not None:
+            os.set_inheritable(first, False)
+        return cls(Path(folder) if folder else None, first=first)
 
     def __enter__(self) -> Self:
-        if self._machine is not None and self._wanted is not None:
+        if self._has_turn:
+            self._has_turn = False
+        elif self._machine is not None and self._wanted is not None:
             began_s = time.monotonic()
             fcntl.flock(self._wanted, fcntl.LOCK_EX)
             fcntl.flock(self._machine, fcntl.LOCK_SH)
