@@ -282,3 +282,22 @@ def test_watching_the_memory_costs_next_to_nothing(start_stub: StubStarter) -> N
     trouble_of(worker, "hang")
     stop.join()
     assert time.process_time() - before_s < 0.25
+
+
+def test_a_worker_that_is_stopped_between_questions_computes_only_when_asked(
+    start_stub: StubStarter,
+) -> None:
+    worker = start_stub(stopped_between=True)
+    for _ in range(3):
+        assert worker.ask("echo", limit_s=20, size=3) == {"size": 3}
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+    assert worker.is_alive
+    worker.close()
+    assert_nothing_left(worker)
+
+
+def test_a_stopped_worker_is_ended_like_any_other(start_stub: StubStarter) -> None:
+    worker = start_stub(stopped_between=True)
+    worker.ask("echo", limit_s=20)
+    worker.kill()
+    assert_nothing_left(worker)

@@ -22,6 +22,7 @@ __all__ = [
 Scalar = int | float | str | bool
 Precision = Literal["float32", "float16", "bfloat16", "amp"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+_LONG_BLOCKTIME_MS: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,18 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()
     threads: int | None = None
+
+    @property
+    def spins(self) -> bool:
+        """Whether idle threads of OpenMP keep their cores busy for long."""
+        said = {name: value.strip().lower() for name, value in self.variables}
+        blocktime = said.get("KMP_BLOCKTIME", "")
+        return (
+            said.get("OMP_WAIT_POLICY") == "active"
+            or "GOMP_SPINCOUNT" in said
+            or blocktime == "infinite"
+            or (blocktime.isdecimal() and int(blocktime) > _LONG_BLOCKTIME_MS)
+        )
 
     def touches_allocator(self) -> bool:
         """Whether the environment may change where memory comes from."""

@@ -86,6 +86,7 @@ def launch_specs(
             start_limit_s=settings.start_limit_s,
             arguments=(f"--layout={draw.pages},{draw.heap_bytes}",) if paired else (),
             working_folder=str(working_folder),
+            stopped_between=len(groups) > 1 and variant.environment.spins,
         )
     return specs
 

@@ -53,6 +53,8 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()
     """Extra arguments of the worker."""
     working_folder: str | None = None
+    stopped_between: bool = False
+    """Stop it while it is not asked anything: idle threads that spin would disturb others."""
 
 
 @dataclass(frozen=True, kw_only=True)

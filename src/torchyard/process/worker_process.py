@@ -140,10 +140,12 @@ class WorkerProcess:
         try:
             with self._asking:
                 self._refuse_if_unusable(verb)
+                self._signal_if_stopped_between(signal.SIGCONT)
                 self._unanswered = verb
                 self._pipes.queue({**fields, "ask": verb})
                 message = self._await_answer(verb, deadline, limit_s, on_note)
                 self._unanswered = None
+                self._signal_if_stopped_between(signal.SIGSTOP)
         finally:
             self._release_if_gone()
         if "ok" in message:
@@ -175,6 +177,11 @@ class WorkerProcess:
             self._gone = True
             live.forget(self)
         self._release_if_gone()
+
+    def _signal_if_stopped_between(self, number: signal.Signals) -> None:
+        if self.spec.stopped_between and self.is_alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)  # not reaped yet, so the number is still its own
 
     def _release_if_gone(self) -> None:
         """Close the pipes, unless a question in another thread still polls them; it will do it."""

@@ -121,10 +121,12 @@ class RaceRun:
 
     def _single(self) -> None:
         for _ in range(MOST_SINGLE_ROUNDS):
-            racing = [one.contender for one in self._racing()]
+            # The most promising first: the time may not suffice for all.
+            racing = sorted(self._racing(), key=lambda one: -one.pooled().log)
             if not racing or self._settled():
                 return
-            for some in _heats_of(racing):
+            contenders = [one.contender for one in racing]
+            for some in _in_order(contenders):
                 if self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
                     return
                 self._heat("single", DEFAULT, some, launches=SINGLE_LAUNCHES)
@@ -355,6 +357,12 @@ def _heats_of(contenders: Sequence[Contender]) -> list[list[Contender]]:
     """Heats of about equal size."""
     count = max(1, -(-len(contenders) // HEAT_SIZE))
     return [list(contenders[number::count]) for number in range(count) if contenders[number::count]]
+
+
+def _in_order(contenders: Sequence[Contender]) -> list[list[Contender]]:
+    """Heats of about equal size, the first ones first."""
+    size = -(-len(contenders) // max(1, -(-len(contenders) // HEAT_SIZE)))
+    return [list(contenders[at : at + size]) for at in range(0, len(contenders), size)]
 
 
 def _leave(runner: _Runner, why: str) -> None:
