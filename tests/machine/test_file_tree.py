@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.machine.file_tree import (
+from torchyard.core.processor_lists import (
     MOST_PROCESSORS,
-    FileTree,
-    WriteRefused,
     cpu_list,
     cpu_mask,
     cpus_of_list,
     cpus_of_mask,
 )
+from torchyard.machine.file_tree import FileTree, WriteRefused
 
 CPUS = st.lists(st.integers(min_value=0, max_value=600), max_size=40).map(tuple)
 

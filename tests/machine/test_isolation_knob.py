@@ -9,8 +9,8 @@ from fake_kernel import FakeKernel
 from group_rounds import SESSION, V1, V2, add_task, last_core, members, round_on
 
 from torchyard.core.machine import Setting
+from torchyard.core.processor_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.file_tree import cpu_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.isolation import join, joining

@@ -13,7 +13,8 @@ from knob_rounds import Round
 from trees import make_tree
 
 from torchyard.core.machine import EFFECTS, Wish
-from torchyard.machine.file_tree import FileTree, cpus_of_list
+from torchyard.core.processor_lists import cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 

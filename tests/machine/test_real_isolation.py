@@ -24,9 +24,10 @@ from real_machine import (
 )
 
 from torchyard.core.machine import Wish
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool
 from torchyard.machine.cpusets import Cpusets, find_cpusets
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.isolation import Isolation, join

@@ -19,7 +19,8 @@ from real_machine import (
 )
 
 from torchyard.core.machine import Setting, Wish
-from torchyard.machine.file_tree import FileTree, cpus_of_list
+from torchyard.core.processor_lists import cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.journal_lock import JOURNAL_VARIABLE
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS

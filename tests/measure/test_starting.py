@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from torchyard.core.study import MeasureSettings, Reseat
 from torchyard.core.variant import Environment, Target, Variant
+from torchyard.machine.own_cores import cores_of
 from torchyard.measure.rounds import choose_reseat
-from torchyard.measure.starting import available_cores, draw_launch, launch_specs, threads_of
+from torchyard.measure.starting import draw_launch, launch_specs, threads_of
 from torchyard.process.launch import LaunchSpec, prepare
 
 HERE = Target(name="here", python=sys.executable)
@@ -25,7 +27,8 @@ def specs_of(
     for variant in variants:
         groups.setdefault(variant.process_key, []).append(variant)
     draw = draw_launch(random.Random(1))
-    return list(launch_specs(groups, settings, draw, folder / "cache", folder).values())
+    found = launch_specs(groups, settings, draw, folder / "cache", folder)
+    return [spec for instances in found.values() for spec in instances]
 
 
 def stack_bytes(spec: LaunchSpec) -> int:
@@ -111,7 +114,7 @@ def test_threads_are_the_environments_then_the_studys_then_every_core() -> None:
     own = Variant(name="b", target=HERE, environment=Environment(name="e", threads=5))
     assert threads_of(own, SETTINGS) == 5
     assert threads_of(plain, SETTINGS) == 2
-    assert threads_of(plain, MeasureSettings()) == available_cores()
+    assert threads_of(plain, MeasureSettings()) == len(os.sched_getaffinity(0))
 
 
 def test_the_users_variables_win(tmp_path: Path) -> None:
@@ -161,3 +164,38 @@ def test_a_preload_is_about_memory() -> None:
     assert choose_reseat("auto", [Variant(name="a", target=HERE, environment=loads)], "cpu") == (
         "heap"
     )
+
+
+def test_instances_share_the_cores_out(tmp_path: Path) -> None:
+    pair = Environment(name="pair", instances=2, cores="0-4", memory="bind:0")
+    variant = Variant(name="p", target=HERE, environment=pair)
+    first, second = specs_of(tmp_path, variant, settings=MeasureSettings(threads=7))
+    assert (first.name, second.name) == ("here+pair-1", "here+pair-2")
+    assert dict(first.variables)["TORCHYARD_CORES"] == "0-2"
+    assert dict(second.variables)["TORCHYARD_CORES"] == "3-4"
+    assert dict(first.variables)["TORCHYARD_MEMORY"] == "bind:0"
+    assert dict(first.variables)["OMP_NUM_THREADS"] == "3"
+    assert cores_of(pair) == ((0, 1, 2), (3, 4))
+    alone = Environment(name="alone", threads=1, instances=2)
+    assert threads_of(Variant(name="a", target=HERE, environment=alone), SETTINGS) == 1
+
+
+def test_one_process_may_be_given_cores(tmp_path: Path) -> None:
+    placed = Variant(name="p", target=HERE, environment=Environment(name="first", cores="0"))
+    (spec,) = specs_of(tmp_path, placed, settings=MeasureSettings())
+    assert dict(spec.variables)["TORCHYARD_CORES"] == "0"
+    assert dict(spec.variables)["OMP_NUM_THREADS"] == "1"
+    (plain,) = specs_of(tmp_path, Variant(name="q", target=HERE))
+    assert "TORCHYARD_CORES" not in dict(plain.variables)
+
+
+def test_idle_threads_that_spin_are_stopped_beside_others(tmp_path: Path) -> None:
+    active = Environment(name="active", variables=(("OMP_WAIT_POLICY", "ACTIVE"),))
+    spins = Variant(name="s", target=HERE, environment=active)
+    (alone,) = specs_of(tmp_path, spins)
+    assert not alone.stopped_between
+    both = specs_of(tmp_path, Variant(name="plain", target=HERE), spins)
+    assert [spec.stopped_between for spec in both] == [False, True]
+    assert Environment(name="b", variables=(("KMP_BLOCKTIME", "200"),)).spins
+    assert not Environment(name="b", variables=(("KMP_BLOCKTIME", "0"),)).spins
+    assert not Environment(name="b", variables=(("OMP_WAIT_POLICY", "passive"),)).spins

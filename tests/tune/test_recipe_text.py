@@ -93,3 +93,34 @@ def test_the_study_is_one_that_torchyard_reads(tmp_path: Path) -> None:
     assert request.candidates[0].text == "eager+tuned+inference-mode"
     assert request.environments["tuned"].preload == ("/opt/my libs/libtc.so",)
     assert request.environments["tuned"].threads == 1
+
+
+def test_instances_are_started_side_by_side_on_their_cores(tmp_path: Path) -> None:
+    pair = Contender().with_choice(
+        Choice(dimension="instances", name="pair", instances=2, cores="0-3")
+    )
+    line = shell_line(pair, DEFAULT, ["python", "serve.py"])
+    assert line == (
+        "OMP_NUM_THREADS=2 taskset -c 0-1 python serve.py & "
+        "OMP_NUM_THREADS=2 taskset -c 2-3 python serve.py & wait"
+    )
+    text = environment_file(pair, DEFAULT)
+    assert "# start it with: taskset -c 0-1 PROGRAM" in text
+    assert "OMP_NUM_THREADS=2" in text
+    path = tmp_path / "study.toml"
+    path.write_text(study_text(pair, DEFAULT))
+    assert tomllib.loads(path.read_text())["environments"]["tuned"] == {
+        "cores": "0-3",
+        "instances": 2,
+    }
+    assert read_study_file(path).environments["tuned"].instances == 2
+
+
+def test_memory_is_bound_by_numactl() -> None:
+    node = Contender().with_choice(
+        Choice(dimension="threads", name="node", threads=4, cores="0-3", memory="bind:0")
+    )
+    line = shell_line(node, DEFAULT, ["python", "train.py"])
+    assert line == "OMP_NUM_THREADS=4 numactl --physcpubind=0-3 --membind=0 python train.py"
+    all_nodes = Contender().with_choice(Choice(dimension="m", name="i", memory="interleave:0-1"))
+    assert shell_line(all_nodes, DEFAULT, ["x"]) == "numactl --interleave=0-1 x"

@@ -56,6 +56,33 @@ def test_modes_and_backends_have_choices_of_their_own() -> None:
     assert "inductor-autotune" in names(compiled)
 
 
+def test_instances_are_for_throughput_and_nodes_for_machines_that_have_them() -> None:
+    many = Place(**{**vars(INTEL), "goal": "throughput"})
+    assert not {"2-instances", "instance-per-node"} & names(INTEL)
+    assert {"2-instances", "4-instances", "instance-per-node", "instance-per-core"} <= names(many)
+    assert "interleave" not in names(ARM)
+    found = {choice.name: choice for choice in read_space("default", many).choices}
+    assert found["instance-per-node"].instances == 2
+    assert found["instance-per-core"].instances == 8
+    assert found["interleave"].memory == "interleave:0-1"
+    node = found["one-node"]
+    assert (node.cores, node.memory, node.threads) == ("0-3", "bind:0", 4)
+
+
+def test_a_winner_has_the_places_of_all_its_choices() -> None:
+    contender = (
+        Contender()
+        .with_choice(Choice(dimension="instances", name="pair", instances=2))
+        .with_choice(Choice(dimension="memory", name="near", memory="bind:0"))
+        .with_choice(Choice(dimension="allocator", name="tc", preload=("/x/libtc.so",)))
+    )
+    default = Variant(name="default", target=Target(name="here", python="python"))
+    environment = contender.variant(default).environment
+    assert environment == Environment(
+        name="tc+pair+near", preload=("/x/libtc.so",), memory="bind:0", instances=2
+    )
+
+
 def write(folder: Path, text: str) -> str:
     path = folder / "mine.toml"
     path.write_text(text)
@@ -178,3 +205,19 @@ def test_contenders_become_variants() -> None:
     assert both.with_choice(other).name == "je+inf"
     assert both.without(mode).name == "tc"
     assert Contender().name == "default"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("instances = 0", "instances: 0 is no number of processes"),
+        ('instances = "many"', "instances: 'many' is no number of processes"),
+        ('cores = "x"', "cores: 'x' is no list of processors"),
+        ('memory = "near"', "memory: 'near' does not say where memory comes from"),
+    ],
+)
+def test_places_that_are_wrong_are_named(tmp_path: Path, line: str, said: str) -> None:
+    text = f'[[choices]]\ndimension = "place"\nname = "wrong"\n{line}\n'
+    with pytest.raises(UsageError) as caught:
+        read_space(write(tmp_path, text), ARM)
+    assert said in caught.value.what

@@ -29,7 +29,9 @@ def transformer() -> Step:
     """In place and not, views, a fused kernel, random numbers, gradients that are zeroed."""
     torch.manual_seed(0)
     first = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    last = nn.Sequential(nn.Linear(32, 16), nn.LayerNorm(16), nn.ReLU(inplace=True), nn.Dropout(0.2))
+    last = nn.Sequential(
+        nn.Linear(32, 16), nn.LayerNorm(16), nn.ReLU(inplace=True), nn.Dropout(0.2)
+    )
     parameters = [*first.parameters(), *last.parameters()]
     optimizer = torch.optim.AdamW(parameters)
     words, wanted = torch.randn(8, 8, 32), torch.randint(0, 16, (64,))
@@ -172,7 +174,9 @@ def test_steps_are_followed_to_their_end_without_the_mode(make: Maker) -> None:
     for number in range(7):
         step(number)
     assert seen == [False, False, False, True, True, True, True]
-    assert session.watch._calls._followed is not None  # one was, from the first to the last operator
+    assert (
+        session.watch._calls._followed is not None
+    )  # one was, from the first to the last operator
     # Something new in the last step makes the next one a close one, with the mode.
     assert (topmost_mode() is None) == session.watch._calls.following
     session.stop()
@@ -287,9 +291,7 @@ def test_a_mistake_of_ours_does_not_end_the_program() -> None:
     assert any("ValueError: broken" in note for note in session.notes)
 
 
-def test_without_a_compiler_python_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_python_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     library = FollowLibrary(str(tmp_path / "cache"))
@@ -306,9 +308,7 @@ def test_a_compiler_that_fails_leaves_nothing(
     wrong.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CXX", str(wrong))
-    monkeypatch.setattr(
-        "torchyard.worker.values.follow_library._compilers", lambda: [str(wrong)]
-    )
+    monkeypatch.setattr("torchyard.worker.values.follow_library._compilers", lambda: [str(wrong)])
     library = FollowLibrary(str(tmp_path / "cache"))
     assert not library.wait()
     assert list((tmp_path / "cache").iterdir()) == []

@@ -256,3 +256,35 @@ def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, ne
     desk.reference("a", path)
     assert desk.judge("b", path)["status"] == "pass"
     assert desk.judge("c", path)["status"] == "fail"
+
+
+def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from torchyard.worker.judgement import Judgement, rounding_of
+
+    convolves, multiplies = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.nn.Linear(3, 4)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    assert rounding_of("float32", "cuda:0", convolves) == "tf32"
+    assert rounding_of("float32", "cuda", multiplies) == "float32"
+    assert rounding_of("float32", "cpu", convolves) == "float32"
+    assert rounding_of("amp", "cuda", convolves) == "amp"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
+    assert rounding_of("float32", "cuda", convolves) == "float32"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert rounding_of("float32", "cuda", convolves) == "float32"
+
+    exact = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rounded = [(exact * (1 + 3e-4 * torch.sign(exact.roll(1)))).float()]
+    doubled = [(exact * 1.02).float()]
+    for found, rounding, failed in (
+        (rounded, "tf32", False),
+        (rounded, "float32", True),
+        (doubled, "tf32", True),
+    ):
+        judgement = Judgement(rounding, cosine_only=False)
+        judgement.group("gradient", found, [exact.float()], [exact.float()], [exact], [0.0])
+        assert bool(judgement.failures) is failed

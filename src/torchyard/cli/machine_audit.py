@@ -223,9 +223,10 @@ def _target(text: str | None) -> Target:
 
 
 def _cores(text: str | None) -> tuple[int, ...]:
+    from torchyard.core.processor_lists import cpus_of_list
     from torchyard.errors import UsageError
     from torchyard.machine.core_choice import choose_cores
-    from torchyard.machine.file_tree import FileTree, cpus_of_list
+    from torchyard.machine.file_tree import FileTree
 
     if text is None:
         return ()

@@ -71,6 +71,10 @@ def _environment(environment: Environment) -> list[str]:
     lines += [f"    preload {library}" for library in environment.preload]
     if environment.threads is not None:
         lines.append(f"    threads {environment.threads}")
+    lines += [f"    cores {environment.cores}"] if environment.cores else []
+    lines += [f"    memory {environment.memory}"] if environment.memory else []
+    if environment.instances > 1:
+        lines.append(f"    {environment.instances} instances side by side")
     return lines
 
 

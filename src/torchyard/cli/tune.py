@@ -36,6 +36,8 @@ Examples:
       ten minutes: allocators, threads, OpenMP, oneDNN, compilers
   torchyard tune kernels/mlp --batch-size 16 --budget 5m --html race.html
   torchyard tune mine.py:model --space my-space.toml --with-changed-results
+  torchyard tune models/resnet --goal throughput
+      how many processes, each with its part of the cores
   torchyard tune infer.py --program
       a whole program, run again and again with other settings
   torchyard tune --resume FOLDER
@@ -66,6 +68,13 @@ _OPTIONS = (
         default="default",
         show_default=True,
         help="The choices to race.",
+    ),
+    _search(
+        "--goal",
+        type=click.Choice(("latency", "throughput")),
+        default="latency",
+        show_default=True,
+        help="A fast iteration; or many in a time, also by several processes side by side.",
     ),
     _search("--budget", metavar="DURATION", default="10m", show_default=True, help="Of all heats."),
     _search(
@@ -157,6 +166,7 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
         space=options["space"],
         budget_s=_seconds(options["budget"]),
         with_changes=options["with_changed_results"],
+        goal=options["goal"],
     )
     return None, race
 

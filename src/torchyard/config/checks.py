@@ -105,6 +105,7 @@ CHECKS: Final[dict[str, Check]] = {
     "max_launches": _count("max_launches"),
     "block": _duration("block_s"),
     "threads": _count("threads"),
+    "instances": _count("instances"),
     "seed": _count("seed", low=0),
     "memory_limit": Check(
         field_name="memory_limit_bytes",

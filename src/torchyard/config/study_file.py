@@ -17,6 +17,7 @@ from torchyard.config.checks import CHECKS, Check
 from torchyard.config.gate_file import GateTable
 from torchyard.config.interpreters import find_python
 from torchyard.config.names import check_name
+from torchyard.config.places import check_cores, check_memory
 from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
 from torchyard.config.sweep_file import SweepTable, sweep_of_table
 from torchyard.config.sweep_request import SweepRequest
@@ -63,6 +64,13 @@ class EnvironmentTable:
     """Shared libraries to load first; a bare name such as `libtcmalloc.so.4` is left to the loader."""
     threads: int | None = None
     """Threads of torch; without it, `settings.threads`."""
+    cores: str = ""
+    """Processors that it may use, such as `"0-3,8"`."""
+    memory: str = ""
+    """NUMA nodes that its memory comes from: `"bind:0"`, or `"interleave:0-1"`."""
+    instances: int | None = None
+    """Processes that do the same side by side, each with its part of the cores; 1 when left out. The
+    time of an iteration is then the time in which all of them together do one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +247,14 @@ def _environment(name: str, table: EnvironmentTable, folder: Path) -> Environmen
     threads = table.threads
     if threads is not None:
         threads = CHECKS["threads"].read(threads, where=f"{where}.threads")
+    instances = 1
+    if table.instances is not None:
+        instances = CHECKS["instances"].read(table.instances, where=f"{where}.instances")
     return Environment(
         name=name,
+        cores=check_cores(table.cores, where=f"{where}.cores"),
+        memory=check_memory(table.memory, where=f"{where}.memory"),
+        instances=instances,
         variables=tuple((key, str(value)) for key, value in table.variables.items()),
         preload=tuple(
             library if "/" not in library else str(folder / Path(library).expanduser())

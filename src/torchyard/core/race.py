@@ -17,10 +17,12 @@ from torchyard.core.workload import Workload
 
 __all__ = [
     "DEFAULT_NAME",
+    "GOALS",
     "RACE_FORMAT",
     "STAGES",
     "Choice",
     "Contender",
+    "Goal",
     "Heat",
     "Missing",
     "Race",
@@ -33,6 +35,9 @@ __all__ = [
 RACE_FORMAT: Final = 1
 DEFAULT_NAME: Final = "default"
 
+Goal = Literal["latency", "throughput"]
+"""The time of an iteration; or how many are done in a time, also by several processes."""
+GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 Stage = Literal["glance", "single", "joined", "shares", "confirm"]
 """One launch of everything; choices alone; choices together; each left out; the winner, anew."""
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
@@ -49,6 +54,10 @@ class Choice:
     variables: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()
     threads: int | None = None
+    cores: str = ""
+    memory: str = ""
+    instances: int = 1
+    """As in `Environment`."""
     backend: str = ""
     options: tuple[tuple[str, Scalar], ...] = ()
     """Of the variant, set inside the process."""
@@ -56,6 +65,25 @@ class Choice:
     """What a program writes to get the same, where no variable does it."""
     changes_results: bool = False
     """Whether numbers may come out differently by design, as with a lower precision."""
+
+    @property
+    def sets_process(self) -> bool:
+        """Whether it is settled when a process is started."""
+        places = self.cores or self.memory or self.instances > 1
+        return bool(self.variables or self.preload or self.threads or places)
+
+    def environment(self, before: Environment) -> Environment:
+        """The environment with this choice made."""
+        new = [library for library in self.preload if library not in before.preload]
+        return replace(
+            before,
+            variables=tuple(sorted((dict(before.variables) | dict(self.variables)).items())),
+            preload=(*before.preload, *new),
+            threads=self.threads or before.threads,
+            cores=self.cores or before.cores,
+            memory=self.memory or before.memory,
+            instances=max(self.instances, before.instances),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,29 +134,16 @@ class Contender:
 
     def variant(self, default: Variant) -> Variant:
         """The default variant with these choices made."""
-        variables = dict(default.environment.variables)
-        preload = list(default.environment.preload)
-        threads, backend = default.environment.threads, default.backend
-        options = dict(default.options)
+        environment, backend, options = default.environment, default.backend, dict(default.options)
+        process = []
         for choice in self.choices:
-            variables.update(choice.variables)
-            preload.extend(library for library in choice.preload if library not in preload)
-            threads = choice.threads or threads
             backend = choice.backend or backend
             options.update(choice.options)
-        process = [
-            choice
-            for choice in self.choices
-            if choice.variables or choice.preload or choice.threads
-        ]
-        environment = default.environment
+            if choice.sets_process:
+                process.append(choice.name)
+                environment = choice.environment(environment)
         if process:
-            environment = Environment(
-                name="+".join(choice.name for choice in process),
-                variables=tuple(sorted(variables.items())),
-                preload=tuple(preload),
-                threads=threads,
-            )
+            environment = replace(environment, name="+".join(process))
         return replace(
             default,
             name=self.name,
@@ -194,6 +209,7 @@ class Race:
     space: Space
     alpha: float
     budget_s: float
+    goal: Goal = "latency"
     settings: MeasureSettings = field(default_factory=MeasureSettings)
     contenders: tuple[Contender, ...] = ()
     """Everything that was measured, in the order of its first heat."""

@@ -36,12 +36,20 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a process is started with besides its target: variables, preloads, threads."""
+    """What a process is started with besides its target: variables, preloads, threads, places."""
 
     name: str
     variables: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()
     threads: int | None = None
+    """Of each process; without it, one for each core that the process may use."""
+    cores: str = ""
+    """Processors that it may use, such as `0-3,8`; empty: all that Torchyard may."""
+    memory: str = ""
+    """NUMA nodes that its memory comes from: `bind:0`, or `interleave:0-1`."""
+    instances: int = 1
+    """Processes that do the same side by side, each with its part of the cores. What counts is then
+    how many iterations all of them do in a time."""
 
     @property
     def spins(self) -> bool:

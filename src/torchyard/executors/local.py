@@ -134,9 +134,7 @@ class LocalExecutor:
                 os.close(turn)
         return True
 
-    def _start_process(
-        self, cell: str, variables: Mapping[str, str], files: Sequence[int]
-    ) -> None:
+    def _start_process(self, cell: str, variables: Mapping[str, str], files: Sequence[int]) -> None:
         path = self._log(cell)
         argv = list(self._command(cell))
         try:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 
 __all__ = ["BootLines", "BootWish", "Effect", "boot_lines", "effects", "merged", "wanted_words"]
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import UsageError
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 
 __all__ = ["CoreChoice", "Topology", "choose_cores"]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchyard.core.machine import Wish
+from torchyard.core.processor_lists import cpu_list
 from torchyard.machine.core_choice import Topology
-from torchyard.machine.file_tree import FileTree, cpu_list
+from torchyard.machine.file_tree import FileTree
 
 __all__ = ["HouseCores", "house_cores"]
 

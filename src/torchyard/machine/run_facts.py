@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from torchyard.core.processor_lists import cpus_of_list
 from torchyard.machine.facts import (
     frequency,
     isolation,
@@ -20,7 +21,7 @@ from torchyard.machine.facts import (
     topology,
 )
 from torchyard.machine.facts.reading import Reader
-from torchyard.machine.file_tree import FileTree, Found, cpus_of_list
+from torchyard.machine.file_tree import FileTree, Found
 
 __all__ = ["RUN_FACTS", "read_facts"]
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.cpusets import Cpusets, folders_below
-from torchyard.machine.file_tree import FileTree, WriteRefused, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree, WriteRefused
 
 __all__ = ["GROUP", "HOUSE", "MEASURE", "make_mirror", "measuring_group", "origin_of", "take_down"]
 

@@ -1,7 +1,7 @@
 """The crew of one launch: a fresh process per target and environment, with the workload built.
 
 Variants that differ only in backend or precision share a process, the model object and the inputs.
-The yard alone coordinates: no worker waits for another, and only one computes at a time. Whatever
+The yard alone coordinates: no worker waits for another, and only one side computes at a time. Whatever
 goes wrong with a variant comes out as VariantFailed, with the phase it happened in.
 """
 
@@ -17,10 +17,10 @@ from torchyard.core.study import MeasureSettings
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import TorchyardError, WorkerFailed
+from torchyard.measure.fleet import Fleet
 from torchyard.measure.starting import LaunchDraw, launch_specs
 from torchyard.process.group import WorkerGroup
 from torchyard.process.trouble import WorkerTrouble
-from torchyard.process.worker_process import WorkerProcess
 from torchyard.worker.wire import PROTOCOL
 
 __all__ = ["Crew", "VariantFailed"]
@@ -64,7 +64,7 @@ class Crew:
         self._log_folder = log_folder
         self._scratch = scratch.absolute()  # the workers have another working folder
         self._workers = WorkerGroup()
-        self._by_key: dict[ProcessKey, WorkerProcess] = {}
+        self._by_key: dict[ProcessKey, Fleet] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -91,22 +91,25 @@ class Crew:
         self, who: Variant, verb: str, *, phase: str, limit_s: float, **fields: object
     ) -> dict[str, Any]:
         """Ask the variant's process; trouble is laid at this variant's door."""
-        worker = self._by_key[who.process_key]
+        fleet = self._by_key[who.process_key]
         try:
-            return worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
+            return fleet.ask(verb, limit_s=limit_s, **fields)
         except WorkerTrouble as trouble:
-            raise _failed(who, phase, trouble, alive=worker.is_alive) from trouble
+            raise _failed(who, phase, trouble, alive=fleet.is_alive) from trouble
 
     def _start(self) -> None:
         """Start all processes first, so that their imports run side by side."""
         specs = launch_specs(
             self._groups, self.settings, self._draw, self._scratch / "cache", self._scratch
         )
-        for key, spec in specs.items():
+        for key, instances in specs.items():
             variant = self._groups[key][0]
             try:
-                self._by_key[key] = self._workers.start(
-                    spec, log_path=self._log_folder / f"{spec.name}.log"
+                self._by_key[key] = Fleet(
+                    [
+                        self._workers.start(spec, log_path=self._log_folder / f"{spec.name}.log")
+                        for spec in instances
+                    ]
                 )
             except TorchyardError as error:
                 raise _failed(variant, "start", error, alive=False) from error

@@ -197,7 +197,8 @@ def _start(wish: PeakWish, group: WorkerGroup, folder: Path) -> WorkerProcess:
     settings = MeasureSettings(threads=wish.threads)
     groups = {variant.process_key: [variant]}
     specs = launch_specs(groups, settings, draw_launch(random.Random(0)), folder / "cache", folder)
-    return group.start(specs[variant.process_key], log_path=folder / "worker.log")
+    (spec,) = specs[variant.process_key]
+    return group.start(spec, log_path=folder / "worker.log")
 
 
 def _check_device(wish: PeakWish, hello: dict[str, Any]) -> None:

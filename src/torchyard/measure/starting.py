@@ -8,17 +8,19 @@ launch: what both sides share of the layout cancels in the pair, what it costs o
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torchyard.core.processor_lists import cpu_list
 from torchyard.core.study import MeasureSettings
-from torchyard.core.variant import Variant
+from torchyard.core.variant import Environment, Variant
+from torchyard.machine.own_cores import cores_of
 from torchyard.process.launch import LaunchSpec
+from torchyard.worker.placement import CORES, MEMORY
 
-__all__ = ["LaunchDraw", "available_cores", "draw_launch", "launch_specs", "threads_of"]
+__all__ = ["LaunchDraw", "draw_launch", "launch_specs", "threads_of"]
 
 _PAD_NAME = "TORCHYARD_PAD"
 _MAX_PAD = 4096
@@ -46,14 +48,12 @@ def draw_launch(chance: random.Random) -> LaunchDraw:
     )
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    return max(1, len(os.sched_getaffinity(0)))
-
-
 def threads_of(variant: Variant, settings: MeasureSettings) -> int:
-    """Intra-op threads: the environment's, else the study's, else every core we may use."""
-    return variant.environment.threads or settings.threads or available_cores()
+    """Intra-op threads: the environment's, else the study's, else one for every core of a process."""
+    environment = variant.environment
+    if environment.instances > 1:  # the study's number is for one process
+        return environment.threads or len(cores_of(environment)[0])
+    return environment.threads or settings.threads or len(cores_of(environment)[0])
 
 
 def launch_specs(
@@ -62,8 +62,11 @@ def launch_specs(
     draw: LaunchDraw,
     cache: Path,
     working_folder: Path,
-) -> dict[tuple[str, str], LaunchSpec]:
-    """One specification per process, padded so that all environments have one size."""
+) -> dict[tuple[str, str], list[LaunchSpec]]:
+    """One specification per process, padded so that all environments have one size.
+
+    A key has as many as its environment has instances.
+    """
     paired = settings.paired_layout and len(groups) > 1
     variables = {
         key: _variables(variants[0], settings, draw, cache.joinpath(*key))
@@ -71,12 +74,12 @@ def launch_specs(
     }
     sizes = {key: _size_bytes(variants[0], variables[key]) for key, variants in groups.items()}
     largest = max(sizes.values())
-    specs: dict[tuple[str, str], LaunchSpec] = {}
+    specs: dict[tuple[str, str], list[LaunchSpec]] = {}
     for key, variants in groups.items():
         variant = variants[0]
         pad = draw.pad + largest - sizes[key] if paired else 0
         extra = ((_PAD_NAME, "." * pad),) if paired else ()
-        specs[key] = LaunchSpec(
+        one = LaunchSpec(
             name="+".join(key),
             python=variant.target.python,
             variables=(*variables[key], *extra),
@@ -88,7 +91,29 @@ def launch_specs(
             working_folder=str(working_folder),
             stopped_between=len(groups) > 1 and variant.environment.spins,
         )
+        specs[key] = [_placed(one, variant.environment, part) for part in _parts(variant)]
     return specs
+
+
+def _parts(variant: Variant) -> range:
+    return range(variant.environment.instances)
+
+
+def _placed(spec: LaunchSpec, environment: Environment, part: int) -> LaunchSpec:
+    """The specification of one instance, on its own cores."""
+    if environment.instances == 1:
+        return spec
+    placed = dict(spec.variables) | _placement(environment, part)
+    return replace(spec, name=f"{spec.name}-{part + 1}", variables=tuple(placed.items()))
+
+
+def _placement(environment: Environment, part: int = 0) -> dict[str, str]:
+    found = {}
+    if environment.instances > 1 or environment.cores:
+        found[CORES] = cpu_list(cores_of(environment)[part])
+    if environment.memory:
+        found[MEMORY] = environment.memory
+    return found
 
 
 def _variables(
@@ -107,6 +132,7 @@ def _variables(
     }
     found.update(variant.target.variables)
     found.update(variant.environment.variables)
+    found.update(_placement(variant.environment))
     return tuple(sorted(found.items()))
 
 

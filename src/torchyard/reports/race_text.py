@@ -35,10 +35,11 @@ def verdict_line(race: Race) -> str:
     if race.winner is not None and done is not None and done.speedup is not None:
         times = ""
         if race.default_ns is not None and race.winner_ns is not None:
-            times = f", {format_duration(race.default_ns)} to {format_duration(race.winner_ns)}"
+            times = f", {_pace(race, race.default_ns)} to {_pace(race, race.winner_ns)}"
+        what = "speed" if race.goal == "latency" else "throughput"
         text = (
             f"winner: {race.winner.name}, {done.speedup:.3f}x {_interval(done.interval)} of the "
-            f"default's speed on {done.launches} fresh launches{times}"
+            f"default's {what} on {done.launches} fresh launches{times}"
         )
         if race.winner.changes_results:
             text += "\n" + _changed(done)
@@ -52,6 +53,12 @@ def verdict_line(race: Race) -> str:
         )
     why = f" ({done.why})" if done.why else ""
     return f"the default is best: {done.contender} was not faster beyond doubt{found}{why}"
+
+
+def _pace(race: Race, iteration_ns: float) -> str:
+    if race.goal == "latency":
+        return format_duration(iteration_ns)
+    return f"{1e9 / max(iteration_ns, 1e-9):.4g} iterations/s"
 
 
 def last_standings(race: Race) -> list[Standing]:

@@ -37,9 +37,12 @@ class Place:
     """Its kind, without a number."""
     mode: str = "inference"
     backend: str = "eager"
+    goal: str = "latency"
 
 
-def place_of(workload: Workload, default: Variant, hello: Mapping[str, Any]) -> Place:
+def place_of(
+    workload: Workload, default: Variant, hello: Mapping[str, Any], *, goal: str = "latency"
+) -> Place:
     """The facts; `hello` is what a worker of the target said of itself."""
     cores = sorted(os.sched_getaffinity(0))
     names = [str(name) for name in hello.get("openmp") or ()]
@@ -54,6 +57,7 @@ def place_of(workload: Workload, default: Variant, hello: Mapping[str, Any]) -> 
         device=workload.device.partition(":")[0],
         mode=workload.mode,
         backend=default.backend.partition(":")[0],
+        goal=goal,
     )
 
 

@@ -10,8 +10,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from torchyard.core.processor_lists import cpu_list
 from torchyard.core.race import Contender
-from torchyard.core.variant import Variant
+from torchyard.core.variant import Environment, Variant
+from torchyard.machine.own_cores import cores_of
 
 __all__ = ["code_lines", "environment_file", "shell_line", "study_text", "variables_of"]
 
@@ -24,8 +26,11 @@ def variables_of(winner: Contender, default: Variant) -> dict[str, str]:
     """Everything that a process is started with, the preloaded libraries and threads included."""
     environment = winner.variant(default).environment
     found = {key: value for key, value in environment.variables if key != _INTEROP}
-    if environment.threads is not None:
-        found["OMP_NUM_THREADS"] = str(environment.threads)
+    threads = environment.threads
+    if environment.instances > 1:
+        threads = threads or len(cores_of(environment)[0])
+    if threads is not None:
+        found["OMP_NUM_THREADS"] = str(threads)
     if environment.preload:
         found["LD_PRELOAD"] = ":".join(environment.preload)
     return dict(sorted(found.items()))
@@ -35,16 +40,35 @@ def environment_file(winner: Contender, default: Variant) -> str:
     """`NAME=value` lines that a POSIX shell can read: `set -a; . FILE; set +a`."""
     lines = [f"# {choice.name}: {choice.about}" for choice in winner.choices]
     lines += [f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()]
+    environment = winner.variant(default).environment
+    starts = [shlex.join(_start(environment, part)) for part in range(environment.instances)]
+    lines += [f"# start it with: {start} PROGRAM" for start in starts if start]
     lines += [f"# in the program: {line}" for line in code_lines(winner)]
     return "\n".join(_one_line(line) for line in lines) + "\n"
 
 
 def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> str:
-    """The program with the variables in front of it."""
+    """The program with the variables in front of it; several of them for several instances."""
     variables = [
         f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()
     ]
-    return " ".join([*variables, shlex.join(program)])
+    environment = winner.variant(default).environment
+    lines = [
+        " ".join([*variables, shlex.join([*_start(environment, part), *program])])
+        for part in range(environment.instances)
+    ]
+    return lines[0] if len(lines) == 1 else " & ".join(lines) + " & wait"
+
+
+def _start(environment: Environment, part: int) -> list[str]:
+    """The command that puts an instance in its place."""
+    placed = environment.instances > 1 or environment.cores
+    cores = cpu_list(cores_of(environment)[part]) if placed else ""
+    if environment.memory:
+        policy, _, nodes = environment.memory.partition(":")
+        binding = {"bind": "--membind", "interleave": "--interleave"}[policy]
+        return ["numactl", *([f"--physcpubind={cores}"] if cores else []), f"{binding}={nodes}"]
+    return ["taskset", "-c", cores] if cores else []
 
 
 def code_lines(winner: Contender) -> list[str]:
@@ -71,6 +95,12 @@ def study_text(winner: Contender, default: Variant) -> str:
         lines += ["", "[environments.tuned]"]
         if environment.threads is not None:
             lines.append(f"threads = {environment.threads}")
+        if environment.cores:
+            lines.append(f"cores = {_text(environment.cores)}")
+        if environment.memory:
+            lines.append(f"memory = {_text(environment.memory)}")
+        if environment.instances > 1:
+            lines.append(f"instances = {environment.instances}")
         if environment.preload:
             lines.append(f"preload = [{', '.join(map(_text, environment.preload))}]")
         if environment.variables:

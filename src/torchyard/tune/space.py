@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from torchyard.config.places import check_cores, check_memory
 from torchyard.core.race import Choice, Missing, Space
 from torchyard.core.records import decode
 from torchyard.core.variant import Scalar
@@ -27,6 +28,7 @@ DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _THREADS: Final = ("half", "physical", "node")
+_INSTANCES: Final = ("nodes", "cores")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class WhenTable:
     """Of the default variant, without its mode."""
     openmp: tuple[str, ...] = ()
     """What torch has loaded: `gnu`, `intel`, `llvm`."""
+    goal: tuple[str, ...] = ()
+    """`latency`, `throughput`."""
     cores_at_least: int = 1
     nodes_at_least: int = 0
     hyperthreads: bool = False
@@ -60,13 +64,20 @@ class ChoiceTable:
     """Letters, digits, dots, dashes and underscores."""
     about: str = ""
     variables: dict[str, str | int] = field(default_factory=dict)
-    """Environment variables; `{node-cores}` stands for the cores of the first NUMA node."""
+    """Environment variables; `{node-cores}` stands for the cores of the first NUMA node, also in
+    `cores`, and `{nodes}` for the numbers of all nodes, also in `memory`."""
     library: str = ""
     """Shared library to preload: a name that the loader knows, or a path relative to the file."""
     package: str = ""
     """The package that has the library, for whoever misses it."""
     threads: int | str | None = None
     """Threads inside operators: a number, `half`, `physical` or `node`."""
+    cores: str = ""
+    """Processors that the process may use, such as `0-3`."""
+    memory: str = ""
+    """NUMA nodes that its memory comes from: `bind:0`, or `interleave:{nodes}`."""
+    instances: int | str = 1
+    """Processes side by side: a number, `nodes` (one for each NUMA node) or `cores`."""
     backend: str = ""
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of a variant, such as `channels-last = true`."""
@@ -109,7 +120,7 @@ def read_space(text: str, place: Place, *, with_changes: bool = False) -> Space:
             continue
         if table.changes_results and not with_changes:
             continue
-        made = _made(table, place, folder)
+        made = _made(table, place, folder, where)
         if isinstance(made, Missing):
             missing.append(made)
         else:
@@ -160,11 +171,17 @@ def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
             f"{where}.threads: {threads!r} is no number of threads",
             hint=f"a number from 1 up, or one of {', '.join(_THREADS)}",
         )
+    many = table.instances
+    if many not in _INSTANCES and not (isinstance(many, int) and many >= 1):
+        raise UsageError(
+            f"{where}.instances: {many!r} is no number of processes",
+            hint=f"a number from 1 up, or one of {', '.join(_INSTANCES)}",
+        )
     sets = (table.variables, table.library, threads, table.backend, table.options)
-    if not any(sets):
+    if not any((*sets, table.cores, table.memory, many != 1)):
         raise UsageError(
             f"{where}: {table.name!r} sets nothing",
-            hint="add variables, library, threads, backend or options",
+            hint="add variables, library, threads, cores, memory, instances, backend or options",
         )
 
 
@@ -175,6 +192,7 @@ def _fits(when: WhenTable, place: Place) -> bool:
         (when.mode, (place.mode,)),
         (when.backend, (place.backend,)),
         (when.openmp, place.openmp),
+        (when.goal, (place.goal,)),
     )
     return (
         all(not wanted or set(wanted) & set(there) for wanted, there in one_of)
@@ -185,7 +203,7 @@ def _fits(when: WhenTable, place: Place) -> bool:
     )
 
 
-def _made(table: ChoiceTable, place: Place, folder: Path) -> Choice | Missing:
+def _made(table: ChoiceTable, place: Place, folder: Path, where: str) -> Choice | Missing:
     preload: tuple[str, ...] = ()
     if table.library:
         found = _library(table.library, folder)
@@ -208,6 +226,9 @@ def _made(table: ChoiceTable, place: Place, folder: Path) -> Choice | Missing:
         variables=_variables(table.variables, place),
         preload=preload,
         threads=_threads(table.threads, place),
+        cores=check_cores(_filled(table.cores, place), where=f"{where}.cores"),
+        memory=check_memory(_filled(table.memory, place), where=f"{where}.memory"),
+        instances=_instances(table.instances, place),
         backend=table.backend,
         options=_sorted(table.options),
         code=table.code,
@@ -223,10 +244,19 @@ def _library(name: str, folder: Path) -> Path | None:
 
 
 def _variables(said: Mapping[str, str | int], place: Place) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, _filled(str(value), place)) for key, value in said.items()))
+
+
+def _filled(text: str, place: Place) -> str:
     node = ",".join(map(str, place.nodes[0])) if place.nodes else ""
-    return tuple(
-        sorted((key, str(value).replace("{node-cores}", node)) for key, value in said.items())
-    )
+    nodes = ",".join(map(str, range(len(place.nodes))))
+    return text.replace("{node-cores}", node).replace("{nodes}", nodes)
+
+
+def _instances(said: int | str, place: Place) -> int:
+    if said == "nodes":
+        return max(1, len(place.nodes))
+    return place.cores if said == "cores" else int(said)
 
 
 def _threads(said: int | str | None, place: Place) -> int | None:

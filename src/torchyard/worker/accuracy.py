@@ -18,7 +18,7 @@ import torch
 
 from torchyard.worker import options
 from torchyard.worker.float64_reference import float64_results
-from torchyard.worker.judgement import Judgement
+from torchyard.worker.judgement import Judgement, rounding_of
 from torchyard.worker.side import Side
 from torchyard.worker.tensor_distance import (
     Results,
@@ -102,7 +102,8 @@ def judge(side: Side, seed: int, reference: Dict[str, Any]) -> Dict[str, Any]:
 def _compare(side: Side, record: Dict[str, Any], found: Results, peer: Results) -> Judgement:
     baseline: Results = record["baseline"]
     exact: Optional[Results] = record["exact"]
-    judgement = Judgement(side.precision, cosine_only=exact is None)
+    rounding = rounding_of(side.precision, side.device, side.model.module)
+    judgement = Judgement(rounding, cosine_only=exact is None)
     for group in sorted(set(baseline) | set(found)):
         judgement.group(
             group,

@@ -15,8 +15,9 @@ import torch
 
 from torchyard.worker.tensor_distance import cosine, overlap, rms
 
-TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
-EPSILON = {"float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.8e-3, "amp": 7.8e-3}
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
+EPSILON = {"float32": 1.2e-7, "tf32": 9.8e-4, "float16": 9.8e-4, "bfloat16": 7.8e-3, "amp": 7.8e-3}
+"""`tf32` is float32 where products may be rounded to ten bits on the way; see `rounding_of`."""
 COSINE_AT_LEAST = 0.99
 OVERLAP_AT_LEAST = 0.99
 ROUNDING_SHARE = 0.1
@@ -25,13 +26,28 @@ WANDER_MULTIPLE = 10.0
 before it is called wrong and not merely not comparable."""
 
 
+def rounding_of(precision: str, device: str, module: Any) -> str:
+    """What the numbers of a side are rounded to.
+
+    Torch lets cuDNN round the operands of float32 convolutions to TF32 unless told otherwise, and
+    which convolutions it does that to changes with the layout that a compiler chooses.
+    """
+    if precision != "float32" or not device.startswith("cuda"):
+        return precision
+    convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in module.modules())
+    if not convolves or not torch.backends.cudnn.allow_tf32:
+        return precision
+    index = torch.device(device).index
+    return "tf32" if torch.cuda.get_device_capability(index) >= (8, 0) else precision
+
+
 class Judgement:
     """Collects the judgement over all tensors; the worst one decides and is named."""
 
-    def __init__(self, precision: str, cosine_only: bool) -> None:
-        self.tolerance = TOLERANCE[precision]
-        self.epsilon = EPSILON[precision]
-        self.half = precision != "float32"
+    def __init__(self, rounding: str, cosine_only: bool) -> None:
+        self.tolerance = TOLERANCE[rounding]
+        self.epsilon = EPSILON[rounding]
+        self.half = rounding != "float32"
         self.cosine_only = cosine_only
         self.compared = 0
         self.failures: List[str] = []

@@ -11,10 +11,11 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List
 
-from torchyard.worker import layout, wire
+from torchyard.worker import layout, placement, wire
 from torchyard.worker.built import CannotBuild
 
 OLDEST_TORCH = (2, 0)
+_PLACES = "name cores and NUMA nodes that this process may use; `lscpu` lists them"
 
 
 def main(channel: wire.Channel, arguments: List[str]) -> int:
@@ -25,7 +26,12 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             pages, heap_bytes = value.split(",")
             layout.shift(int(pages), int(heap_bytes))
     try:
+        placement.place(os.environ)
         facts = _handshake()
+    except placement.CannotPlace as error:
+        channel.receive()
+        channel.send(wire.complaint("cannot-build", str(error), hint=_PLACES))
+        return 1
     except ImportError as error:
         channel.receive()
         channel.send(wire.complaint("no-torch", str(error), traceback.format_exc()))

@@ -21,11 +21,11 @@ from torchyard.core.audit import Audit
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
 from torchyard.core.events import Listener, ignore_events
+from torchyard.core.processor_lists import cpu_list
 from torchyard.core.study import Budget, MeasureSettings, Study
 from torchyard.core.variant import Environment, Target, Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import MissingTool, UsageError, WorkerFailed
-from torchyard.machine.file_tree import cpu_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.lookout.lookout import Lookout
 from torchyard.machine.run_facts import read_facts

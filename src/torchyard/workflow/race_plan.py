@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchyard.core.race import DEFAULT_NAME, Race
+from torchyard.core.race import DEFAULT_NAME, Goal, Race
 from torchyard.core.study import Study
 from torchyard.measure.targets import inspect_target
 from torchyard.tune.facts import place_of
@@ -13,15 +13,18 @@ from torchyard.tune.space import read_space
 __all__ = ["plan_race"]
 
 
-def plan_race(study: Study, *, space: str, budget_s: float, with_changes: bool) -> Race:
+def plan_race(
+    study: Study, *, space: str, budget_s: float, with_changes: bool, goal: Goal = "latency"
+) -> Race:
     """A race for the first workload of the study, with its baseline as the default."""
     workload, default = study.workloads[0], study.baseline
-    place = place_of(workload, default, inspect_target(default.target))
+    place = place_of(workload, default, inspect_target(default.target), goal=goal)
     return Race(
         workload=workload,
         default=replace(default, name=DEFAULT_NAME),
         space=read_space(space, place, with_changes=with_changes),
         alpha=study.budget.alpha,
         budget_s=budget_s,
+        goal=goal,
         settings=study.settings,
     )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from torchyard.core.machine import Advice
+from torchyard.core.processor_lists import cpu_list
 from torchyard.machine.activity import Activity
 from torchyard.machine.facts import isolation, memory
 from torchyard.machine.facts.reading import or_none
-from torchyard.machine.file_tree import cpu_list
 from torchyard.machine.knob import Machine
 
 __all__ = ["advise"]

@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Final
 
 from torchyard.core.machine import Fact
+from torchyard.core.processor_lists import cpu_list, cpus_of_mask
 from torchyard.machine.facts.reading import Reader, facts_of, in_words, line_of, or_none
-from torchyard.machine.file_tree import FileTree, Found, cpu_list, cpus_of_mask
+from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
 
 __all__ = ["SECTION", "balancer", "placement", "read"]

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from torchyard.core.machine import Fact
+from torchyard.core.processor_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.boot_words import boot_values, noise_words
 from torchyard.machine.facts.reading import (
     Reader,
@@ -16,7 +17,7 @@ from torchyard.machine.facts.reading import (
     or_none,
     processors,
 )
-from torchyard.machine.file_tree import FileTree, Found, cpu_list, cpus_of_list, cpus_of_mask
+from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
 
 __all__ = [

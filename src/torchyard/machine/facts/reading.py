@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from torchyard.core.machine import Fact
-from torchyard.machine.file_tree import FileTree, Found, cpu_list, cpus_of_list
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree, Found
 
 __all__ = [
     "Reader",

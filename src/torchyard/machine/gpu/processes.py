@@ -47,9 +47,7 @@ def read_processes(nvml: Any, handle: Any, files: FileTree) -> Answer[tuple[GpuP
     return Answer(value=tuple(found.values()))
 
 
-def owner_of(
-    pid: int, files: FileTree, *, environment: Mapping[str, str] = os.environ
-) -> Owner:
+def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.environ) -> Owner:
     """Follow the parents up to this process, or to the driver of cells that take turns with it."""
     ours = {os.getpid()}
     if environment.get(TURN_VARIABLE) and environment.get(DRIVER_VARIABLE, "").isdecimal():

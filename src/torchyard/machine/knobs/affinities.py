@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.machine import Effect, KnobState, Profile, Setting, Wish
+from torchyard.core.processor_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, UsageError
 from torchyard.machine.core_choice import Topology
 from torchyard.machine.cpusets import Cpusets, find_cpusets
-from torchyard.machine.file_tree import FileTree, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.tasks import read_allowed, read_task, tasks_of
 

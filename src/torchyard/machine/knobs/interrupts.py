@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from torchyard.core.machine import KnobState, Setting, Wish
+from torchyard.core.processor_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed
 from torchyard.machine.file_knob import FileKnob, Wants
-from torchyard.machine.file_tree import FileTree, WriteRefused, cpu_mask, cpus_of_mask
+from torchyard.machine.file_tree import FileTree, WriteRefused
 from torchyard.machine.house_cores import house_cores
 from torchyard.machine.knob import Knob, Machine
 

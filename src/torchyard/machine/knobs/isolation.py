@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.machine import Effect, KnobState, Profile, Setting, Wish
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool, TorchyardError
 from torchyard.machine.cpusets import Cpusets, find_cpusets
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.house_cores import house_cores
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.knobs.isolation_v1 import crowded_groups, make_shield, read_shield

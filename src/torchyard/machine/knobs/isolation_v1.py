@@ -6,9 +6,10 @@ the set of the house, as far as the kernel moves them.
 
 from __future__ import annotations
 
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed, TorchyardError
 from torchyard.machine.cpusets import Cpusets, folders_below
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.set_apart import HOUSE, MEASURE, make_mirror, take_down
 
 __all__ = ["crowded_groups", "make_shield", "read_shield"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from torchyard.core.processor_lists import cpu_list
 from torchyard.errors import NotAllowed, TorchyardError
 from torchyard.machine.cpusets import Cpusets
-from torchyard.machine.file_tree import FileTree, cpu_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.set_apart import MEASURE, take_down
 
 __all__ = [

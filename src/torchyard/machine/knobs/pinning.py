@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.machine import Effect, KnobState, Profile, Setting, Wish
+from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed
 from torchyard.machine.core_choice import Topology
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine, Reach
 from torchyard.machine.process_knob import ProcessKnob, ProcessSetting
 from torchyard.machine.tasks import read_allowed

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.machine import Setting, Wish
+from torchyard.core.processor_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.clock_policy import CPU
 from torchyard.machine.core_choice import Topology
 from torchyard.machine.file_knob import FileKnob, Wants, same_text
-from torchyard.machine.file_tree import FileTree, cpu_list, cpus_of_list, cpus_of_mask
+from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Knob, Machine
 
 __all__ = ["KNOB"]

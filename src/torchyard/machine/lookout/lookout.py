@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from torchyard.machine.file_tree import cpus_of_list
+from torchyard.core.processor_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.lookout import SOURCES
 from torchyard.machine.lookout.kinds import KINDS
