@@ -3,6 +3,7 @@
     python benchmarks/sweep_cost.py --out cost.jsonl                # both methods
     python benchmarks/sweep_cost.py --out cost.jsonl --references 6 # go on, with six references
     python benchmarks/sweep_cost.py --out cost.jsonl --report       # only the tables
+    python benchmarks/sweep_cost.py --out long.jsonl --long         # twelve with long iterations
 
 Three methods, each in processes of its own, from the first process to the answer:
 
@@ -33,7 +34,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from sweep_cost_cases import CASES, Case
+from sweep_cost_cases import CASES, LONG_CASES, Case
 from sweep_cost_report import print_report
 from torchyard.core.records import encode
 from torchyard.core.study import Budget, MeasureSettings, Study
@@ -60,6 +61,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("sweep-cost.jsonl"))
     parser.add_argument("--only", metavar="PATTERN", help="cases whose name fits, such as '*gpt*'")
+    parser.add_argument("--long", action="store_true", help="twelve with long iterations instead")
     parser.add_argument("--quick", action="store_true", help="six cases instead of twenty")
     parser.add_argument(
         "--references",
@@ -81,12 +83,13 @@ def main() -> None:
 def collect(options: argparse.Namespace) -> None:
     """Measure what the file does not have yet."""
     budget = Budget(time_s=options.time, precision_goal=options.goal, margin=MARGIN)
-    cases = [CASES[index] for index in QUICK] if options.quick else list(CASES)
+    every = LONG_CASES if options.long else CASES
+    cases = [every[index] for index in QUICK if index < len(every)] if options.quick else [*every]
     if options.only:
         cases = [case for case in cases if fnmatch(case.name, options.only)]
     for case in cases:
         # From its place in the whole list, so that parts and resumed runs alternate alike.
-        methods = ("fixed", "adaptive") if CASES.index(case) % 2 == 0 else ("adaptive", "fixed")
+        methods = ("fixed", "adaptive") if every.index(case) % 2 == 0 else ("adaptive", "fixed")
         for method in methods:
             if (case.name, method) in done(options.out):
                 continue

@@ -44,6 +44,22 @@ def _case(
     return Case(workload=workload, backend=backend)
 
 
+LONG_CASES = (
+    _case("kernels", "matmul", "eager", size=2200),
+    _case("kernels", "conv2d", "eager", batch=96),
+    _case("models", "resnet", "eager", batch=128),
+    _case("models", "gpt", "eager", "training", batch=8),
+    _case("models", "resnet", "aot_eager", batch=128),
+    _case("models", "resnet", "aot_eager", "training", batch=20),
+    _case("models", "transformer-encoder", "aot_eager", batch=48),
+    _case("models", "transformer-encoder", "aot_eager", "training", batch=12),
+    _case("models", "unet", "aot_eager", batch=40),
+    _case("models", "gpt", "aot_eager", batch=28),
+    _case("models", "gpt", "aot_eager", "training", batch=8),
+    _case("models", "lstm", "aot_eager", batch=384),
+)
+"""Iterations of a quarter to half a second on two cores, as models of the large suites have them."""
+
 CASES = (
     _case("kernels", "matmul", "eager", size=1300),
     _case("kernels", "conv2d", "eager", batch=16),

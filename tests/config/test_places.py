@@ -19,14 +19,14 @@ def test_lists_are_put_in_their_shortest_form() -> None:
 
 @pytest.mark.parametrize("text", ["all", "3-", ",", "1-2-3", "-1"])
 def test_what_is_no_list(text: str) -> None:
-    with pytest.raises(UsageError, match="environments.x.cores") as caught:
+    with pytest.raises(UsageError, match=r"environments\.x\.cores") as caught:
         check_cores(text, where="environments.x.cores")
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["0", "bind", "bind:", "near:0", "bind:x"])
 def test_what_is_no_place_of_memory(text: str) -> None:
-    with pytest.raises(UsageError, match="environments.x.memory"):
+    with pytest.raises(UsageError, match=r"environments\.x\.memory"):
         check_memory(text, where="environments.x.memory")
 
 

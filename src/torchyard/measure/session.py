@@ -49,7 +49,7 @@ __all__ = ["Recorder", "WorkloadSession"]
 
 MIN_ROUNDS: Final = 6
 FEWER_ROUNDS: Final = 3
-LONG_ROUND_S: Final = 1.0
+LONG_ROUND_S: Final = 0.5
 """Rounds of so long a time average over what disturbs short ones: fewer of them make a launch."""
 
 
