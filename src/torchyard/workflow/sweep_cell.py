@@ -18,14 +18,15 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Listener, ignore_events
 from torchyard.core.sweep import Outcome
 from torchyard.errors import TorchyardError
-from torchyard.process.timing_turn import DRIVER_VARIABLE, TimingTurn
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE, TimingTurn
 from torchyard.results.sweep_folder import SweepFolder
 from torchyard.workflow.bench_run import run_bench
 
 __all__ = ["end_with_driver", "place_of_job", "run_cell", "stop_on_signals"]
 
 PASSING_KINDS: Final = frozenset({"crashed", "killed", "timeout", "protocol"})
-"""Failures of a worker that may not come again. One that raised, or found too little memory, will."""
+"""Failures of a worker that may not come again. One that raised will, and one that found too little
+memory, unless other cells had it."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -63,7 +64,7 @@ def run_cell(
     except BaseException as error:
         end("died", f"{type(error).__name__}: {error}")
         raise
-    why = _may_pass(rows)
+    why = _may_pass(rows, beside_others=TURN_VARIABLE in os.environ)
     if why and tries < plan.limits.tries:
         return end("died", why)
     return end("finished")
@@ -97,10 +98,11 @@ def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
     return f"{host}, job {job}" if job else host
 
 
-def _may_pass(rows: list[Comparison]) -> str:
+def _may_pass(rows: list[Comparison], *, beside_others: bool) -> str:
     """Why the cell should be tried again; empty when it should not."""
+    passing = PASSING_KINDS | ({"out-of-memory"} if beside_others else set())
     for row in rows:
         failure = row.failure
-        if row.verdict is Verdict.FAILED and failure is not None and failure.kind in PASSING_KINDS:
+        if row.verdict is Verdict.FAILED and failure is not None and failure.kind in passing:
             return f"{failure.variant} {failure.kind} ({failure.phase}): {failure.message}"
     return ""
