@@ -1,6 +1,6 @@
 """How good the winner of `torchyard tune` is, and how long it takes to find it.
 
-    python benchmarks/tune_quality.py kernels/mlp --batch-size 4 --budget 5m [--space FILE.toml]
+    python benchmarks/tune_quality.py kernels/mlp --batch-size 16 --budget 4m --space benchmarks/tune_quality.toml
 
 Three ways to choose settings for one workload, in one run: the race; an exhaustive search over all
 combinations of the same choices, each measured with a fixed number of launches; and what

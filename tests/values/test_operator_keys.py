@@ -43,3 +43,17 @@ def test_makers_go_where_they_are_told() -> None:
     assert key_for(make, ([3],), {}) == ON_THE_CPU
     assert key_for(make, ([3],), {"device": torch.device("cpu")}) == ON_THE_CPU
     assert key_for(make, ([3],), {"device": torch.device("meta")}) is None
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        torch._efficientzerotensor(3),
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch._neg_view(torch.ones(3)),
+    ],
+    ids=["zeros", "conjugate", "negative"],
+)
+def test_views_that_are_not_computed_yet_are_left_to_torch(unfinished: torch.Tensor) -> None:
+    assert key_for(MULTIPLY, (unfinished, torch.ones(3)), {}) is None
+    assert key_for(MULTIPLY, (torch.ones(3), unfinished), {}) is None

@@ -52,6 +52,12 @@ def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
     return None
 
 
+def _needs_more(tensor: torch.Tensor) -> bool:
+    """Whether torch makes another tensor of it before any kernel: views that only say "negate",
+    "conjugate" or "all zeros". A kernel that gets such a one reads what is not there."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
 def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
     """Where to send the operator so that only its kernel runs; None when it must be called plainly."""
     if func._schema.name in NEVER:
@@ -68,7 +74,7 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
         # Sent straight to the kernel, a Python number is not made a tensor on the way.
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, torch.Tensor):
-                if item.layout is not torch.strided or item.is_quantized:
+                if item.layout is not torch.strided or item.is_quantized or _needs_more(item):
                     return None
                 # As torch does: a number that was made a tensor on the CPU stands before a tensor
                 # of the GPU in `pow(2, x)`, and the kernel is the GPU's.

@@ -164,8 +164,10 @@ const Operator* operator_of(const at::RecordFunction& call) {
     return found->second;
   }
   const auto name = call.operator_name();
-  const Operator* op = name.has_value() ? known(name->name, name->overload_name) : nullptr;
-  return (*all)[text] = op;
+  if (!name.has_value()) {
+    return nullptr;  // not an operator: its name lies where another one may lie later
+  }
+  return (*all)[text] = known(name->name, name->overload_name);
 }
 
 bool casts(const Operator& op) {
@@ -173,8 +175,7 @@ bool casts(const Operator& op) {
     return false;
   }
   for (const auto key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) {
-    if (c10::impl::tls_is_dispatch_key_included(key) &&
-        !c10::impl::tls_is_dispatch_key_excluded(key)) {
+    if (!c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
       return true;
     }
   }

@@ -149,9 +149,18 @@ def _compilers() -> List[str]:
     return list(dict.fromkeys(path for path in found if path))
 
 
+_in_this_process: List[Any] = []
+
+
 def _load(path: str) -> Any:
-    torch.ops.load_library(path)
-    library = ctypes.CDLL(path)
+    """Once in a process: torch takes the names of its operators from one library only."""
+    if not _in_this_process:
+        torch.ops.load_library(path)
+        _in_this_process.append(_declared(ctypes.CDLL(path)))
+    return _in_this_process[0]
+
+
+def _declared(library: Any) -> Any:
     number, text, numbers = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
     library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, OUT_OF_TURN, AFTERWARDS)
     library.follow_set.restype = None
