@@ -57,6 +57,21 @@ def test_a_choice_that_is_much_slower_leaves_after_one_launch(tmp_path: Path) ->
     assert sum("one" in names for _, _, names in heats.asked) == 1
 
 
+def test_the_most_promising_are_measured_before_the_time_is_used_up(tmp_path: Path) -> None:
+    names = {f"dimension {number}": [f"n{number}"] for number in range(20)}
+    heats = SimulatedHeats(additive(n19=math.log(1.6), n7=math.log(1.1)), random.Random(11))
+    # Glances take 24 s, each heat after them 12 s, and 0.55 of the time is for both.
+    race = run(tmp_path / "race", heats, race_of(names, budget_s=60.0))
+    singles = [contenders for stage, _, contenders in heats.asked if stage == "single"]
+    assert len(singles) == 1
+    assert {"n19", "n7"} <= set(singles[0])
+    assert race.winner is not None
+    assert "n19" in race.winner.name
+    (note,) = race.notes
+    assert note.startswith("seen in one launch only, because the time was used up: ")
+    assert "n19" not in note
+
+
 def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None:
     def truth(contender: Contender) -> float:
         names = {choice.name for choice in contender.choices}

@@ -128,9 +128,15 @@ class RaceRun:
             contenders = [one.contender for one in racing]
             for some in _in_order(contenders):
                 if self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
+                    self._note_left()
                     return
                 self._heat("single", DEFAULT, some, launches=SINGLE_LAUNCHES)
                 self._eliminate()
+
+    def _note_left(self) -> None:
+        left = [one.contender.name for one in self._racing() if len(one.effects) == 1]
+        if left:
+            self._note(f"seen in one launch only, because the time was used up: {', '.join(left)}")
 
     def _settled(self) -> bool:
         """Whether one contender of each dimension is left, each decided."""
