@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from torchyard.worker.values.aside_mode import topmost_mode  # noqa: E402
 from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
-from torchyard.worker.values.mode_stack import topmost_mode  # noqa: E402
 from torchyard.worker.values.options import Options  # noqa: E402
 from torchyard.worker.values.session import Session  # noqa: E402
 

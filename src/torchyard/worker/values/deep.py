@@ -53,8 +53,10 @@ def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
 
 
 def _needs_more(tensor: torch.Tensor) -> bool:
-    """Whether torch makes another tensor of it before any kernel: views that only say "negate",
-    "conjugate" or "all zeros". A kernel that gets such a one reads what is not there."""
+    """Whether torch makes another tensor of it before any kernel gets it.
+
+    Views that only say "negate", "conjugate" or "all zeros": a kernel would read what is not there.
+    """
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 

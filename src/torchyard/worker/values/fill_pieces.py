@@ -2,14 +2,16 @@
 
 `out = torch.zeros(n, k)` and then `out[i] = ...` for each i: the zeros were written for nothing.
 Pieces may come in any order and have gaps (`table[:, 0::2]`), so what they cover together is checked
-element by element, once, when their sizes add up. Knows memory, not operators.
+element by element, once, when their sizes add up.
 """
 
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.before import Before
 from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import Operator
 
 _MOST_PIECES = 4096
 
@@ -51,3 +53,31 @@ class FillPieces:
         for shape, stride, offset in self._pieces:
             marks.as_strided(shape, stride, offset).fill_(True)
         return bool(marks.all())
+
+
+def covered_fill(operator: Operator, before: Before) -> Optional[Observation]:
+    """Follow a fill that is overwritten piece by piece; the fill, once nothing is left of it."""
+    state, pieces = before.state, before.state.pieces
+    state.pieces = None
+    if before.whole or before.reads or not operator.overwrites:
+        return None
+    if pieces is None:
+        if before.fill is None:
+            return None
+        pieces = FillPieces(before.fill, state.size_bytes)
+    if pieces.add(before.tensor):
+        covered: Observation = pieces.fill
+        return covered
+    if pieces.possible:
+        state.pieces = pieces
+    return None
+
+
+def fill_held(operator: Operator, seen: Observation, *, inside: bool) -> Optional[Observation]:
+    """The fill that a storage holds after a write, if any; inside an operator, the innermost."""
+    if not operator.fills or not seen.whole:
+        return None
+    if inside and seen.written_inside and seen.state.fill is not None:
+        inner: Observation = seen.state.fill
+        return inner
+    return seen

@@ -12,20 +12,16 @@
 //
 // Without Python's headers: tensors travel through operators of torch, all else through C functions.
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "follow_operator.h"
 
 namespace {
 
@@ -39,14 +35,6 @@ using ScanMemory = void (*)(const void*, const void*, size_t, int, Scan*);
 using Flush = void (*)(int64_t);
 using OutOfTurn = void (*)(const char*, const char*);
 using Afterwards = void (*)();
-
-struct Operator {
-  const c10::FunctionSchema* schema = nullptr;
-  bool composite = false;
-  bool autocast = false;
-  bool inert = false;
-  std::vector<size_t> writes;
-};
 
 struct Output {
   int64_t place, numel, kind, cpu, row, count, bits;
@@ -102,85 +90,6 @@ struct Hide {
   }
   State& now;
 };
-
-bool has(const c10::OperatorHandle& op, c10::DispatchKey key) {
-  return op.hasKernelForDispatchKey(key);
-}
-
-std::unique_ptr<Operator> described(const c10::OperatorHandle& op) {
-  auto found = std::make_unique<Operator>();
-  const auto& schema = op.schema();
-  found->schema = &schema;
-  // As the dispatcher chooses: a composite kernel counts where nothing is made for the device. That
-  // there is one for autograd (of `linear`, for some other device) does not matter then.
-  found->composite = has(op, c10::DispatchKey::CompositeImplicitAutograd);
-  for (const auto key :
-       {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCPU,
-        c10::DispatchKey::AutogradCUDA, c10::DispatchKey::CompositeExplicitAutograd}) {
-    found->composite = found->composite && !has(op, key);
-  }
-  found->autocast =
-      has(op, c10::DispatchKey::AutocastCPU) || has(op, c10::DispatchKey::AutocastCUDA);
-  for (size_t place = 0; place < schema.arguments().size(); ++place) {
-    const auto* alias = schema.arguments()[place].alias_info();
-    if (alias != nullptr && alias->isWrite()) {
-      found->writes.push_back(place);
-    }
-  }
-  bool fresh = false;
-  for (const auto& value : schema.returns()) {
-    if (value.alias_info() == nullptr && value.type()->str().find("Tensor") != std::string::npos) {
-      fresh = true;
-    }
-  }
-  const auto& name = schema.name();
-  const bool resizes = name == "aten::resize_" || name == "aten::resize_as_";
-  const bool metadata = op.hasTag(at::Tag::inplace_view) && !resizes;
-  found->inert = (found->writes.empty() || metadata) && !fresh;
-  return found;
-}
-
-const Operator* known(const std::string& name, const std::string& overload) {
-  static auto* all = new std::unordered_map<std::string, std::unique_ptr<Operator>>();
-  const auto key = name + "." + overload;
-  const auto found = all->find(key);
-  if (found != all->end()) {
-    return found->second.get();
-  }
-  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
-  auto& made = (*all)[key];
-  if (op.has_value()) {
-    made = described(*op);
-  }
-  return made.get();
-}
-
-const Operator* operator_of(const at::RecordFunction& call) {
-  // The text of a name belongs to the schema of one overload, so its address says which.
-  static auto* all = new std::unordered_map<const char*, const Operator*>();
-  const char* text = call.name();
-  const auto found = all->find(text);
-  if (found != all->end()) {
-    return found->second;
-  }
-  const auto name = call.operator_name();
-  if (!name.has_value()) {
-    return nullptr;  // not an operator: its name lies where another one may lie later
-  }
-  return (*all)[text] = known(name->name, name->overload_name);
-}
-
-bool casts(const Operator& op) {
-  if (!op.autocast) {
-    return false;
-  }
-  for (const auto key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) {
-    if (!c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
-      return true;
-    }
-  }
-  return false;
-}
 
 void collect(const c10::IValue& value, Tensors& into) {
   if (value.isTensor()) {

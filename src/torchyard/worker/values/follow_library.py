@@ -18,6 +18,7 @@ import torch
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCE = os.path.join(_HERE, "follow.cpp")
+_SOURCES = (_SOURCE, os.path.join(_HERE, "follow_operator.h"))
 _STANDARDS = ("c++20", "c++17")
 """Headers of a new torch want the first; an old compiler may know only the second."""
 _BUILD = (
@@ -83,8 +84,10 @@ class FollowLibrary:
 
 
 def _path(cache: Optional[str]) -> Optional[str]:
-    with open(_SOURCE, "rb") as file:
-        text = file.read()
+    text = b""
+    for name in _SOURCES:
+        with open(name, "rb") as file:
+            text += file.read()
     about = "%s %s %s" % (torch.__version__, torch.version.git_version, _command("", "", ""))
     key = hashlib.sha256(text + about.encode()).hexdigest()[:16]
     folder = cache or os.path.join(tempfile.gettempdir(), "torchyard-scan-%d" % os.getuid())

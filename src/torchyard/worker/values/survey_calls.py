@@ -91,10 +91,10 @@ class SurveyCalls:
 
     def stop(self) -> None:
         """Follow nothing more, in the middle of a step."""
-        self.pause()
-        if self._follower is not None:
+        if self.following and self._follower is not None:
+            self._follower.end()
             self._follower.hand_over()
-        self.following = False
+            self.following = False
 
     def resume(self) -> None:
         """The step of the score begins now."""

@@ -8,18 +8,17 @@ from contextlib import nullcontext
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchyard.worker.values.aside_mode import AsideMode
 from torchyard.worker.values.before import Before
 from torchyard.worker.values.copy_space import CopySpace
 from torchyard.worker.values.counts import Counts
 from torchyard.worker.values.deep import call_plainly, key_for
-from torchyard.worker.values.fill_pieces import FillPieces
+from torchyard.worker.values.fill_pieces import covered_fill, fill_held
 from torchyard.worker.values.flow import Flow
 from torchyard.worker.values.follow_library import FollowLibrary
 from torchyard.worker.values.follower import Follower
 from torchyard.worker.values.layouts import LAYOUTS, layout_of
-from torchyard.worker.values.mode_stack import put_below, topmost_mode
 from torchyard.worker.values.observation import Inputs, Observation
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.options import Options
@@ -35,7 +34,7 @@ _unwatched = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 """Operators of ours need not come by the watch to be passed on."""
 
 
-class ValueWatch(TorchDispatchMode):
+class ValueWatch(AsideMode):
     """Looks at what operators write, while it is on."""
 
     def __init__(
@@ -67,8 +66,6 @@ class ValueWatch(TorchDispatchMode):
         self._calls = SurveyCalls(
             self.survey, options, self.counts, self.flow, self.places, follower
         )
-        self._aside = False
-        """Not in place, because the compiled follower sees the operators of this step."""
         self.may_step_aside = True
         """False for programs that behave in another way when modes come and go: compiled ones."""
         self._on_observation = on_observation
@@ -112,9 +109,8 @@ class ValueWatch(TorchDispatchMode):
             (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
         if surveying:
-            can_go = self.may_step_aside and (self._aside or topmost_mode() is self)
-            self._calls.begin(alone=can_go)
-        self._be_aside(self._calls.following)
+            self._calls.begin(alone=self.may_step_aside and self.can_step_aside)
+        self.be_aside(self._calls.following)
         self.off = off
         self.step += 1
         return found
@@ -127,29 +123,17 @@ class ValueWatch(TorchDispatchMode):
     def pause(self) -> None:
         """Between steps: see nothing until `resume`, at no cost to the program."""
         self._calls.pause()
-        if not self._aside:
-            super().__exit__(None, None, None)
+        super().pause()
 
     def resume(self) -> None:
         """Go on as before `pause`."""
-        if not self._aside:
-            super().__enter__()
+        super().resume()
         self._calls.resume()
 
     def __exit__(self, *about: Any) -> None:
-        """Leave the stack of modes, if it is there."""
-        if self._aside:
-            self._aside = False
-            self._calls.stop()
-        else:
-            super().__exit__(*about)
-
-    def _be_aside(self, aside: bool) -> None:
-        if aside and not self._aside:
-            super().__exit__(None, None, None)
-        elif self._aside and not aside:
-            put_below(super().__enter__)
-        self._aside = aside
+        """See nothing more, or nothing of what an operator calls that is looked into."""
+        self._calls.stop()
+        super().__exit__(*about)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -309,7 +293,9 @@ class ValueWatch(TorchDispatchMode):
             state.defined, state.fill = False, None
             return
         state.defined = True
-        self._covers_fill(operator, before)
+        covered = covered_fill(operator, before)
+        if covered is not None:
+            self._on_fill_covered(covered, operator, self._place)
         seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
         if seen is None:
             state.fill = None
@@ -324,35 +310,11 @@ class ValueWatch(TorchDispatchMode):
         seen.state, seen.inputs = state, inputs
         seen.fresh = False
         seen.whole = before.whole
-        state.fill = self._fill(operator, seen)
+        state.fill = fill_held(operator, seen, inside=bool(self._path))
         seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
         self._on_observation(seen)
         seen.release()
         self._scanners.forget()
-
-    def _fill(self, operator: Operator, seen: Observation) -> Optional[Observation]:
-        """The fill that a storage holds now, if any; inside an operator, the innermost."""
-        if not operator.fills or not seen.whole:
-            return None
-        if self._path and seen.written_inside and seen.state.fill is not None:
-            inner: Observation = seen.state.fill
-            return inner
-        return seen
-
-    def _covers_fill(self, operator: Operator, before: Before) -> None:
-        """Follow a fill that is overwritten piece by piece, and say when nothing is left of it."""
-        state, pieces = before.state, before.state.pieces
-        state.pieces = None
-        if before.whole or before.reads or not operator.overwrites:
-            return
-        if pieces is None:
-            if before.fill is None:
-                return
-            pieces = FillPieces(before.fill, state.size_bytes)
-        if pieces.add(before.tensor):
-            self._on_fill_covered(pieces.fill, operator, self._place)
-        elif pieces.possible:
-            state.pieces = pieces
 
     def _made(
         self,
@@ -388,7 +350,7 @@ class ValueWatch(TorchDispatchMode):
         if seen.whole:
             state.hash = seen.scan.hash
             seen.written_inside = inside == seen.scan.hash
-        state.fill = self._fill(operator, seen)
+        state.fill = fill_held(operator, seen, inside=bool(self._path))
         self._on_observation(seen)
         seen.release()
         self._scanners.forget()
