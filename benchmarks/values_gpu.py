@@ -29,7 +29,7 @@ from torchyard.worker.values.session import Session
 Step = Callable[[], object]
 
 
-class Nothing(TorchDispatchMode):
+class Nothing(TorchDispatchMode):  # type: ignore[misc]
     """A mode that passes everything on."""
 
     def __torch_dispatch__(

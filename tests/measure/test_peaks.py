@@ -11,8 +11,8 @@ import pytest
 from torchyard.core.events import Event
 from torchyard.core.variant import Target
 from torchyard.errors import MissingTool, UsageError
+from torchyard.machine.own_cores import available_cores
 from torchyard.measure.peaks import PeakWish, machine_of, measure_peak
-from torchyard.measure.starting import available_cores
 
 HERE = Target(name="here", python=sys.executable)
 BRIEF = PeakWish(target=HERE, threads=1, patience=0.02, longest_call_s=0.002)

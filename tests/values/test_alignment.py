@@ -37,7 +37,8 @@ def test_a_long_step_with_differences_here_and_there() -> None:
     chance = random.Random(7)
     names = [object() for _ in range(12)]
     before = [chance.choice(names) for _ in range(2000)]
-    now, expected = [], []
+    now: list[object] = []
+    expected: list[int | None] = []
     new = object()
     for number, one in enumerate(before):
         if number % 97 == 50:

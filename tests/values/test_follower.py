@@ -87,7 +87,7 @@ def autocast() -> Step:
 def own_function() -> Step:
     """An autograd function in Python, a part without gradients, and one of many results."""
 
-    class Twice(torch.autograd.Function):
+    class Twice(torch.autograd.Function):  # type: ignore[name-defined,misc]
         @staticmethod
         def forward(_context: Any, given: Any) -> Any:
             return given * 2
@@ -102,7 +102,7 @@ def own_function() -> Step:
 
     def step(_number: int) -> None:
         optimizer.zero_grad()
-        parts = Twice.apply(weight).split(16)  # type: ignore[no-untyped-call]
+        parts = Twice.apply(weight).split(16)
         with torch.no_grad():
             scale = torch.stack([part.sum() for part in parts])
         best, _ = torch.cat(parts).max(1)
@@ -211,7 +211,7 @@ def test_a_mode_of_the_program_keeps_its_turn() -> None:
     """The watch gets out of the stack of modes and in again while the program has one there."""
     called: list[str] = []
 
-    class Mine(TorchDispatchMode):
+    class Mine(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -284,7 +284,7 @@ def test_a_mistake_of_ours_does_not_end_the_program() -> None:
     def broken(*_: Any) -> None:
         raise ValueError("broken")
 
-    session.watch._calls._enter = broken  # type: ignore[method-assign]
+    session.watch._calls._enter = broken  # type: ignore[method-assign,assignment]
     for number in range(4, 9):
         step(number)
     session.stop()

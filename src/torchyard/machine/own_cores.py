@@ -7,7 +7,12 @@ import os
 from torchyard.core.processor_lists import cpus_of_list, share_out
 from torchyard.core.variant import Environment
 
-__all__ = ["cores_of"]
+__all__ = ["available_cores", "cores_of"]
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
 
 
 def cores_of(environment: Environment) -> tuple[tuple[int, ...], ...]:

@@ -22,8 +22,9 @@ from torchyard.core.study import MeasureSettings
 from torchyard.core.units import format_bytes
 from torchyard.core.variant import Precision, Target, Variant
 from torchyard.errors import MissingTool, UsageError, WorkerFailed
+from torchyard.machine.own_cores import available_cores
 from torchyard.machine.run_facts import read_facts
-from torchyard.measure.starting import available_cores, draw_launch, launch_specs
+from torchyard.measure.starting import draw_launch, launch_specs
 from torchyard.process.group import WorkerGroup
 from torchyard.process.trouble import WorkerTrouble
 from torchyard.process.worker_process import WorkerProcess

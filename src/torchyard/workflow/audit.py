@@ -28,9 +28,9 @@ from torchyard.core.workload import Workload
 from torchyard.errors import MissingTool, UsageError, WorkerFailed
 from torchyard.machine.knob import Machine
 from torchyard.machine.lookout.lookout import Lookout
+from torchyard.machine.own_cores import available_cores
 from torchyard.machine.run_facts import read_facts
 from torchyard.measure.session import WorkloadSession
-from torchyard.measure.starting import available_cores
 from torchyard.process.markers import sweep_orphans
 from torchyard.workflow.audit_findings import Measured, audit_of
 

@@ -135,11 +135,9 @@ class SurveyCalls:
         for turn, number in zip(self._turns, numbers):
             if turn.place is None:
                 continue
-            place = turn.place
-            if number is not None:
-                func, node = self._last[number]
-                place = self._sites.place(node)
-            if number is None or func is not turn.func:
+            func, node = (None, -1) if number is None else self._last[number]
+            if func is not turn.func:
+                place = turn.place if number is None else self._sites.place(node)
                 node = self._sites.node(turn.operator.name, place, ())
             turn.node, turn.place = node, None
             self._survey.move([output.row for output in turn.outputs], node)
