@@ -16,7 +16,7 @@ namespace {
 struct Operator {
   const c10::FunctionSchema* schema = nullptr;
   bool composite = false;
-  bool autocast = false;
+  std::vector<c10::DispatchKey> autocast;  // for which devices autocast wraps it
   bool inert = false;
   std::vector<size_t> writes;
 };
@@ -37,8 +37,11 @@ std::unique_ptr<Operator> described(const c10::OperatorHandle& op) {
         c10::DispatchKey::AutogradCUDA, c10::DispatchKey::CompositeExplicitAutograd}) {
     found->composite = found->composite && !has(op, key);
   }
-  found->autocast =
-      has(op, c10::DispatchKey::AutocastCPU) || has(op, c10::DispatchKey::AutocastCUDA);
+  for (const auto key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) {
+    if (has(op, key)) {
+      found->autocast.push_back(key);
+    }
+  }
   for (size_t place = 0; place < schema.arguments().size(); ++place) {
     const auto* alias = schema.arguments()[place].alias_info();
     if (alias != nullptr && alias->isWrite()) {
@@ -89,10 +92,7 @@ const Operator* operator_of(const at::RecordFunction& call) {
 }
 
 bool casts(const Operator& op) {
-  if (!op.autocast) {
-    return false;
-  }
-  for (const auto key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) {
+  for (const auto key : op.autocast) {
     if (!c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
       return true;
     }
