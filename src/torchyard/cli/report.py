@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from torchyard.cli.output import common_options, print_data, talk, write_file
+from torchyard.cli.output import common_options
+from torchyard.cli.report_options import chosen_format, deliver, report_options
 
 __all__ = ["render", "report"]
 
@@ -22,6 +23,14 @@ FORMATS: Final = (
     "roofline",
     "roofline-svg",
 )
+
+_ENDINGS: Final = {
+    ".json": "json",
+    ".csv": "csv",
+    ".html": "html",
+    ".md": "markdown",
+    ".svg": "roofline-svg",
+}
 
 _HELP = """
 \b
@@ -43,22 +52,10 @@ to the machine's peak, `roofline-svg` its picture.
 
 @click.command(help=_HELP)
 @click.argument("run", default="latest", metavar="[RUN]")
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    help="terminal when left out, or what the ending of --output says.",
-)
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file instead of stdout.",
-)
-@click.option(
-    "--share",
-    is_flag=True,
-    help="Leave out host names, users, paths, values of variables and the command line.",
+@report_options(
+    FORMATS,
+    usual="terminal",
+    left_out="host names, users, paths, values of variables and the command line",
 )
 @common_options
 def report(
@@ -66,28 +63,9 @@ def report(
 ) -> None:
     """Read the run and write it in the format."""
     from torchyard.cli.run_choice import find_run
-    from torchyard.errors import UsageError
 
-    if as_json and format_name not in (None, "json"):
-        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
-    name = "json" if as_json else format_name or _format_of(output)
-    text = render(find_run(run), name, share=share)
-    if output is None:
-        print_data(text)
-    else:
-        write_file(output, text, option="--output")
-        talk(f"{name}: {output}")
-
-
-def _format_of(output: Path | None) -> str:
-    endings = {
-        ".json": "json",
-        ".csv": "csv",
-        ".html": "html",
-        ".md": "markdown",
-        ".svg": "roofline-svg",
-    }
-    return endings.get(output.suffix, "terminal") if output is not None else "terminal"
+    name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
+    deliver(render(find_run(run), name, share=share), name, output)
 
 
 def render(folder: Path, format_name: str, *, share: bool = False) -> str:

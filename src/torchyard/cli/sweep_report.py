@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from torchyard.cli.output import common_options, print_data, talk, write_file
+from torchyard.cli.output import common_options
+from torchyard.cli.report_options import chosen_format, deliver, report_options
 from torchyard.errors import TorchyardError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = ["report"]
 
 # Written out because the reports must not be loaded for `--help`; a test holds the two together.
 FORMATS: Final = ("text", "markdown", "json", "html")
+_ENDINGS: Final = {".json": "json", ".html": "html", ".md": "markdown"}
 
 _HELP = """
 \b
@@ -36,38 +38,19 @@ name or the beginning of it, or `latest`. `torchyard report` shows one of its ru
 
 @click.command(help=_HELP)
 @click.argument("sweep", default="latest", metavar="[SWEEP]")
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    help="text when left out, or what the ending of --output says.",
-)
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file instead of stdout.",
-)
-@click.option(
-    "--share",
-    is_flag=True,
-    help="Leave out host names, users, paths and values of variables.",
-)
+@report_options(FORMATS, usual="text", left_out="host names, users, paths and values of variables")
 @common_options
 def report(
     sweep: str, format_name: str | None, output: Path | None, share: bool, as_json: bool
 ) -> None:
     """Summarize a sweep."""
     from torchyard.cli.sweep_choice import find_sweep
-    from torchyard.errors import UsageError
     from torchyard.reports.sweep_formats import render_sweep, reports_beside
     from torchyard.reports.sweep_sharing import shared_summary
     from torchyard.results.sweep_folder import SweepFolder
     from torchyard.workflow.sweep_summary import sweep_summary
 
-    if as_json and format_name not in (None, "json"):
-        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
-    name = "json" if as_json else format_name or _format_of(output)
+    name = chosen_format(format_name, output, _ENDINGS, usual="text", as_json=as_json)
     folder = SweepFolder.open(find_sweep(sweep))
     statuses = folder.statuses()
     runs = _runs(folder, statuses)
@@ -75,17 +58,7 @@ def report(
     if share:
         summary = shared_summary(summary, runs)
     links = reports_beside(summary, output.absolute().parent) if output is not None else None
-    text = render_sweep(summary, name, links=links)
-    if output is None:
-        print_data(text)
-    else:
-        write_file(output, text, option="--output")
-        talk(f"{name}: {output}")
-
-
-def _format_of(output: Path | None) -> str:
-    endings = {".json": "json", ".html": "html", ".md": "markdown"}
-    return endings.get(output.suffix, "text") if output is not None else "text"
+    deliver(render_sweep(summary, name, links=links), name, output)
 
 
 def _runs(folder: SweepFolder, statuses: list[CellStatus]) -> list[Run]:
