@@ -36,6 +36,7 @@ from typing import Any
 
 from sweep_cost_cases import CASES, LONG_CASES, Case
 from sweep_cost_report import print_report
+from sweep_together import together
 from torchyard.core.records import encode
 from torchyard.core.study import Budget, MeasureSettings, Study
 from torchyard.core.variant import Target, Variant
@@ -68,6 +69,9 @@ def main() -> None:
         default="0",
         help="how many cases get a reference, some two minutes each: a number, or `all`",
     )
+    parser.add_argument(
+        "--together", type=int, default=0, metavar="N", help="also as one sweep, N cells at once"
+    )
     parser.add_argument("--time", type=float, default=15.0, help="measuring time allowed (s)")
     parser.add_argument(
         "--goal", type=float, default=1.0, help="half-width that is wanted; 1: a verdict is enough"
@@ -99,6 +103,11 @@ def collect(options: argparse.Namespace) -> None:
                 print(f"{case.name}: {method} failed: {error}", file=sys.stderr)
                 continue
             keep(options.out, case, method, found)
+    if options.together:
+        studies = [study_of(case, budget) for case in cases]
+        found = together(cases, studies, options.together)
+        with options.out.open("a") as file:
+            file.write(json.dumps({"case": "", "method": "together", **found}) + "\n")
     different = [case for case in cases if case.backend != "eager"]
     wanted = len(different) if options.references == "all" else int(options.references)
     for case in spread_out(different, wanted):
@@ -138,10 +147,10 @@ def fixed(case: Case) -> dict[str, Any]:
     }
 
 
-def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
-    """A Torchyard run of one workload, without the check of results, which `fixed` has not either."""
+def study_of(case: Case, budget: Budget) -> Study:
+    """Without the check of results, which `fixed` has not either."""
     target = Target(name="here", python=sys.executable)
-    study = Study(
+    return Study(
         name="sweep cost",
         baseline=Variant(name="eager", target=target),
         candidates=(Variant(name="candidate", target=target, backend=case.backend),),
@@ -149,6 +158,11 @@ def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
         budget=budget,
         settings=MeasureSettings(check_accuracy=False),
     )
+
+
+def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
+    """A Torchyard run of one workload."""
+    study = study_of(case, budget)
     with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
         folder = Path(name)
         asked = {"study": encode(study), "folder": str(folder / "run")}

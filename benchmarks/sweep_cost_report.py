@@ -16,13 +16,21 @@ Line = dict[str, Any]
 def print_report(lines: Sequence[Line]) -> None:
     """Every table that the lines suffice for."""
     by_case: dict[str, dict[str, Line]] = {}
+    whole = [line for line in lines if line["method"] == "together"]
     for line in lines:
-        by_case.setdefault(line["case"], {})[line["method"]] = line
+        if line["method"] != "together":
+            by_case.setdefault(line["case"], {})[line["method"]] = line
     both = [found for found in by_case.values() if {"fixed", "adaptive"} <= set(found)]
     if not both:
         print("no workload was measured by both methods")
         return
     print_costs(both)
+    for line in whole:
+        said = ", ".join(f"{count} {word}" for word, count in sorted(line["verdicts"].items()))
+        print(
+            f"\nas one sweep with {line['at_most']} cells at once: {line['wall_s']:.0f} s for "
+            f"{line['cells']} workloads ({said})"
+        )
     print_ratios(both)
     print_verdicts(both)
 
