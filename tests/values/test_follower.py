@@ -252,6 +252,19 @@ def test_a_program_that_compiles_keeps_the_mode() -> None:
     assert seen == [False] * 6
 
 
+def test_backward_passes_in_threads_of_their_own_keep_the_mode() -> None:
+    session = Session(Options(prove=False, least_bytes=256))
+    assert session.library is not None
+    assert session.library.wait()
+    step, seen = transformer(), followed_steps(session)
+    session.start()
+    session._several_threads = True  # as with two GPUs
+    for number in range(6):
+        step(number)
+    session.stop()
+    assert seen == [False] * 6
+
+
 def test_a_forked_child_is_left_alone() -> None:
     session = Session(Options(prove=False, least_bytes=256))
     assert session.library is not None

@@ -88,6 +88,7 @@ class Session:
         self._elsewhere: Optional[Elsewhere] = None
         self._outside: Optional[OutsideAccess] = None
         self._compiles: Optional[CompileNotes] = None
+        self._several_threads = False
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -101,7 +102,9 @@ class Session:
         self._outside = OutsideAccess(self.watch.storages)
         self._elsewhere = Elsewhere(self.watch.storages, self.leave)
         self._hooks += [self._outside, self._elsewhere]
-        if torch.cuda.is_available() and torch.cuda.device_count() == 1:
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        self._several_threads = devices > 1
+        if devices == 1:
             # Backward passes for a GPU run in a thread of their own, where a call of Python costs
             # twice as much. With one GPU it makes no other difference which thread it is.
             self._hooks.append(OneThread())
@@ -137,8 +140,10 @@ class Session:
         if self.watch.off:
             return
         watch, surveyed_step = self.watch, self.watch.surveying
-        # A compiler looks at the stack of modes, and would compile again when one comes or goes.
-        watch.may_step_aside = self._compiles is None or not self._compiles.seen
+        # A compiler looks at the stack of modes, and would compile again when one comes or goes. And
+        # the follower sees one thread: with several GPUs, backward passes have threads of their own.
+        compiles = self._compiles is not None and self._compiles.seen
+        watch.may_step_aside = not compiles and not self._several_threads
         self.findings.end_step()
         if not surveyed_step:
             for pattern in self.patterns:
