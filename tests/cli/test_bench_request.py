@@ -90,6 +90,9 @@ def test_a_preload_joins_the_environment_of_its_name(capsys: Capture) -> None:
         "variables": [["A", "1"], ["B", "2"]],
         "preload": ["libtc.so"],
         "threads": None,
+        "cores": "",
+        "memory": "",
+        "instances": 1,
     }
     assert len(get(study, "candidates")) == 1
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torchyard.worker.values.aside_mode import topmost_mode  # noqa: E402
 from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
 from torchyard.worker.values.options import Options  # noqa: E402
+from torchyard.worker.values.outside import libraries_outside  # noqa: E402
 from torchyard.worker.values.session import Session  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -112,6 +113,12 @@ def own_function() -> Step:
     return step
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """Where sessions look for it."""
+    assert FollowLibrary(hurry=True).wait(600)
+
+
 @pytest.fixture(autouse=True)
 def without_onednn() -> Iterator[None]:
     """It refuses bfloat16 on some machines; torch then warns, and leaves it off for good."""
@@ -181,6 +188,11 @@ def test_steps_are_followed_to_their_end_without_the_mode(make: Maker) -> None:
     assert (topmost_mode() is None) == session.watch._calls.following
     session.stop()
     assert topmost_mode() is None
+
+
+def test_the_follower_is_no_reason_to_doubt_a_proof() -> None:
+    profile(convolutions, follow=True, steps=7)
+    assert not [name for name in libraries_outside() if name.startswith("follow-")]
 
 
 def test_steps_are_left_out_at_no_cost() -> None:

@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCE = os.path.join(_HERE, "follow.cpp")
 _SOURCES = (_SOURCE, os.path.join(_HERE, "follow_operator.h"))
+_NICE = "10"
+"""Less would take minutes beside a program that uses all cores."""
 _STANDARDS = ("c++20", "c++17")
 """Headers of a new torch want the first; an old compiler may know only the second."""
 _BUILD = (
@@ -40,8 +42,10 @@ AFTERWARDS = ctypes.CFUNCTYPE(None)
 class FollowLibrary:
     """The library, as soon as it is there."""
 
-    def __init__(self, cache: Optional[str] = None) -> None:
+    def __init__(self, cache: Optional[str] = None, *, hurry: bool = False) -> None:
+        """It is compiled behind the program's own work, unless somebody is in a hurry."""
         self._cache = cache
+        self._nice = "0" if hurry else _NICE
         self._path: Optional[str] = None
         self._building: Optional["subprocess.Popen[bytes]"] = None
         self._loaded: Optional[Any] = None
@@ -72,7 +76,7 @@ class FollowLibrary:
             self._asked = True
             self._path = _path(self._cache)
             if self._path is not None and not os.path.exists(self._path):
-                self._building = _start_building(self._path)
+                self._building = _start_building(self._path, self._nice)
         if self._building is not None:
             if self._building.poll() is None:
                 return None
@@ -97,7 +101,7 @@ def _path(cache: Optional[str]) -> Optional[str]:
     return os.path.join(folder, "follow-%s.so" % key)
 
 
-def _start_building(path: str) -> Optional["subprocess.Popen[bytes]"]:
+def _start_building(path: str, nice: str) -> Optional["subprocess.Popen[bytes]"]:
     """Behind everything else, and in a session of its own: Ctrl-C is not for it."""
     compilers = _compilers()
     if not compilers or not hasattr(os, "nice"):
@@ -113,7 +117,7 @@ def _start_building(path: str) -> Optional["subprocess.Popen[bytes]"]:
         name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
     }
     return subprocess.Popen(
-        ["nice", "-n", "19", sys.executable, "-I", "-c", _BUILD, made, path] + commands,
+        ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -152,15 +156,21 @@ def _compilers() -> List[str]:
     return list(dict.fromkeys(path for path in found if path))
 
 
-_in_this_process: List[Any] = []
+_in_this_process: Dict[str, Any] = {}
+"""By its path; one at most."""
+
+
+def is_follower(path: str) -> bool:
+    """Whether a library that is loaded is this one, which only looks at what operators wrote."""
+    return path in _in_this_process
 
 
 def _load(path: str) -> Any:
     """Once in a process: torch takes the names of its operators from one library only."""
     if not _in_this_process:
         torch.ops.load_library(path)
-        _in_this_process.append(_declared(ctypes.CDLL(path)))
-    return _in_this_process[0]
+        _in_this_process[os.path.realpath(path)] = _declared(ctypes.CDLL(path))
+    return next(iter(_in_this_process.values()))
 
 
 def _declared(library: Any) -> Any:

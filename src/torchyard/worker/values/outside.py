@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.follow_library import is_follower
 from torchyard.worker.values.storages import Storages
 
 KEPT_OUTSIDE = ("numpy", "__array__", "data_ptr", "__dlpack__", "share_memory_")
@@ -103,7 +104,7 @@ def libraries_outside() -> List[str]:
     found = []
     for path in sorted(paths):
         folder = os.path.basename(os.path.dirname(path))
-        if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER:
+        if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER or is_follower(path):
             continue
         if _is_linked_with_torch(path):
             found.append(os.path.basename(path))
