@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any, Dict, List, Optional
 
 import torch
@@ -47,19 +48,17 @@ class FollowLibrary:
         self._cache = cache
         self._nice = "0" if hurry else _NICE
         self._path: Optional[str] = None
-        self._building: Optional["subprocess.Popen[bytes]"] = None
+        self._made: Optional[str] = None
+        """The file that is being made; gone when that has ended, well or not."""
         self._loaded: Optional[Any] = None
         self._asked = self._tried = False
 
     def wait(self, limit_s: float = 120.0) -> bool:
         """Wait until it is compiled; whether it can be used."""
-        self.load()
-        if self._building is not None:
-            try:
-                self._building.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                return False
-        return self.load() is not None
+        deadline = time.monotonic() + limit_s
+        while self.load() is None and self._made is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._loaded is not None
 
     def load(self) -> Optional[Any]:
         """The library; None while there is none, and where none can be made."""
@@ -76,11 +75,10 @@ class FollowLibrary:
             self._asked = True
             self._path = _path(self._cache)
             if self._path is not None and not os.path.exists(self._path):
-                self._building = _start_building(self._path, self._nice)
-        if self._building is not None:
-            if self._building.poll() is None:
-                return None
-            self._building = None
+                self._made = _start_building(self._path, self._nice)
+        if self._made is not None and os.path.exists(self._made):
+            return None
+        self._made = None
         self._tried = True
         if self._path is not None and os.path.exists(self._path):
             self._loaded = _load(self._path)
@@ -101,8 +99,12 @@ def _path(cache: Optional[str]) -> Optional[str]:
     return os.path.join(folder, "follow-%s.so" % key)
 
 
-def _start_building(path: str, nice: str) -> Optional["subprocess.Popen[bytes]"]:
-    """Behind everything else, and in a session of its own: Ctrl-C is not for it."""
+def _start_building(path: str, nice: str) -> Optional[str]:
+    """The file that is being made, or None.
+
+    In a session of its own, since Ctrl-C is not for it; and not as a child of this process, since a
+    program may wait for whatever children it has.
+    """
     compilers = _compilers()
     if not compilers or not hasattr(os, "nice"):
         return None
@@ -116,14 +118,17 @@ def _start_building(path: str, nice: str) -> Optional["subprocess.Popen[bytes]"]
     environment = {
         name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
     }
-    return subprocess.Popen(
-        ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands,
+    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands
+    subprocess.run(
+        ["sh", "-c", '"$@" &', "sh"] + work,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         env=environment,
+        check=False,
     )
+    return made
 
 
 def _command(compiler: str, standard: str, made: str) -> List[str]:
