@@ -320,9 +320,19 @@ def test_without_a_compiler_python_follows(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     library = FollowLibrary(str(tmp_path / "cache"))
-    assert library.load() is None
+    assert library.load(make=True) is None
     assert not library.wait()
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_short_program_compiles_nothing(tmp_path: Path) -> None:
+    session = Session(Options(prove=False, least_bytes=256), cache=str(tmp_path))
+    step = transformer()
+    session.start()
+    for number in range(10):
+        step(number)
+    session.stop()
+    assert not list(tmp_path.glob("follow-*")) + list(tmp_path.glob("tmp*"))
 
 
 def test_a_compiler_that_fails_leaves_nothing(

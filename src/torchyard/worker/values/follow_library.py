@@ -1,8 +1,8 @@
 """Makes and loads the compiled follower of scores (`follow.cpp`), for the torch that is here.
 
 It is compiled once for each torch (10 s on one core of a Neoverse-N1), in a process of its own beside
-the program when that has a step to follow for the first time, and used from the first step on that
-begins after it is there. Without a C++ compiler nothing is lost but time: Python follows.
+the program once that has had some steps to follow, and used from the first step on that begins after
+it is there. Without a C++ compiler nothing is lost but time: Python follows.
 """
 
 import ctypes
@@ -51,31 +51,36 @@ class FollowLibrary:
         self._made: Optional[str] = None
         """The file that is being made; gone when that has ended, well or not."""
         self._loaded: Optional[Any] = None
-        self._asked = self._tried = False
+        self._begun = self._tried = False
 
     def wait(self, limit_s: float = 120.0) -> bool:
         """Wait until it is compiled; whether it can be used."""
         deadline = time.monotonic() + limit_s
-        while self.load() is None and self._made is not None and time.monotonic() < deadline:
+        while self.load(make=True) is None and self._made and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._loaded is not None
 
-    def load(self) -> Optional[Any]:
-        """The library; None while there is none, and where none can be made."""
+    def load(self, *, make: bool = False) -> Optional[Any]:
+        """The library; None while there is none, and where none can be made.
+
+        Where it was never compiled, that is begun when it is to be made.
+        """
         if self._tried:
             return self._loaded
         try:
-            return self._load()
+            return self._load(make)
         except (OSError, AttributeError, RuntimeError):  # made for other libraries than these
             self._tried = True
             return None
 
-    def _load(self) -> Optional[Any]:
-        if not self._asked:
-            self._asked = True
+    def _load(self, make: bool) -> Optional[Any]:
+        if self._path is None:
             self._path = _path(self._cache)
-            if self._path is not None and not os.path.exists(self._path):
-                self._made = _start_building(self._path, self._nice)
+        if not self._begun and self._path is not None and not os.path.exists(self._path):
+            if not make:
+                return None
+            self._begun = True
+            self._made = _start_building(self._path, self._nice)
         if self._made is not None and os.path.exists(self._made):
             return None
         self._made = None

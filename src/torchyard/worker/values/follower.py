@@ -17,6 +17,8 @@ from torchyard.worker.values.survey import Survey
 
 _FIELDS = 5
 _NONE = -1
+_WORTH_IT = 16
+"""Surveyed steps after which a program is taken for one that has many more."""
 
 
 class Follower:
@@ -27,6 +29,7 @@ class Follower:
         self._memory = memory
         self._survey = survey
         self._native: Optional[Any] = None
+        self._asked = 0
         self._kept: List[Any] = []
         """Callbacks, which must live as long as the library may call them."""
         self._score: Optional[Score] = None
@@ -76,7 +79,8 @@ class Follower:
 
     def _ready(self) -> Optional[Any]:
         if self._native is None:
-            native = self._library.load()
+            self._asked += 1
+            native = self._library.load(make=self._asked >= _WORTH_IT)
             if native is None:
                 return None
             address = None
