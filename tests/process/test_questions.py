@@ -284,13 +284,21 @@ def test_watching_the_memory_costs_next_to_nothing(start_stub: StubStarter) -> N
     assert time.process_time() - before_s < 0.25
 
 
+def is_stopped_soon(pid: int) -> bool:
+    """A signal takes a moment to arrive on a busy machine."""
+    deadline = time.monotonic() + 20
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 def test_a_worker_that_is_stopped_between_questions_computes_only_when_asked(
     start_stub: StubStarter,
 ) -> None:
     worker = start_stub(stopped_between=True)
     for _ in range(3):
         assert worker.ask("echo", limit_s=20, size=3) == {"size": 3}
-        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        assert is_stopped_soon(worker.pid)
     assert worker.is_alive
     worker.close()
     assert_nothing_left(worker)
