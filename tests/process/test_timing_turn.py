@@ -99,7 +99,6 @@ def test_waiting_is_counted(tmp_path: Path) -> None:
     with turn:
         turn.alone()
     assert turn.waited_s >= waited_s
-    turn.close()
 
 
 def test_a_first_turn_is_handed_to_a_process(tmp_path: Path) -> None:

@@ -277,6 +277,33 @@ def test_backward_passes_in_threads_of_their_own_keep_the_mode() -> None:
     assert seen == [False] * 6
 
 
+def test_autocast_for_another_device_hides_nothing() -> None:
+    def make() -> Step:
+        inner = autocast()
+
+        def step(number: int) -> None:
+            # Autocast for a GPU is on, and does not wrap products on the CPU.
+            torch.set_autocast_enabled("cuda", True)
+            try:
+                torch.mm(torch.ones(32, 32), torch.ones(32, 32))
+                inner(number)
+            finally:
+                torch.set_autocast_enabled("cuda", False)
+
+        return step
+
+    python, compiled = profile(make, follow=False), profile(make, follow=True)
+    assert compiled.watch.counts.as_dict() == python.watch.counts.as_dict()
+    assert found(compiled) == found(python)
+
+
+def test_two_sessions_in_turn_hear_of_their_own_operators() -> None:
+    first = profile(transformer, follow=True)
+    second = profile(convolutions, follow=True)
+    assert found(first) == found(profile(transformer, follow=True))
+    assert found(second) == found(profile(convolutions, follow=True))
+
+
 def test_a_forked_child_is_left_alone() -> None:
     session = Session(Options(prove=False, least_bytes=256))
     assert session.library is not None

@@ -19,6 +19,7 @@ from torchyard.executors.choose import open_executor
 from torchyard.executors.local import LocalExecutor, read_at_most
 from torchyard.results.run_reader import read_run
 from torchyard.results.sweep_folder import SweepFolder
+from torchyard.workflow.sweep_cell import run_cell
 from torchyard.workflow.sweep_run import SweepDriver
 
 HERE = Target(name="here", python=sys.executable)
@@ -165,3 +166,34 @@ def test_real_cells_are_timed_one_at_a_time(tmp_path: Path) -> None:
     assert len(spans) == 4
     for (_, ended), (began, _) in itertools.pairwise(spans):
         assert ended <= began
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("beside_others", [True, False])
+def test_too_little_memory_may_pass_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside_others: bool
+) -> None:
+    """Other cells may have had it; alone, it would be too little again."""
+    (tmp_path / "large.py").write_text(
+        "import torch\n"
+        "class Large(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        raise MemoryError('too large')\n"
+        "def make():\n"
+        "    return Large(), torch.ones(3)\n"
+    )
+    if beside_others:
+        monkeypatch.setenv("TORCHYARD_TURN", str(tmp_path / "turn"))
+    study = Study(
+        name="sweep",
+        baseline=Variant(name="eager", target=HERE),
+        candidates=(Variant(name="again", target=HERE, options=(("inference-mode", True),)),),
+        workloads=(Workload(suite="file", name=str(tmp_path / "large.py")),),
+        budget=Budget(time_s=1.0, max_launches=1),
+        settings=MeasureSettings(threads=1),
+    )
+    plan = SweepPlan(name="sweep", cells=(Cell(id="0000-large", study=study),))
+    folder = SweepFolder.create(tmp_path / "sweep", plan)
+    assert run_cell(folder, "0000-large") == ("died" if beside_others else "finished")
+    (attempt,) = folder.attempts("0000-large")
+    assert ("out-of-memory" in attempt.why) is beside_others

@@ -109,13 +109,6 @@ class TimingTurn:
             if lock is not None:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        """Forget the files."""
-        for lock in (self._machine, self._wanted):
-            if lock is not None:
-                os.close(lock)
-        self._machine = self._wanted = None
-
 
 def _opened(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -176,7 +176,7 @@ void collect_written(State& now, const at::RecordFunction& call, const Operator&
 
 Kind begun(State& now, const at::RecordFunction& call) {
   const Operator* op = operator_of(call);
-  if (op == nullptr || op->composite || casts(*op)) {
+  if (op == nullptr || op->composite || casts(*op, call)) {
     return THROUGH;
   }
   const Turn* turn = nullptr;

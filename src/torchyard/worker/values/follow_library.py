@@ -111,7 +111,7 @@ def _start_building(path: str, nice: str) -> Optional[str]:
     program may wait for whatever children it has.
     """
     compilers = _compilers()
-    if not compilers or not hasattr(os, "nice"):
+    if not compilers:
         return None
     descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
     os.close(descriptor)
@@ -145,7 +145,7 @@ def _command(compiler: str, standard: str, made: str) -> List[str]:
         "-std=" + standard,
         "-O2",
         "-w",
-        "-DNDEBUG",  # as torch itself is compiled: with it, some of its classes have other members
+        "-DNDEBUG",  # as torch itself is compiled: without it, some of its classes have more members
         "-shared",
         "-fPIC",
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),

@@ -1,6 +1,7 @@
 // What the follower must know of an operator, worked out once for each from its schema and its kernels.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
@@ -91,10 +92,30 @@ const Operator* operator_of(const at::RecordFunction& call) {
   return (*all)[text] = known(name->name, name->overload_name);
 }
 
-bool casts(const Operator& op) {
+bool has_key(const c10::IValue& value, c10::DispatchKey key) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() && value.toTensor().key_set().has(key);
+  }
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined() && tensor.key_set().has(key)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether autocast wraps this call: it is on for a device on which one of the arguments is.
+bool casts(const Operator& op, const at::RecordFunction& call) {
   for (const auto key : op.autocast) {
-    if (!c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
-      return true;
+    if (c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
+      continue;
+    }
+    for (const auto& value : call.inputs()) {
+      if (has_key(value, key)) {
+        return true;
+      }
     }
   }
   return false;

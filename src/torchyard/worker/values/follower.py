@@ -29,6 +29,7 @@ class Follower:
         self._memory = memory
         self._survey = survey
         self._native: Optional[Any] = None
+        self._scan_address: Optional[int] = None
         self._asked = 0
         self._kept: List[Any] = []
         """Callbacks, which must live as long as the library may call them."""
@@ -59,6 +60,7 @@ class Follower:
         self._on_strange, self._on_after = on_strange, on_after
         if score is not None:
             self._survey.play(score)
+        native.follow_set(self._scan_address, *self._kept)  # another session may have been there
         native.follow_begin(_NONE if score is None else self._number)
         return True
 
@@ -83,15 +85,13 @@ class Follower:
             native = self._library.load(make=self._asked >= _WORTH_IT)
             if native is None:
                 return None
-            address = None
-            if isinstance(self._memory, CompiledScanner):
-                address = self._memory.scan_address
+            address = getattr(self._memory, "scan_address", None)
             self._kept = [
                 FLUSH(self._guarded(self._flush)),
                 OUT_OF_TURN(self._guarded(self._strange)),
                 AFTERWARDS(self._guarded(self._after)),
             ]
-            native.follow_set(address, *self._kept)
+            self._scan_address = address
             self._native = native
         return self._native
 
