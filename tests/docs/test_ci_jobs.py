@@ -48,7 +48,8 @@ def scripts(job: Any) -> Iterator[str]:
 def unknown(words: list[str]) -> list[str]:
     """Words of a command that Torchyard does not know."""
     command: click.Command = program
-    context = click.Context(command)
+    # As the program has it: click keeps the option for help of the first context that asks for it.
+    context = click.Context(command, **command.context_settings)
     rest = list(words)
     while isinstance(command, click.Group) and rest:
         name = rest.pop(0)
