@@ -14,6 +14,7 @@ from corpus.watching import Outcome, watch  # noqa: E402
 
 from torchyard.values.pattern_texts import pattern_names  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
+from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -24,6 +25,12 @@ pytestmark = [
 
 def _said(found: tuple[Finding, ...]) -> list[str]:
     return [f"{one.pattern}: {one.operator} in line {one.place.line}" for one in found]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _followed() -> None:
+    """Programs are watched as on a machine where the follower was compiled before."""
+    assert FollowLibrary(hurry=True).wait(600)
 
 
 @pytest.fixture(autouse=True)

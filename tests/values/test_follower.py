@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from followed_programs import (  # noqa: E402
+    Maker,
+    Step,
+    autocast,
+    checkpointed,
+    convolutions,
+    followed_steps,
+    found,
+    own_function,
+    profile,
+    transformer,
+)
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from torchyard.worker.values.aside_mode import topmost_mode  # noqa: E402
@@ -21,96 +32,6 @@ from torchyard.worker.values.outside import libraries_outside  # noqa: E402
 from torchyard.worker.values.session import Session  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-Step = Callable[[int], None]
-Maker = Callable[[], Step]
-
-
-def transformer() -> Step:
-    """In place and not, views, a fused kernel, random numbers, gradients that are zeroed."""
-    torch.manual_seed(0)
-    first = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    last = nn.Sequential(
-        nn.Linear(32, 16), nn.LayerNorm(16), nn.ReLU(inplace=True), nn.Dropout(0.2)
-    )
-    parameters = [*first.parameters(), *last.parameters()]
-    optimizer = torch.optim.AdamW(parameters)
-    words, wanted = torch.randn(8, 8, 32), torch.randint(0, 16, (64,))
-
-    def step(number: int) -> None:
-        optimizer.zero_grad(set_to_none=False)
-        hidden = first(words)
-        if number in (8, 12):
-            hidden = hidden + torch.zeros_like(hidden).cumsum(0)
-        nn.functional.cross_entropy(last(hidden).reshape(-1, 16), wanted).backward()
-        optimizer.step()
-
-    return step
-
-
-def convolutions() -> Step:
-    torch.manual_seed(1)
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten()
-    )
-    head = nn.Linear(8 * 7 * 7, 4)
-    parameters = [*model.parameters(), *head.parameters()]
-    optimizer = torch.optim.SGD(parameters, 0.1, momentum=0.9)
-    pictures = torch.randn(4, 3, 16, 16)
-
-    def step(_number: int) -> None:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(head(model(pictures)), torch.zeros(4, 4))
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def autocast() -> Step:
-    """Casts are called from within the operators that autocast wraps."""
-    torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
-    optimizer = torch.optim.Adam(model.parameters())
-    rows = torch.randn(16, 32)
-
-    def step(_number: int) -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            out = model(rows)
-            product = torch.bmm(rows.unsqueeze(0), rows.t().unsqueeze(0)) * out.sum()
-            product.float().pow(2).mean().backward()
-        optimizer.step()
-
-    return step
-
-
-def own_function() -> Step:
-    """An autograd function in Python, a part without gradients, and one of many results."""
-
-    class Twice(torch.autograd.Function):  # type: ignore[name-defined,misc]
-        @staticmethod
-        def forward(_context: Any, given: Any) -> Any:
-            return given * 2
-
-        @staticmethod
-        def backward(_context: Any, *grads: Any) -> Any:
-            return grads[0] * 2
-
-    torch.manual_seed(3)
-    weight = torch.randn(64, 64, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], 0.01)
-
-    def step(_number: int) -> None:
-        optimizer.zero_grad()
-        parts = Twice.apply(weight).split(16)
-        with torch.no_grad():
-            scale = torch.stack([part.sum() for part in parts])
-        best, _ = torch.cat(parts).max(1)
-        (best * scale.mean()).sum().backward()
-        optimizer.step()
-
-    return step
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -128,41 +49,6 @@ def without_onednn() -> Iterator[None]:
     torch._C._set_mkldnn_enabled(was)
 
 
-def profile(make: Maker, *, follow: bool, steps: int = 14, **options: Any) -> Session:
-    session = Session(Options(prove=False, least_bytes=256, **options), follow=follow)
-    if session.library is not None:
-        assert session.library.wait()
-    step = make()
-    session.start()
-    try:
-        for number in range(steps):
-            step(number)
-    finally:
-        session.stop()
-    return session
-
-
-def found(session: Session) -> list[tuple[Any, ...]]:
-    return [
-        (one.pattern, one.operator, one.place.file, one.place.line, one.place.module, one.count)
-        for one in session.findings.all()
-    ]
-
-
-def followed_steps(session: Session) -> list[bool]:
-    """Remember of each step whether the follower saw it."""
-    seen: list[bool] = []
-    calls = session.watch._calls
-    end = calls.end_step
-
-    def noted(surveyed: bool) -> bool:
-        seen.append(calls.following)
-        return end(surveyed)
-
-    calls.end_step = noted  # type: ignore[method-assign]
-    return seen
-
-
 @pytest.mark.parametrize("make", [transformer, convolutions, autocast, own_function])
 def test_the_same_is_found_and_counted(make: Maker) -> None:
     python, compiled = profile(make, follow=False), profile(make, follow=True)
@@ -171,7 +57,7 @@ def test_the_same_is_found_and_counted(make: Maker) -> None:
     assert not compiled.notes
 
 
-@pytest.mark.parametrize("make", [transformer, convolutions, autocast, own_function])
+@pytest.mark.parametrize("make", [transformer, convolutions, autocast, own_function, checkpointed])
 def test_steps_are_followed_to_their_end_without_the_mode(make: Maker) -> None:
     session = Session(Options(prove=False, least_bytes=256))
     assert session.library is not None
@@ -200,23 +86,6 @@ def test_steps_are_left_out_at_no_cost() -> None:
     compiled = profile(transformer, follow=True, steps=24, every=3)
     assert found(compiled) == found(python)
     assert compiled.watch.counts.steps_left_out == python.watch.counts.steps_left_out > 8
-
-
-def test_an_operator_that_raises_is_not_the_end() -> None:
-    def make() -> Step:
-        inner = transformer()
-
-        def step(number: int) -> None:
-            if number == 9:
-                with pytest.raises(RuntimeError):
-                    torch.mm(torch.ones(64, 3), torch.ones(2, 64))
-            inner(number)
-
-        return step
-
-    session = profile(make, follow=True)
-    assert found(session)
-    assert not session.notes
 
 
 def test_a_mode_of_the_program_keeps_its_turn() -> None:

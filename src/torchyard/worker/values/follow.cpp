@@ -10,12 +10,17 @@
 // what any other operator calls is not looked at. Where that guess is wrong, the step is another one
 // than the score's: slower, never unseen.
 //
+// An operator that raises is told of at its end as well, while the exception is on its way and Python
+// may have its error set: Python is not called then, or the program would lose the error. Torch's own
+// checkpoints raise such a one in every step, to end what they compute again.
+//
 // Without Python's headers: tensors travel through operators of torch, all else through C functions.
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <torch/library.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -56,6 +61,11 @@ struct Row {
 
 enum Kind : char { THROUGH, HIDDEN, FOLLOWED, STRANGE };
 
+struct Open {
+  Kind kind;
+  int exceptions;  // on their way when it began
+};
+
 struct State {
   std::vector<std::unique_ptr<Score>> scores;
   Score* score = nullptr;
@@ -63,7 +73,7 @@ struct State {
   bool following = false;  // the operators so far were those of the score
   std::thread::id owner;
   size_t at = 0;
-  std::vector<Kind> open;  // the calls under way, outermost first
+  std::vector<Open> open;  // the calls under way, outermost first
   size_t hidden = 0;       // those of them whose insides are not looked at
   Tensors held, written, results;
   std::vector<Row> rows;
@@ -218,16 +228,30 @@ void ended(State& now, const at::RecordFunction& call, Kind kind) {
   now.afterwards();
 }
 
+// What raised wrote nothing that is known of. The next operator tells Python where the score was left.
+void raised(State& now, Kind kind) {
+  if (kind != FOLLOWED) {
+    return;
+  }
+  const auto& turn = now.score->turns[now.at];
+  if (turn.outputs.empty() && turn.flush_after < 0) {
+    now.at += 1;  // it is as the score says, or may as well be
+  } else {
+    now.following = false;
+  }
+}
+
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
   State& now = state();
   if (now.owner != std::this_thread::get_id()) {
     return nullptr;
   }
-  Kind kind = HIDDEN;
-  if (now.active && now.hidden == 0) {
+  Kind kind = HIDDEN;  // also what destructors call while an exception is on its way
+  const int exceptions = std::uncaught_exceptions();
+  if (now.active && now.hidden == 0 && exceptions == 0) {
     kind = begun(now, call);
   }
-  now.open.push_back(kind);
+  now.open.push_back({kind, exceptions});
   now.hidden += kind != THROUGH;
   return nullptr;
 }
@@ -237,9 +261,13 @@ void on_end(const at::RecordFunction& call, at::ObserverContext*) {
   if (now.owner != std::this_thread::get_id() || now.open.empty()) {
     return;
   }
-  const Kind kind = now.open.back();
+  const auto [kind, exceptions] = now.open.back();
   if (kind == FOLLOWED || kind == STRANGE) {
-    ended(now, call, kind);
+    if (std::uncaught_exceptions() > exceptions) {
+      raised(now, kind);
+    } else {
+      ended(now, call, kind);
+    }
     now.written.clear();
     now.results.clear();
   }
