@@ -141,6 +141,16 @@ def test_a_place_that_is_not_there_is_a_failed_start(
     assert caught.value.failure.phase == "start"
 
 
+def test_a_slip_of_the_pen_does_not_fill_the_machine_with_processes(tmp_path: Path) -> None:
+    many = Environment(name="many", instances=5000)
+    crew = crew_of(tmp_path, Variant(name="fleet", target=HERE, environment=many))
+    with pytest.raises(VariantFailed, match="5000 instances are too many for") as raised, crew:
+        pytest.fail("it was started")
+    failure = raised.value.failure
+    assert (failure.kind, failure.phase, failure.variant) == ("no-start", "start", "fleet")
+    assert "`instances` of the environment 'many'" in failure.hint
+
+
 @pytest.mark.torch
 def test_memory_comes_from_the_node_that_was_named(tmp_path: Path) -> None:
     if not Path("/sys/devices/system/node/node0").exists():

@@ -4,6 +4,7 @@ import pytest
 
 from torchyard.core.study import Budget
 from torchyard.measure.pacing import SHORTEST_S, Pace
+from torchyard.measure.rounds import enough_rounds
 
 
 @pytest.mark.parametrize("launch_s", [1.5, 2.0, 3.0])
@@ -27,3 +28,21 @@ def test_the_time_allowed_comes_before_the_length() -> None:
     short = Pace(Budget(time_s=60.0, launch_s=0.1))
     short.launch_ready(0.0)
     assert short.seconds_for_rounds() == SHORTEST_S
+
+
+@pytest.mark.parametrize(
+    ("rounds", "clean", "at_least", "enough"),
+    [
+        (2, 2, 3, False),
+        (3, 3, 3, True),
+        (3, 2, 3, False),  # one was disturbed: a launch that counts is worth another round
+        (5, 3, 3, True),
+        (6, 0, 3, True),  # a machine that is busy throughout
+        (6, 5, 6, True),
+        (6, 2, 6, False),
+    ],
+)
+def test_a_launch_ends_when_it_can_count(
+    rounds: int, clean: int, at_least: int, enough: bool
+) -> None:
+    assert enough_rounds(rounds, clean, at_least) is enough

@@ -45,7 +45,7 @@ def test_noise_between_two_runs_is_measured_and_never_passes(tmp_path: Path) -> 
 
 
 def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
-    rare = NOISY.replace("self.count * 1e-6", "(self.count > 4) * 1e-3")
+    rare = NOISY.replace("self.count * 1e-6", "(self.count > 3) * 1e-3")
     desk = desk_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
     said = desk.reference("a", path)

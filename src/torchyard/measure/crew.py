@@ -17,6 +17,7 @@ from torchyard.core.study import MeasureSettings
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import TorchyardError, WorkerFailed
+from torchyard.machine.own_cores import check_instances
 from torchyard.measure.fleet import Fleet
 from torchyard.measure.starting import LaunchDraw, launch_specs
 from torchyard.process.group import WorkerGroup
@@ -105,6 +106,7 @@ class Crew:
         for key, instances in specs.items():
             variant = self._groups[key][0]
             try:
+                check_instances(variant.environment)
                 self._by_key[key] = Fleet(
                     [
                         self._workers.start(spec, log_path=self._log_folder / f"{spec.name}.log")

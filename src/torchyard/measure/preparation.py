@@ -175,8 +175,8 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
     _note_recompiles(variant, answer, knowledge)
     built = crew.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
-    if built.get("flops") is None:
-        unavailable.append(("flops", str(built.get("flops_why_not", ""))))
+    if answer.get("flops") is None:
+        unavailable.append(("flops", str(answer.get("flops_why_not", "nothing was measured"))))
     knowledge.metrics[variant.name] = VariantMetrics(
         peak_memory_bytes=answer.get("peak_memory_bytes"),
         memory_method=str(answer.get("memory_method", "")),
@@ -184,7 +184,7 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         graphs=answer.get("graphs"),
         recompiles=answer.get("recompiles"),
         recompile_reasons=_counted(answer.get("recompile_reasons", [])),
-        flops=built.get("flops"),
+        flops=answer.get("flops"),
         batch_size=built.get("batch_size"),
         loss=str(built.get("loss", "")),
         moved_bytes=answer.get("moved_bytes"),

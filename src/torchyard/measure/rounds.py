@@ -20,13 +20,16 @@ from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.machine.guards.usual_probe import UsualProbe
 from torchyard.machine.guards.watching import Watch
 from torchyard.measure.crew import Crew
+from torchyard.measure.pairs import MIN_CLEAN_PAIRS
 from torchyard.measure.preparation import Knowledge
 from torchyard.measure.starting import threads_of
 
-__all__ = ["LaunchTiming", "choose_reseat", "run_rounds"]
+__all__ = ["LaunchTiming", "choose_reseat", "enough_rounds", "run_rounds"]
 
 RESEAT_SHARE: Final = 0.06
 """Moving the data may cost this share of the measuring time."""
+MORE_ROUNDS: Final = 3
+"""At most so many are added where disturbed ones left too few clean ones: a launch costs more to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,13 @@ def choose_reseat(method: Reseat, variants: Sequence[Variant], device: str) -> R
     return "heap" if about_memory else "pages"
 
 
+def enough_rounds(rounds: int, clean: int, min_rounds: int) -> bool:
+    """Whether a launch may end: not before it can count, unless the machine is busy throughout."""
+    if rounds < min_rounds:
+        return False
+    return clean >= MIN_CLEAN_PAIRS or rounds >= min_rounds + MORE_ROUNDS
+
+
 def run_rounds(
     crew: Crew,
     knowledge: Knowledge,
@@ -72,13 +82,13 @@ def run_rounds(
     """
     method = choose_reseat(crew.settings.reseat, crew.variants, crew.workload.device)
     started = time.monotonic()
-    rounds = seats = moved = held = 0
+    rounds = clean = seats = moved = held = 0
     timed_ns = 0
     reseat_s = 0.0
     every = 1
     usual = UsualProbe() if usual is None else usual
     usual.begin_launch()
-    while rounds < min_rounds or time.monotonic() - started < seconds:
+    while time.monotonic() - started < seconds or not enough_rounds(rounds, clean, min_rounds):
         if method != "off" and rounds % every == 0:
             before = time.monotonic()
             moved, held = _reseat(crew, chance.randrange(2**31), method)
@@ -95,6 +105,7 @@ def run_rounds(
         every = max(1, round(reseat_s / (RESEAT_SHARE * max(round_s, 1e-6))))
         timed_ns += sum(block.wall_ns for block in blocks)
         rounds += 1
+        clean += not any(block.dirty for block in blocks)
         on_round(blocks)
     return LaunchTiming(
         rounds=rounds,

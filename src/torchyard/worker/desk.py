@@ -1,7 +1,7 @@
 """The worker's desk: the workload it was asked to build, its sides, and each verb's work."""
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -25,6 +25,7 @@ class Desk:
         self._workload: Dict[str, Any] = {}
         self._batch_size: Optional[int] = None
         self._refused: Dict[str, Exception] = {}
+        self._flops: Optional[Tuple[Optional[float], str]] = None
         self._reference: Optional[Dict[str, Any]] = None
 
     def build(
@@ -61,14 +62,8 @@ class Desk:
         compiled = sum(uses_dynamo(side.backend) for side in self._sides.values())
         graphs.make_room(2 * compiled)  # a trial with other batch sizes compiles once more
         self._seater = Seater(self._models.values())
-        flops, why_not = None, "no variant could be built"
-        for side in list(self._sides.values())[:1]:
-            eager = Side("eager", "eager", side.precision, side.model, device)
-            flops, why_not = metrics.count_flops(eager)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
-            "flops": flops,
-            "flops_why_not": why_not,
             "loss": built.loss_said if training else "",
             "batch_size": self._batch_size,
             "versions": metrics.versions(),
@@ -156,12 +151,17 @@ class Desk:
         return self._seater.reseat(seed, method)
 
     def measure(self, variant: str) -> Dict[str, Any]:
-        """Memory, graphs, and what was compiled again, also for other batch sizes if asked."""
+        """Memory, operations, graphs, and what was compiled again, also for other batch sizes if asked."""
         side = self._side(variant)
         trial = None
         if side.options.get("dynamic") or side.options.get("other-batch"):
             trial = try_other_batches(side, self._batch_size, self._build_again)
-        return metrics.measure(side, trial)
+        found = metrics.measure(side, trial)
+        if self._flops is None:  # one count serves all sides: they are the same model
+            eager = Side("eager", "eager", side.precision, side.model, side.device)
+            self._flops = metrics.count_flops(eager)
+        found["flops"], found["flops_why_not"] = self._flops
+        return found
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
         """Where the time of a side goes, by operator."""

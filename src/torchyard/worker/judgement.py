@@ -13,9 +13,10 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker.tensor_distance import cosine, overlap, rms
+from torchyard.worker.float_distance import FloatDistance
+from torchyard.worker.tensor_distance import overlap, rms
 
-TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-3, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
 EPSILON = {"float32": 1.2e-7, "tf32": 9.8e-4, "float16": 9.8e-4, "bfloat16": 7.8e-3, "amp": 7.8e-3}
 """`tf32` is float32 where products may be rounded to ten bits on the way; see `rounding_of`."""
 COSINE_AT_LEAST = 0.99
@@ -44,7 +45,9 @@ def rounding_of(precision: str, device: str, module: Any) -> str:
 class Judgement:
     """Collects the judgement over all tensors; the worst one decides and is named."""
 
-    def __init__(self, rounding: str, cosine_only: bool) -> None:
+    def __init__(self, rounding: str, cosine_only: bool, on: Any = "cpu") -> None:
+        self.on = on
+        """The device that does the arithmetic."""
         self.tolerance = TOLERANCE[rounding]
         self.epsilon = EPSILON[rounding]
         self.half = rounding != "float32"
@@ -68,13 +71,18 @@ class Judgement:
         peer: List[Any],
         exact: Optional[List[Any]],
         wander: Optional[List[float]],
+        by_chance: Optional[List[float]] = None,
     ) -> None:
-        """Judge tensors of one kind. `wander` is how far the baseline moved between two runs."""
+        """Judge tensors of one kind.
+
+        `wander` is how far the baseline moved between two runs, `by_chance` how far from the
+        reference eager code was that rounded at random.
+        """
         if len(found) != len(baseline):
             self.failures.append("%s: %d tensors instead of %d" % (name, len(found), len(baseline)))
             return
         reference = exact if exact is not None else baseline
-        scale = max((rms(tensor) for tensor in reference), default=0.0)
+        scale = max((rms(tensor, self.on) for tensor in reference), default=0.0)
         for index, tensor in enumerate(found):
             where = "%s %d" % (name, index)
             moves = 0.0 if wander is None else wander[index]
@@ -98,6 +106,7 @@ class Judgement:
                     None if exact is None else exact[index],
                     scale,
                     moves,
+                    0.0 if by_chance is None else by_chance[index],
                 )
 
     def _fail(self, said: str, excused: bool = False) -> None:
@@ -127,60 +136,41 @@ class Judgement:
         exact: Optional[Any],
         scale: float,
         wander: float,
+        by_chance: float,
     ) -> None:
-        found, baseline, peer = found.double(), baseline.double(), peer.double()
-        finite = torch.isfinite(baseline)
-        if not self._same_unbounded(where, found, baseline, finite):
+        gap = FloatDistance(found, baseline, peer, exact, tolerance=self.tolerance, on=self.on)
+        if gap.mismatch:
+            self._fail("%s: %s" % (where, gap.mismatch))
             return
-        found, baseline, peer = found[finite], baseline[finite], peer[finite]
-        if found.numel() == 0:
+        if gap.nan:  # on both sides: nothing can be told of it
+            self.both_nan.append("%s (%d of %d)" % (where, gap.nan, found.numel()))
+        if gap.finite == 0:
             return
         self.nothing_finite = False
-        error = float((found - baseline).abs().max())
-        self.max_error = max(self.max_error, error)
-        reference = baseline if exact is None else exact.double()[finite]
-        size = rms(reference)
+        self.max_error = max(self.max_error, gap.largest)
+        peer_rmse = max(gap.peer, by_chance)
         # A tensor that is nothing but rounding (a bias before a normalisation has no gradient) may
         # differ by as much as the others round. One that eager code gets right, however small, may
         # not: tiny gradients must not hide behind large ones.
-        rounding_only = exact is None or rms(peer - reference) >= ROUNDING_SHARE * size
+        rounding_only = exact is None or peer_rmse >= ROUNDING_SHARE * gap.size
         floor = self.epsilon * scale if rounding_only else 0.0
-        limit = self.tolerance * reference.abs() + self.tolerance * size + floor
-        close = bool(((found - baseline).abs() <= limit).all())
+        close = gap.beyond <= self.tolerance * gap.size + floor
         self.all_close = self.all_close and close
         excuse = WANDER_MULTIPLE * wander
         if exact is None:
-            if not close and cosine(found, baseline) < COSINE_AT_LEAST:
+            if not close and gap.cosine < COSINE_AT_LEAST:
                 said = "%s: cosine below %.2f" % (where, COSINE_AT_LEAST)
-                self._fail(said, excused=rms(found - baseline) <= excuse)
+                self._fail(said, excused=gap.candidate <= excuse)
             return
-        candidate_rmse = rms(found - reference)
-        peer_rmse = rms(peer - reference)
-        self.candidate_rmse = max(self.candidate_rmse or 0.0, candidate_rmse)
-        self.baseline_rmse = max(self.baseline_rmse or 0.0, peer_rmse)
-        allowed = self._multiplier(found) * peer_rmse + self.tolerance / 10 * size + floor
-        if not close and candidate_rmse > allowed:
-            numbers = (where, candidate_rmse, allowed)
+        self.candidate_rmse = max(self.candidate_rmse or 0.0, gap.candidate)
+        self.baseline_rmse = max(self.baseline_rmse or 0.0, gap.peer)
+        allowed = self._multiplier(found) * peer_rmse + self.tolerance / 10 * gap.size + floor
+        if not close and gap.candidate > allowed:
+            numbers = (where, gap.candidate, allowed)
             self._fail(
                 "%s: %.3g from the float64 reference, allowed %.3g" % numbers,
-                excused=candidate_rmse <= allowed + excuse,
+                excused=gap.candidate <= allowed + excuse,
             )
-
-    def _same_unbounded(self, where: str, found: Any, baseline: Any, finite: Any) -> bool:
-        """Infinities must be the same ones. NaN on both sides is noted: nothing can be told of it."""
-        if not torch.equal(torch.isfinite(found), finite):
-            self._fail("%s: not finite where the baseline is, or the reverse" % where)
-            return False
-        nan = torch.isnan(baseline)
-        unbounded = ~finite & ~nan
-        if not torch.equal(torch.isnan(found), nan) or not torch.equal(
-            found[unbounded], baseline[unbounded]
-        ):
-            self._fail("%s: NaN or infinity where the baseline has another of them" % where)
-            return False
-        if bool(nan.any()):
-            self.both_nan.append("%s (%d of %d)" % (where, int(nan.sum()), nan.numel()))
-        return True
 
     def _multiplier(self, tensor: Any) -> float:
         """Small tensors have a noisy error; half precisions round differently when fused."""

@@ -1,12 +1,18 @@
-"""How far tensors are from each other, over everything a model may return. Runs inside the target."""
+"""How far tensors are from each other, over everything a model may return. Runs inside the target.
+
+Arithmetic is done in float64 and piece by piece, on the device that is given: results of several GB
+are compared on a GPU even when they must be kept on the CPU.
+"""
 
 import math
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
 Results = Dict[str, List[Any]]
 """Tensors of one iteration by kind: output, loss, gradient, buffer, parameter."""
+PIECE = 1 << 22
+"""Numbers that are compared at a time."""
 
 
 def to_plain(results: Results, place: Any = "cpu") -> Results:
@@ -17,17 +23,14 @@ def to_plain(results: Results, place: Any = "cpu") -> Results:
 
 
 def place_for(results: Results) -> Any:
-    """Where results are compared: on their GPU when there is room for all that takes, else on the CPU.
-
-    On an H200, results of 2 GB took 80 s to be compared on the CPU.
-    """
+    """Where results are kept: on their GPU when there is room for all of them, else on the CPU."""
     tensors = [tensor for group in results.values() for tensor in group]
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     if len(devices) != 1:
         return torch.device("cpu")
     (device,) = devices
-    # Two runs, another seed, float64 at twice the size, the candidate's, and what arithmetic takes.
-    needed = 24 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    # Two or three runs, another seed, float64 at twice the size, the candidate's, and copies.
+    needed = 12 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = torch.cuda.mem_get_info(device)[0]
     return device if needed < free else torch.device("cpu")
 
@@ -49,19 +52,33 @@ def shapes_of(results: Results) -> Dict[str, List[Any]]:
     return {group: [tuple(t.shape) for t in tensors] for group, tensors in results.items()}
 
 
-def rms(tensor: Any) -> float:
+def pieces(on: Any, *tensors: Any) -> Iterator[Tuple[Any, ...]]:
+    """The same numbers of each tensor, some at a time, in float64 on that device."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].numel(), PIECE):
+        yield tuple(one[start : start + PIECE].to(on).double() for one in flat)
+
+
+def rms(tensor: Any, on: Any = "cpu") -> float:
     """Root mean square over the finite numbers; 0 when there is none."""
-    tensor = tensor.double()
-    tensor = tensor[torch.isfinite(tensor)]
-    return math.sqrt(float((tensor * tensor).mean())) if tensor.numel() else 0.0
+    return _root_mean(_finite_squares(one) for (one,) in pieces(on, tensor))
 
 
-def cosine(left: Any, right: Any) -> float:
-    """Of the angle between two tensors taken as vectors; of two zeros it is 1, of one it is 0."""
-    left_size, right_size = float((left * left).sum()), float((right * right).sum())
-    if left_size == 0 or right_size == 0:
-        return 1.0 if left_size == right_size else 0.0
-    return float((left * right).sum()) / math.sqrt(left_size * right_size)
+def rms_between(left: Any, right: Any, on: Any = "cpu") -> float:
+    """Of the difference of two tensors."""
+    return _root_mean(_finite_squares(one - other) for one, other in pieces(on, left, right))
+
+
+def _finite_squares(numbers: Any) -> Tuple[float, int]:
+    numbers = numbers[torch.isfinite(numbers)]
+    return float((numbers * numbers).sum()), int(numbers.numel())
+
+
+def _root_mean(parts: Iterator[Tuple[float, int]]) -> float:
+    total, count = 0.0, 0
+    for square, numbers in parts:
+        total, count = total + square, count + numbers
+    return math.sqrt(total / count) if count else 0.0
 
 
 def overlap(left: Any, right: Any) -> float:
@@ -70,7 +87,7 @@ def overlap(left: Any, right: Any) -> float:
     return 1.0 if either == 0 else int((left & right).sum()) / either
 
 
-def largest_difference(left: Results, right: Results) -> float:
+def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
     """Over all finite numbers; infinite when the two do not even have the same shapes."""
     if shapes_of(left) != shapes_of(right):
         return math.inf
@@ -79,19 +96,20 @@ def largest_difference(left: Results, right: Results) -> float:
         for one, other in zip(tensors, right[group]):
             if torch.equal(one, other):
                 continue  # by far the most frequent case, and the arithmetic below is slow
-            gap = (one.double() - other.double()).abs()
-            gap = gap[torch.isfinite(gap)]
-            largest = max(largest, float(gap.max()) if gap.numel() else 0.0)
+            for first, second in pieces(on, one, other):
+                gap = (first - second).abs()
+                gap = gap[torch.isfinite(gap)]
+                largest = max(largest, float(gap.max()) if gap.numel() else 0.0)
     return largest
 
 
-def wander(left: Results, right: Results) -> Dict[str, List[float]]:
+def wander(left: Results, right: Results, on: Any = "cpu") -> Dict[str, List[float]]:
     """How far each tensor moved from one run to the next; empty when shapes did."""
     if shapes_of(left) != shapes_of(right):
         return {}
     return {
         group: [
-            0.0 if torch.equal(one, other) else rms(one.double() - other.double())
+            0.0 if torch.equal(one, other) else rms_between(one, other, on)
             for one, other in zip(tensors, right[group])
         ]
         for group, tensors in left.items()

@@ -10,6 +10,8 @@ from torchyard.worker.timing import run_block
 CHUNK_S = 0.08
 STABLE_WITHIN = 0.03
 MIN_CHUNKS = 3
+LONG_S = 0.2
+"""An iteration that takes longer is as warm after three calls as it will be, unless it still gets faster."""
 
 
 def is_stable(chunks: List[float]) -> bool:
@@ -27,6 +29,11 @@ def is_stable(chunks: List[float]) -> bool:
     return len(before) == MIN_CHUNKS and median(recent) >= (1 - STABLE_WITHIN) * median(before)
 
 
+def still_gets_faster(chunks: List[float]) -> bool:
+    """Whether the latest of a few long iterations was the fastest by more than noise."""
+    return len(chunks) < 2 or chunks[-1] < (1 - STABLE_WITHIN) * min(chunks[:-1])
+
+
 def warm(side: Side, limit_s: float) -> Dict[str, Any]:
     """Run chunks until the time is stable, or the limit is used up; without a limit, call it once."""
     side.first_call()
@@ -34,10 +41,11 @@ def warm(side: Side, limit_s: float) -> Dict[str, Any]:
         return {"first_call_s": side.first_call_s}
     started = time.perf_counter()
     once = run_block(side, 1, 1, 0, settle=False, flush_l2=False)["samples_ns"][0]
-    chunks: List[float] = []
+    long = once > LONG_S * 1e9
+    chunks: List[float] = [once] if long else []
     iterations = 2
     stable = False
-    while not stable and (time.perf_counter() - started < limit_s or len(chunks) < 1):
+    while not stable and (time.perf_counter() - started < limit_s or len(chunks) < 1 + long):
         guess = chunks[-1] if chunks else once
         count = max(1, min(2000, int(CHUNK_S * 1e9 / max(guess, 1.0))))
         inner = 1 if side.model.training or count < 200 else count // 100
@@ -45,7 +53,7 @@ def warm(side: Side, limit_s: float) -> Dict[str, Any]:
         block = run_block(side, inner, samples, 0, settle=False, flush_l2=False)
         chunks.append(median(block["samples_ns"]))
         iterations += samples * inner
-        stable = is_stable(chunks)
+        stable = not still_gets_faster(chunks) if long else is_stable(chunks)
     return {
         "first_call_s": side.first_call_s,
         "iteration_ns": chunks[-1],
