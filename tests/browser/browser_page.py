@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PHONE_WIDTH",
     "SCREENSHOTS",
+    "STORED_MS",
     "Browser",
     "Watched",
     "open_browser",
@@ -38,6 +39,8 @@ __all__ = [
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS: Final = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 PHONE_WIDTH: Final = 360
+STORED_MS: Final = 1000
+"""Until what a page stores is with the browser, also on a busy machine."""
 _FLAGS: Final = (
     "--no-sandbox",
     "--disable-gpu",

@@ -9,6 +9,7 @@ import pytest
 from browser_page import (
     PHONE_WIDTH,
     SCREENSHOTS,
+    STORED_MS,
     Browser,
     open_browser,
     overflow,
@@ -67,9 +68,18 @@ def test_the_switch_of_themes_is_remembered(browser: Browser, address: str) -> N
         button.click()
         assert button.inner_text() == "Theme: dark"
         assert page.evaluate(background) == "rgb(21, 24, 27)"
+        other = page.context.new_page()
+        other.goto(address)
+        wait_until(other, f"{background} === 'rgb(21, 24, 27)'")
+        # What a page stored in the moment in which it goes away, Chromium can lose.
+        page.wait_for_timeout(STORED_MS)
         page.reload()
-        assert page.evaluate(background) == "rgb(21, 24, 27)"
+        wait_until(page, f"{background} === 'rgb(21, 24, 27)'")
         assert page.locator("button.theme").inner_text() == "Theme: dark"
+        # A choice on one page is seen on all that are open.
+        other.click("button.theme")
+        wait_until(page, f"{background} === 'rgb(253, 253, 252)'")
+        assert page.locator("button.theme").inner_text() == "Theme: auto"
 
 
 def test_sorting(browser: Browser, address: str) -> None:

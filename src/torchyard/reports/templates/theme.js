@@ -5,13 +5,16 @@
   const names = ["auto", "light", "dark"];
   const kept = () => { try { return localStorage.getItem("torchyard-theme"); } catch { return null; } };
   const keep = (name) => { try { localStorage.setItem("torchyard-theme", name); } catch { /* not allowed here */ } };
-  let theme = names.includes(kept()) ? kept() : "auto";
+  const chosen = () => { const name = kept(); return names.includes(name) ? name : "auto"; };
+  let theme = chosen();
   const show = () => {
     if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme;
     const button = document.querySelector("button.theme");
     if (button) button.textContent = `Theme: ${theme}`;
   };
   show();
+  // Chosen on another page that is open.
+  window.addEventListener("storage", () => { theme = chosen(); show(); });
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.querySelector("button.theme");
     if (!button) return;
