@@ -72,7 +72,7 @@ def only_failure(folder: Path, *names: str) -> Failure:
     ("name", "kind", "words"),
     [
         ("raises", "raised", "ValueError: the model says no"),
-        ("hangs", "timeout", "did not answer 'build' within 2 s"),
+        ("hangs", "timeout", "did not answer 'reference' within 2 s"),
         ("crashes", "crashed", "SIGSEGV"),
         pytest.param(
             "hoards", "out-of-memory", "of the 900 MiB it may use", marks=pytest.mark.slow

@@ -19,7 +19,7 @@ from torchyard.cli.output import (
     write_file,
 )
 from torchyard.cli.sections import SectionedCommand, all_options, section
-from torchyard.cli.study_options import DEVICE_OPTIONS, LIMIT_OPTIONS, PLACE_OPTIONS
+from torchyard.cli.study_options import DEVICE_OPTIONS, MEMORY_LIMIT, PLACE_OPTIONS, step_limit
 
 if TYPE_CHECKING:
     from torchyard.config.request import WorkloadChoice
@@ -85,7 +85,8 @@ _OPTIONS = (
     _search("--dry-run", is_flag=True, help="Show what would be tried, and run nothing."),
     _how("--threads", metavar="N", help="Threads of the default; one for each core when left out."),
     _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
-    *LIMIT_OPTIONS,
+    MEMORY_LIMIT,
+    step_limit("a quarter of the budget"),
     _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
@@ -167,6 +168,7 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
         budget_s=_seconds(options["budget"]),
         with_changes=options["with_changed_results"],
         goal=options["goal"],
+        step_limit_given=options["step_limit"] is not None,
     )
     return None, race
 

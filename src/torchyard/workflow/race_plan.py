@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from torchyard.core.race import DEFAULT_NAME, Goal, Race
 from torchyard.core.study import Study
@@ -13,10 +14,25 @@ from torchyard.tune.space import read_space
 __all__ = ["plan_race"]
 
 
+LONGEST_STEP: Final = 0.25
+"""Of the time: a choice that takes longer to compile could not be raced, and the others would not be."""
+SHORTEST_LIMIT_S: Final = 30.0
+
+
 def plan_race(
-    study: Study, *, space: str, budget_s: float, with_changes: bool, goal: Goal = "latency"
+    study: Study,
+    *,
+    space: str,
+    budget_s: float,
+    with_changes: bool,
+    goal: Goal = "latency",
+    step_limit_given: bool = False,
 ) -> Race:
     """A race for the first workload of the study, with its baseline as the default."""
+    settings = study.settings
+    if not step_limit_given:
+        limit_s = max(SHORTEST_LIMIT_S, LONGEST_STEP * budget_s)
+        settings = replace(settings, step_limit_s=min(settings.step_limit_s, limit_s))
     workload, default = study.workloads[0], study.baseline
     place = place_of(workload, default, inspect_target(default.target), goal=goal)
     return Race(
@@ -26,5 +42,5 @@ def plan_race(
         alpha=study.budget.alpha,
         budget_s=budget_s,
         goal=goal,
-        settings=study.settings,
+        settings=settings,
     )
