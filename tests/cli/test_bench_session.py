@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command_line import program
+from terminal import Terminal
 
 from torchyard.cli.bench_session import BenchSession, exit_code_of
 from torchyard.cli.progress import Heard, show_progress
@@ -100,16 +101,14 @@ def test_a_terminal_gets_a_bar_with_times() -> None:
         "    listener(Event(kind='phase', text='[red]warming up', fraction=0.5))\n"
         "    listener(Event(kind='warning', text='[bold]hot'))\n"
     )
-    main, side = os.openpty()
+    terminal = Terminal()
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        stderr=side,
+        stderr=terminal.side,
         env={"TERM": "xterm", "COLUMNS": "120", "PATH": os.environ["PATH"]},
     )
     process.wait(timeout=60)
-    os.close(side)
-    shown = os.read(main, 65536).decode()
-    os.close(main)
+    shown = terminal.close()
     assert process.returncode == 0
     assert "50%" in shown
     assert "0:00:00" in shown

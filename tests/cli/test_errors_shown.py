@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call, program
+from terminal import Terminal
 
 from torchyard import errors
 from torchyard.cli.output import print_error, printable
@@ -160,22 +161,19 @@ def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
 
 
 def test_colour_is_for_terminals_that_want_it() -> None:
-    def on_terminal(**variables: str) -> bytes:
-        main, side = os.openpty()
+    def on_terminal(**variables: str) -> str:
+        terminal = Terminal()
         process = subprocess.Popen(
             [sys.executable, "-m", "torchyard", "bnech"],
-            stderr=side,
+            stderr=terminal.side,
             env={"PATH": os.environ["PATH"], "TERM": "xterm", **variables},
         )
         process.wait(timeout=60)
-        os.close(side)
-        shown = os.read(main, 4096)
-        os.close(main)
-        return shown
+        return terminal.close()
 
-    assert b"\x1b[31m" in on_terminal()
-    assert b"\x1b" not in on_terminal(NO_COLOR="1")
-    assert b"\x1b" not in on_terminal(TERM="dumb")
+    assert "\x1b[31m" in on_terminal()
+    assert "\x1b" not in on_terminal(NO_COLOR="1")
+    assert "\x1b" not in on_terminal(TERM="dumb")
     assert "\x1b" not in program("bnech", TERM="xterm").err
 
 

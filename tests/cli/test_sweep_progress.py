@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from sweep_samples import cell, comparison, study, workload
+from terminal import Terminal
 
 from torchyard.cli.sweep_progress import SweepWatch, board_of, clock_text, show_sweep
 from torchyard.core.comparison import Failure, Verdict
@@ -154,17 +155,15 @@ def test_many_jobs_are_counted_and_some_shown() -> None:
 def test_on_a_terminal_the_table_goes_and_failures_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main, side = os.openpty()
-    os.set_blocking(main, False)
+    terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    with os.fdopen(side, "w") as stream, monkeypatch.context() as patch:
+    with os.fdopen(terminal.side, "w", closefd=False) as stream, monkeypatch.context() as patch:
         patch.setattr("sys.stderr", stream)
         with show_sweep(folder, quiet=False) as listen:
             listen(view("waiting", "waiting", "waiting", "waiting"))
             listen(view("done", "running", "failed", "waiting", text="hung"))
-        shown = os.read(main, 1 << 16).decode()
-    os.close(main)
+    shown = terminal.close()
     assert "2 of 4 cells" in shown
     assert "kernels/conv2d inference: FAILED, hung" in shown
     assert "\x1b[2K" in shown  # the table is wiped
