@@ -109,6 +109,19 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
         (["cancel"], 2, "Missing argument 'SWEEP'", "cancel --help"),
         (["--resume", "latest"], 3, "there is no sweep yet", "torchyard sweep"),
         (
+            ["--suites", "models", "--batch-size", "largest", "--at-most", "2"],
+            2,
+            "the largest batch cannot be searched for with 2 cells under way",
+            "--at-most",
+        ),
+        (
+            ["--suites", "models", "--batch-size", "largest", "--calibrate"],
+            2,
+            "--calibrate looks at workloads as they are",
+            "name a batch size",
+        ),
+        (["--suites", "models", "--batch-size", "large"], 2, "--batch-size: 'large'", "like 8"),
+        (
             ["--suites", "models", "--executor", "slurm", "--calibrate"],
             2,
             "--calibrate looks at this machine",

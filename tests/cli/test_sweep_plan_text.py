@@ -37,6 +37,13 @@ def test_nothing_is_known_yet() -> None:
     golden("sweep-plan-bound.txt", sweep_plan_text(PLAN, estimate_sweep(PLAN, surroundings=HERE)))
 
 
+def test_batch_sizes_that_are_searched_for() -> None:
+    plan = replace(PLAN, largest_batches=True)
+    text = sweep_plan_text(plan, estimate_sweep(plan, surroundings=HERE))
+    assert "\n  batch size  the largest that fits, searched for first" in text
+    assert "searched for" not in sweep_plan_text(PLAN, estimate_sweep(PLAN, surroundings=HERE))
+
+
 def test_everything_that_can_be_known() -> None:
     known = {
         CELLS[0].id: Known(

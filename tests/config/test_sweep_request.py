@@ -271,3 +271,28 @@ def test_options_of_a_cluster_need_one() -> None:
     check_executor_options(said, SweepRequest())
     cluster = SweepRequest(executor="slurm", executor_options=said.executor_options)
     check_executor_options(cluster, said)
+
+
+def test_the_largest_batch_of_what_names_no_size(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.toml"
+    path.write_text(
+        '[[workloads]]\nname = "models/gpt"\nbatch-size = 4\n'
+        '[sweep]\nsuites = ["kernels"]\nbatch-size = "largest"\n'
+    )
+    below = read_sweep_file(path)
+    assert below.largest_batches
+    assert [one.batch_size for one in below.study.workloads] == [4, None]
+    assert merge_sweeps(below, SweepRequest()).largest_batches
+    # The option is for all of them, and a number in its place is no search.
+    above = merge_sweeps(below, SweepRequest(largest_batches=True))
+    assert above.largest_batches
+    assert [one.batch_size for one in above.study.workloads] == [None, None]
+    assert not merge_sweeps(below, SweepRequest(study=Request(batch_size=8))).largest_batches
+
+
+def test_another_word_than_largest_names_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.toml"
+    path.write_text('[sweep]\nsuites = ["kernels"]\nbatch-size = "smallest"\n')
+    with pytest.raises(UsageError, match=r"sweep\.batch-size") as raised:
+        read_sweep_file(path)
+    assert "largest" in f"{raised.value.why} {raised.value.hint}"

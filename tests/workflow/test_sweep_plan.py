@@ -293,3 +293,14 @@ def test_modes_of_the_sweep_are_for_what_names_none() -> None:
     # What the command line says is for all of them.
     everything = replace(request, study=replace(request.study, modes=("training",)))
     assert modes(everything) == {"gpt": "training", "lstm": "training"}
+
+
+def test_the_largest_batch_is_searched_for_by_one_cell_at_a_time() -> None:
+    request = replace(asked("models"), largest_batches=True)
+    assert plan_of(request).largest_batches
+    assert plan_of(replace(request, executor_options={"at-most": "1"})).largest_batches
+    with pytest.raises(UsageError, match="2 cells under way at once"):
+        plan_of(replace(request, executor_options={"at-most": "2"}))
+    assert plan_of(
+        replace(request, executor="slurm", executor_options={"at-most": "2"})
+    ).largest_batches

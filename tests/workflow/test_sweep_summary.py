@@ -181,7 +181,7 @@ def test_a_cell_that_was_given_up_says_why(outcome: Outcome, end: End, tmp_path:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "one.log").write_text("before\nlast words\n")
     gone = status(only, "failed", outcomes=(outcome,), text="no luck", log="logs/one.log")
-    found = sweep_summary(plan([only]), [gone], [], folder=tmp_path)
+    found = sweep_summary(plan([only]), [gone], [], folders=[tmp_path])
     row = found.rows[0]
     assert (row.end, row.verdict) == (end, Verdict.FAILED)
     assert row.reason == f"{outcome}: no luck"
@@ -207,7 +207,7 @@ def test_a_log_elsewhere_is_not_read(tmp_path: Path) -> None:
     only = cell(1, study(workload("one")))
     for name in ("../secret", str(secret), "logs/missing.log"):
         gone = status(only, "failed", outcomes=("died",), log=name)
-        assert sweep_summary(plan([only]), [gone], [], folder=folder).rows[0].log_tail == ""
+        assert sweep_summary(plan([only]), [gone], [], folders=[folder]).rows[0].log_tail == ""
 
 
 def test_cells_that_wait_or_run_are_not_finished() -> None:

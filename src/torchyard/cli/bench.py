@@ -20,15 +20,13 @@ from torchyard.cli.output import (
     write_file,
 )
 from torchyard.cli.sections import SectionedCommand
+from torchyard.cli.study_options import LARGEST
 
 if TYPE_CHECKING:
     from torchyard.core.machine import Wish
     from torchyard.core.study import Study
 
 __all__ = ["bench", "revision_of_option"]
-
-_LARGEST = "largest"
-"""As a batch size: search for it."""
 
 _HELP = """
 \b
@@ -66,7 +64,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.config.request import Request, merge
     from torchyard.config.study_file import read_study_file
 
-    searched = options["batch_size"] == _LARGEST
+    searched = options["batch_size"] == LARGEST
     if searched:
         options = {**options, "batch_size": None}
     below = read_study_file(study) if study is not None else Request()

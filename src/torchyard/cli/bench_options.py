@@ -16,6 +16,7 @@ from torchyard.cli.study_options import (
     BASELINE_OPTIONS,
     BATCH_OPTION,
     DEVICE_OPTIONS,
+    LARGEST_BATCH_OPTION,
     LIMIT_OPTIONS,
     MEASURE_OPTIONS,
     NOTE_OPTIONS,
@@ -53,11 +54,7 @@ _OPTIONS: Final = (
         help="Give it twice for both; inference when left out.",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
-    _what(
-        "--batch-size",
-        metavar="N|largest",
-        help="The workload's own when left out; `largest` searches for the largest that fits first.",
-    ),
+    LARGEST_BATCH_OPTION,
     *BASELINE_OPTIONS,
     _run(
         "--candidate",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +55,11 @@ def show_progress(heard: Heard, *, quiet: bool) -> Iterator[Listener]:
         with _bar() as progress:
             yield _on_bar(heard, progress)
     else:
-        yield _on_lines(heard)
+        lines = _Lines(heard)
+        try:
+            yield lines.listen
+        finally:
+            lines.end()
 
 
 def _bar() -> Progress:
@@ -96,21 +101,59 @@ def _on_bar(heard: Heard, progress: Progress) -> Listener:
     return listen
 
 
-def _on_lines(heard: Heard) -> Listener:
-    started = last = time.monotonic()
-    fraction = 0.0
+class _Lines:
+    """Events as lines of a log: not too many, and the last one is always told.
 
-    def listen(event: Event) -> None:
-        nonlocal last, fraction
-        heard.listen(event)
-        fraction = event.fraction if event.fraction is not None else fraction
-        now = time.monotonic()
-        if event.kind in _ALWAYS or now - last >= _LINE_PAUSE_S:
-            last = now
-            minutes, seconds = divmod(int(now - started), 60)
-            talk(f"[{fraction:4.0%} {minutes:3d}:{seconds:02d}] {_say(event)}")
+    What comes too soon after another line waits; what is newer by then takes its place. So the log
+    says what is being done even when that takes long.
+    """
 
-    return listen
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._started = self._last = time.monotonic()
+        self._fraction = 0.0
+        self._lock = threading.Lock()
+        self._waiting = ""
+        self._timer: threading.Timer | None = None
+
+    def listen(self, event: Event) -> None:
+        """Tell the event, now or a little later."""
+        self._heard.listen(event)
+        with self._lock:
+            self._fraction = event.fraction if event.fraction is not None else self._fraction
+            now = time.monotonic()
+            minutes, seconds = divmod(int(now - self._started), 60)
+            line = f"[{self._fraction:4.0%} {minutes:3d}:{seconds:02d}] {_say(event)}"
+            left_s = self._last + _LINE_PAUSE_S - now
+            if event.kind in _ALWAYS or left_s <= 0:
+                self._tell(line)
+                return
+            self._waiting = line
+            if self._timer is None:
+                self._timer = threading.Timer(left_s, self._tell_waiting)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def end(self) -> None:
+        """Nothing is told any more."""
+        with self._lock:
+            self._forget_waiting()
+
+    def _tell(self, line: str) -> None:
+        self._forget_waiting()
+        self._last = time.monotonic()
+        talk(line)
+
+    def _tell_waiting(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._tell(self._waiting)
+
+    def _forget_waiting(self) -> None:
+        self._waiting = ""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _say(event: Event) -> str:

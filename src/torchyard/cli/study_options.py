@@ -18,8 +18,11 @@ __all__ = [
     "BASELINE_OPTIONS",
     "BATCH_OPTION",
     "DEVICE_OPTIONS",
+    "LARGEST",
+    "LARGEST_BATCH_OPTION",
     "LIMIT_OPTIONS",
     "MEASURE_OPTIONS",
+    "MEMORY_LIMIT",
     "NOTE_OPTIONS",
     "PLACE_OPTIONS",
     "RESEATS",
@@ -39,6 +42,13 @@ _how, _out = section("How to measure"), section("Where results go")
 
 BATCH_OPTION: Final[Option] = _what(
     "--batch-size", metavar="N", help="The workload's own when left out."
+)
+LARGEST: Final = "largest"
+"""As a batch size: search for it."""
+LARGEST_BATCH_OPTION: Final[Option] = _what(
+    "--batch-size",
+    metavar=f"N|{LARGEST}",
+    help=f"The workload's own when left out; `{LARGEST}` searches for the largest that fits first.",
 )
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what("--device", metavar="DEVICE", help="cpu (when left out), cuda, cuda:1, ..."),
@@ -127,14 +137,21 @@ MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
     ),
 )
 
-LIMIT_OPTIONS: Final[tuple[Option, ...]] = (
-    _how("--memory-limit", metavar="SIZE", help="Memory of one worker, such as 8GiB."),
-    _how(
+MEMORY_LIMIT: Final[Option] = _how(
+    "--memory-limit", metavar="SIZE", help="Memory of one worker, such as 8GiB."
+)
+
+
+def step_limit(when_left_out: str) -> Option:
+    """The time for one step of a worker; what it is when left out differs from command to command."""
+    return _how(
         "--step-limit",
         metavar="DURATION",
-        help="For building, checking, compiling and warming up; 600s.",
-    ),
-)
+        help=f"For building, checking, compiling and warming up; {when_left_out}.",
+    )
+
+
+LIMIT_OPTIONS: Final[tuple[Option, ...]] = (MEMORY_LIMIT, step_limit("600s"))
 
 NOTE_OPTIONS: Final[tuple[Option, ...]] = (
     _out(

@@ -15,7 +15,10 @@ import click
 from torchyard.cli.sections import all_options, section
 from torchyard.cli.study_options import (
     BASELINE_OPTIONS,
+    BATCH_OPTION,
     DEVICE_OPTIONS,
+    LARGEST,
+    LARGEST_BATCH_OPTION,
     LIMIT_OPTIONS,
     MEASURE_OPTIONS,
     NOTE_OPTIONS,
@@ -69,7 +72,8 @@ _OPTIONS: Final = (
         metavar="PART/PARTS",
         help="One of equal parts, such as 1/4; the parts of one request never overlap.",
     ),
-    *DEVICE_OPTIONS,
+    *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
+    LARGEST_BATCH_OPTION,
     *BASELINE_OPTIONS,
     _run(
         "--backends",
@@ -150,10 +154,15 @@ def sweep_options(command: F) -> F:
 
 
 def check_calibration(plan: Any, *, calibrating: bool) -> None:
-    """Raise UsageError where this machine would be looked at, and cells run elsewhere."""
-    if calibrating and plan.executor.name != "local":
-        from torchyard.errors import UsageError
+    """Raise UsageError where what would be looked at is not what cells run, or not where."""
+    from torchyard.errors import UsageError
 
+    if calibrating and plan.largest_batches:
+        raise UsageError(
+            "--calibrate looks at workloads as they are, and their batch sizes are to be searched for",
+            hint="leave it out, or name a batch size",
+        )
+    if calibrating and plan.executor.name != "local":
         raise UsageError(
             "--calibrate looks at this machine, and cells run elsewhere",
             hint="leave it out; kept runs of the cluster tell how long cells take",
@@ -181,6 +190,9 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
     from torchyard.config.workload_spec import check_suite, choose_workload
 
     folder = Path.cwd()
+    searched = options["batch_size"] == LARGEST
+    if searched:
+        options = {**options, "batch_size": None}
     suites = _listed(options["suites"])
     for suite in suites:
         check_suite(suite, where="--suites")
@@ -207,6 +219,7 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         cell_s=limits.get("cell_s"),
         tries=limits.get("tries"),
         null=options["null"],
+        largest_batches=True if searched else None,
         executor=None if executor is None else check_executor(executor, where="--executor"),
         executor_options=_executor_options(options),
     )

@@ -30,7 +30,8 @@ def estimate_of(
     from torchyard.workflow.sweep_known import read_surroundings
 
     surroundings = read_surroundings(folder or sweeps_home())
-    if not plan.cells or (quiet and not calibrating):
+    # Of batch sizes that are not known yet nothing is known.
+    if not plan.cells or plan.largest_batches or (quiet and not calibrating):
         return estimate_sweep(plan, surroundings=surroundings)
     seen = _calibrations(plan, folder if keep else None, calibrating=calibrating, quiet=quiet)
     from torchyard.cli.results_store import fresh_store

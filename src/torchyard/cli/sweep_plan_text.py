@@ -28,6 +28,7 @@ def sweep_plan_text(
         *_suites(studies),
         *_variants(studies),
         *_limits(plan, studies[0]),
+        *_batches(plan),
         _executor(plan),
         *_time(estimate),
         *_disk(estimate),
@@ -105,6 +106,14 @@ def _limits(plan: SweepPlan, study: Study) -> list[str]:
     if limits.cell_s is not None:
         said.append(f"{_rough(limits.cell_s)} of wall time each")
     return [f"  {'each cell':<11} {', '.join(said)}"]
+
+
+def _batches(plan: SweepPlan) -> list[str]:
+    if not plan.largest_batches:
+        return []
+    return [
+        f"  {'batch size':<11} the largest that fits, searched for first, beside the time below"
+    ]
 
 
 def _executor(plan: SweepPlan) -> str:

@@ -105,7 +105,10 @@ class SweepSession:
             console.print(comparison_table(run.comparisons, precision_goal=goal))
             console.print()
         summary = sweep_summary(
-            self.folder.plan, self.statuses, list(self.runs.values()), folder=self.folder.folder
+            self.folder.plan,
+            self.statuses,
+            list(self.runs.values()),
+            folders=[self.folder.folder] * len(self.statuses),
         )
         print_data(printable(sweep_text(summary)))
 

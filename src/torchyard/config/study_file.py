@@ -69,8 +69,8 @@ class EnvironmentTable:
     memory: str = ""
     """NUMA nodes that its memory comes from: `"bind:0"`, or `"interleave:0-1"`."""
     instances: int | None = None
-    """Processes that do the same side by side, each with its part of the cores; 1 when left out. The
-    time of an iteration is then the time in which all of them together do one."""
+    """Processes that do the same side by side, each with its part of the cores; 1 when left out, at most
+    four for each core. The time of an iteration is then the time in which all of them together do one."""
 
 
 @dataclass(frozen=True, kw_only=True)

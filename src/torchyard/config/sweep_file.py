@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torchyard.config.checks import CHECKS
 from torchyard.config.request import Request, SpecText, WorkloadChoice
@@ -42,6 +42,8 @@ class SweepTable:
     """Wall time of one try at a cell, such as `"30m"`; without it, only the limits of `[settings]`."""
     tries: int | None = None
     """How often a cell is tried at most whose process dies or hangs; 2 when left out."""
+    batch_size: Literal["largest"] | None = None
+    """`"largest"`: of each workload that names none, the largest that fits is searched for first."""
     null: bool | None = None
     """Every candidate is the baseline again, to see how often this machine gives a false alarm."""
     executor: ExecutorName | None = None
@@ -89,6 +91,7 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
         cell_s=_checked(table, "cell_limit"),
         tries=_checked(table, "tries"),
         null=table.null,
+        largest_batches=True if table.batch_size else None,
         executor=table.executor,
         executor_options=_executor_options(table),
     )

@@ -74,15 +74,21 @@ class SweepRequest:
     cell_s: float | None = None
     tries: int | None = None
     null: bool | None = None
+    largest_batches: bool | None = None
+    """Search for the largest batch size that fits, where a workload names none."""
     executor: ExecutorName | None = None
     executor_options: dict[str, Scalar] = field(default_factory=dict)
 
 
 def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
     """One request of two: what `above` says wins; options of an executor are merged by name."""
+    study = merge(below.study, above.study)
+    if above.largest_batches:
+        sized = tuple(replace(choice, batch_size=None) for choice in study.workloads)
+        study = replace(study, batch_size=None, workloads=sized)
     return replace(
         below,
-        study=merge(below.study, above.study),
+        study=study,
         modes=above.modes or below.modes,
         precisions=above.precisions or below.precisions,
         patterns=Patterns(
@@ -93,6 +99,8 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
         cell_s=above.cell_s if above.cell_s is not None else below.cell_s,
         tries=above.tries if above.tries is not None else below.tries,
         null=above.null if above.null is not None else below.null,
+        largest_batches=above.largest_batches
+        or (below.largest_batches and above.study.batch_size is None),
         executor=above.executor or below.executor,
         executor_options={**below.executor_options, **above.executor_options},
     )

@@ -18,6 +18,7 @@ __all__ = [
     "SWEEP_FORMAT",
     "Attempt",
     "Cell",
+    "CellBatch",
     "CellState",
     "CellStatus",
     "ExecutorChoice",
@@ -74,6 +75,18 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CellBatch:
+    """The batch size of a cell that was to be searched for."""
+
+    over: bool = False
+    """Whether the search is; a size that was found is kept for all attempts."""
+    batch_size: int | None = None
+    """None: the workload keeps its own."""
+    text: str = ""
+    """What was tried last, or what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepLimits:
     """What one cell may use, and how often it is tried."""
 
@@ -106,6 +119,8 @@ class SweepPlan:
     executor: ExecutorChoice = field(default_factory=ExecutorChoice)
     null: bool = False
     """Every candidate is the baseline again: what is called different is a false alarm."""
+    largest_batches: bool = False
+    """Each cell whose workload names no batch size searches for the largest that fits, first."""
     command: tuple[str, ...] = ()
     revision: str = ""
     notes: tuple[str, ...] = ()

@@ -136,6 +136,9 @@ class SweepGroup:
     """Over the workloads that every candidate of the group passed."""
     own: MeanSpeedup | None
     """Over all that this candidate passed: not to be compared between candidates."""
+    not_wrong: MeanSpeedup | None = None
+    """Over those too that could not be shown to be right, since two runs of the baseline differ; None
+    where there are none."""
     compiled: int = 0
     """How many rows have a compile time."""
     compile_median_s: float | None = None

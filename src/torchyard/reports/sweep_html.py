@@ -133,6 +133,7 @@ def _matrix_cell(group: SweepGroup) -> dict[str, str]:
         "of": f"of {mean.workloads} in common" if mean else "",
         "tone": _tone(mean),
         "own": mean_cell(own) if own and (mean is None or own.workloads != mean.workloads) else "",
+        "not_wrong": mean_cell(group.not_wrong) if group.not_wrong else "",
         "passed": passed_text(group),
         "rest": ends_text(group),
     }

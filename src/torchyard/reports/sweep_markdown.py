@@ -18,6 +18,7 @@ from torchyard.reports.sweep_wording import (
     group_name,
     mean_cell,
     memory_text,
+    not_wrong_lines,
     passed_text,
     reasons_of,
     row_name,
@@ -64,6 +65,9 @@ def sweep_markdown(summary: SweepSummary) -> str:
         [_group_cells(group) for group in groups],
         right=(3, 4),
     )
+    whole = not_wrong_lines(groups)
+    if whole:
+        lines += ["", *(f"- {escaped(line)}" for line in whole)]
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
         lines += [

@@ -17,6 +17,7 @@ from torchyard.reports.sweep_wording import (
     group_name,
     mean_cell,
     memory_text,
+    not_wrong_lines,
     passed_text,
     reasons_of,
     row_name,
@@ -40,6 +41,7 @@ def sweep_text(summary: SweepSummary) -> str:
     groups = [*summary.groups, *summary.totals]
     heads = ("suite", "candidate", "passed", "common workloads", "all it passed", "did not pass")
     lines += _aligned([heads, *_named_once(_group_cells(group) for group in groups)])
+    lines += not_wrong_lines(groups)
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
         cost_heads = ("cost", "candidate", "compiling", "memory", "break-even")

@@ -32,6 +32,7 @@ __all__ = [
     "group_name",
     "mean_cell",
     "memory_text",
+    "not_wrong_lines",
     "passed_text",
     "reasons_of",
     "row_name",
@@ -100,6 +101,16 @@ def mean_cell(mean: MeanSpeedup | None) -> str:
         return ABSENT
     scope = ", one launch" if mean.scope == "processes" else ""
     return f"{number_text(mean.speedup)}x {_interval(mean.interval)} of {mean.workloads}{scope}"
+
+
+def not_wrong_lines(groups: Sequence[SweepGroup]) -> list[str]:
+    """For groups whose means leave out results that are close, but cannot be called right."""
+    return [
+        f"with those that could not be shown to be right: {group_name(group.key)}, "
+        f"{one_line(group.key.candidate)}: {mean_cell(group.not_wrong)}"
+        for group in groups
+        if group.not_wrong is not None
+    ]
 
 
 def compile_text(group: SweepGroup) -> str:

@@ -3,6 +3,7 @@
     sweep.json              the plan, written once
     cells/ID/attempt-N.json one try at a cell: when, where, how it ended
     cells/ID/run-N/         its run, a run folder like any other
+    cells/ID/batch.json     the batch size that was found for it, where one is searched for
     logs/ID.log             what the processes that ran the cell printed
     runs.json               the runs that finished cells were joined into
     driver.lock             held by the one process that drives the sweep
@@ -29,6 +30,7 @@ from torchyard.core.sweep import (
     SWEEP_FORMAT,
     Attempt,
     Cell,
+    CellBatch,
     CellState,
     CellStatus,
     Outcome,
@@ -45,6 +47,7 @@ __all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
 PLAN_FILE: Final = "sweep.json"
 RUNS_FILE: Final = "runs.json"
 LOCK_FILE: Final = "driver.lock"
+BATCH_FILE: Final = "batch.json"
 CELLS_FOLDER: Final = "cells"
 LOGS_FOLDER: Final = "logs"
 MOST_INTERRUPTED: Final = 8
@@ -175,7 +178,8 @@ class SweepFolder:
 
     def status(self, cell_id: str) -> CellStatus:
         """Where a cell stands, as far as the folder tells; whether it waits in a queue, it does not."""
-        cell = self.cell(cell_id)
+        batch = self.batch(cell_id)
+        cell = _sized(self.cell(cell_id), batch)
         found = self._attempts(cell_id)
         attempts = tuple(attempt for attempt, _ in found)
         status = CellStatus(cell=cell, state="waiting", attempts=attempts)
@@ -191,7 +195,9 @@ class SweepFolder:
             if is_gone(found[-1][1]):
                 return replace(status, state=self._after(attempts), text="its process is gone")
             said = self._progress(folder)
-            text = str(said.get("text", "starting"))
+            text = str(
+                said.get("text", batch.text if not batch.over and batch.text else "starting")
+            )
             fraction = said.get("fraction")
             number = float(fraction) if isinstance(fraction, (int, float)) else None
             return replace(status, state="running", text=text, fraction=number)
@@ -235,6 +241,23 @@ class SweepFolder:
         finally:
             os.close(descriptor)
 
+    def keep_batch(self, cell_id: str, batch: CellBatch) -> None:
+        """Remember the batch size of a cell, or how far the search for it is."""
+        path = self._cell_folder(cell_id) / BATCH_FILE
+        replace_file(path, to_json_text(encode(batch)) + "\n")
+
+    def batch(self, cell_id: str) -> CellBatch:
+        """What is known of the batch size of a cell, in a sweep that searches for them."""
+        if not self.plan.largest_batches:
+            return CellBatch()
+        path = self._cell_folder(cell_id) / BATCH_FILE
+        try:
+            return decode(CellBatch, _read_json(path) or {}, where="", strict=False)
+        except UsageError as error:
+            raise ResultsDamaged(
+                f"{path}: not a batch size", why=error.what, hint="put the file back from a copy"
+            ) from error
+
     def keep_runs(self, runs: Mapping[str, str]) -> None:
         """Remember which runs the cells were joined into: folder by what is in it."""
         replace_file(self.folder / RUNS_FILE, to_json_text(dict(runs), indent=1) + "\n")
@@ -271,6 +294,15 @@ class SweepFolder:
         for record in tail.more():
             last.update({key: value for key, value in record.items() if value is not None})
         return last
+
+
+def _sized(cell: Cell, batch: CellBatch) -> Cell:
+    """The cell as it is measured."""
+    if batch.batch_size is None:
+        return cell
+    (workload,) = cell.study.workloads
+    sized = replace(workload, batch_size=batch.batch_size)
+    return replace(cell, study=replace(cell.study, workloads=(sized,)))
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from torchyard.errors import TorchyardError
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE, TimingTurn
 from torchyard.results.sweep_folder import SweepFolder
 from torchyard.workflow.bench_run import run_bench
+from torchyard.workflow.sweep_batch import with_batch
 
 __all__ = ["end_with_driver", "place_of_job", "run_cell", "stop_on_signals"]
 
@@ -45,14 +46,18 @@ def run_cell(
         folder.end(cell_id, attempt.number, outcome, why=why)
         return outcome
 
+    notes = plan.notes
     try:
+        if plan.largest_batches:
+            cell, found = with_batch(folder, cell, listener)
+            notes = (*notes, *found)
         rows = run_bench(
             cell.study,
             folder=folder.run_folder(cell_id, attempt.number),
             command=plan.command,
             listener=listener,
             revision=plan.revision,
-            notes=plan.notes,
+            notes=notes,
             turn=TimingTurn.of_environment(),
         )
     except KeyboardInterrupt:

@@ -59,6 +59,7 @@ def plan_sweep(
         limits=_limits(request),
         executor=_executor(request),
         null=bool(request.null),
+        largest_batches=_searches(request),
         command=tuple(command),
         revision=revision,
         notes=tuple(notes),
@@ -188,6 +189,21 @@ def _id_of(workload: Workload, precision: Precision) -> str:
         digest = hashlib.sha256(text).hexdigest()[:_DIGEST_LETTERS]
     suite = _UNSAFE.sub("-", workload.suite)
     return "-".join(part for part in (suite, plain, digest, workload.mode, precision) if part)
+
+
+def _searches(request: SweepRequest) -> bool:
+    """Whether cells search for their batch sizes; one at a time, or they take each other's memory."""
+    if not request.largest_batches:
+        return False
+    choice = _executor(request)
+    at_most = int(dict(choice.options).get("at-most", 1))
+    if choice.name == "local" and at_most > 1:
+        raise UsageError(
+            f"the largest batch cannot be searched for with {at_most} cells under way at once",
+            why="each would find what the others leave of the memory",
+            hint="leave --at-most out, or name a batch size",
+        )
+    return True
 
 
 def _limits(request: SweepRequest) -> SweepLimits:

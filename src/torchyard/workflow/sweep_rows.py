@@ -18,7 +18,16 @@ from torchyard.core.sweep_summary import End, SweepRow
 from torchyard.core.workload import Workload
 from torchyard.results.run_reader import Run
 
-__all__ = ["FAILURE_ENDS", "FoundComparison", "comparisons_of", "row_of", "row_without_result"]
+__all__ = [
+    "CLAIMING",
+    "FAILURE_ENDS",
+    "FoundComparison",
+    "Names",
+    "comparisons_of",
+    "names_of",
+    "row_of",
+    "row_without_result",
+]
 
 FAILURE_ENDS: Final[Mapping[str, End]] = {
     "raised": "raised",
@@ -50,9 +59,10 @@ _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.FAIL: "wrong",
     AccuracyStatus.RANDOM: "random",
     AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
-    AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
     AccuracyStatus.UNCHECKED: "unchecked",
 }
+CLAIMING: Final[frozenset[End]] = frozenset({"passed", "non-deterministic", "random", "unchecked"})
+"""Ends of rows that say how fast something is. Means hold those that passed, and one of them all."""
 _LOG_BYTES: Final = 8192
 
 Names = tuple[str, str, str, str]
@@ -135,7 +145,7 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
         candidate_ns=after.time_ns,
         compile_s=after.compile_cold_s,
         memory_ratio=memory,
-        break_even=_break_even(one, alone) if end == "passed" else None,
+        break_even=_break_even(one, alone) if end in CLAIMING else None,
         busy=one.busy,
         reason=reason,
         log=one.failure.log if one.failure else "",

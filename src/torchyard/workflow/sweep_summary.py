@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -29,15 +30,19 @@ from torchyard.core.sweep_summary import (
 )
 from torchyard.results.machine_identity import machine_name
 from torchyard.results.run_reader import Run
-from torchyard.workflow.sweep_rows import comparisons_of, names_of, row_of, row_without_result
+from torchyard.workflow.sweep_rows import (
+    CLAIMING,
+    Names,
+    comparisons_of,
+    names_of,
+    row_of,
+    row_without_result,
+)
 
 __all__ = ["sweep_summary"]
 
 _EXTREMES: Final = 5
 _CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
-_CLAIMING: Final = frozenset({"passed", "non-deterministic", "random", "unchecked"})
-"""Ends of rows that say how fast something is. Only those that passed are in means."""
-
 Measured = dict[int, Estimate]
 """Estimates by the place of their row."""
 
@@ -47,18 +52,18 @@ def sweep_summary(
     statuses: Sequence[CellStatus],
     runs: Sequence[Run],
     *,
-    folder: Path | None = None,
+    folders: Sequence[Path] = (),
 ) -> SweepSummary:
     """Everything the sweep says so far.
 
-    `runs` are its joined runs, or those of its cells while it goes on. With the sweep's folder,
-    cells that have no run show the end of their logs.
+    `runs` are its joined runs, or those of its cells while it goes on. With the folders of the
+    sweep, one for each status, cells that have no run show the end of their logs.
     """
     budget = plan.cells[0].study.budget if plan.cells else Budget()
-    rows, tested = _rows(statuses, runs, budget, folder)
+    rows, tested = _rows(statuses, runs, budget, folders)
     rows = _corrected(rows, tested, budget)
     measured = {place: one for place, one in tested.items() if rows[place].end == "passed"}
-    groups = _groups(rows, measured, budget)
+    groups = _groups(rows, measured, tested, budget)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
     summary = SweepSummary(
@@ -75,7 +80,7 @@ def sweep_summary(
         cells_finished=sum(status.state in {"done", "failed"} for status in statuses),
         rows=tuple(rows),
         groups=groups,
-        totals=_totals(rows, measured, budget) if several else (),
+        totals=_totals(rows, measured, tested, budget) if several else (),
         best=() if plan.null else _extremes(rows, fastest=True),
         worst=() if plan.null else _extremes(rows, fastest=False),
         false_alarms=_false_alarms(rows, budget) if plan.null else None,
@@ -94,20 +99,22 @@ def sweep_summary(
 
 
 def _rows(
-    statuses: Sequence[CellStatus], runs: Sequence[Run], budget: Budget, folder: Path | None
+    statuses: Sequence[CellStatus], runs: Sequence[Run], budget: Budget, folders: Sequence[Path]
 ) -> tuple[list[SweepRow], Measured]:
     from torchyard.stats.suite import verdict_alone
 
     held = comparisons_of(runs)
     rows: list[SweepRow] = []
     measured: Measured = {}
-    asked = [(names, status) for status in statuses for names in names_of(status)]
-    known = {names for names, _ in asked}
-    asked_for_all: list[tuple[tuple[str, str, str, str], CellStatus | None]] = [
-        *asked,
-        *((names, None) for names in held if names not in known),
-    ]
-    for names, status in asked_for_all:
+    # A comparison that two cells hold, of sweeps that are read as one, is one row.
+    asked: dict[Names, tuple[CellStatus | None, Path | None]] = {
+        names: (status, folder)
+        for status, folder in zip_longest(statuses, folders)
+        for names in names_of(status)
+    }
+    for names in held:
+        asked.setdefault(names, (None, None))
+    for names, (status, folder) in asked.items():
         found = held.get(names)
         if status is not None and (found is None or found.given_up):
             failure = found.comparison.failure if found else None
@@ -119,7 +126,7 @@ def _rows(
         estimate = found.comparison.estimate
         alone = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
         row = row_of(found, status=status, alone=alone)
-        if estimate is not None and row.end in _CLAIMING:
+        if estimate is not None and row.end in CLAIMING:
             measured[len(rows)] = estimate
         rows.append(row)
     return rows, measured
@@ -151,7 +158,9 @@ def _corrected(rows: list[SweepRow], tested: Measured, budget: Budget) -> list[S
     return result
 
 
-def _groups(rows: Sequence[SweepRow], measured: Measured, budget: Budget) -> tuple[SweepGroup, ...]:
+def _groups(
+    rows: Sequence[SweepRow], measured: Measured, tested: Measured, budget: Budget
+) -> tuple[SweepGroup, ...]:
     kinds = dict.fromkeys((row.suite, row.mode, row.precision, row.baseline) for row in rows)
     groups = []
     for suite, mode, precision, baseline in kinds:
@@ -169,17 +178,16 @@ def _groups(rows: Sequence[SweepRow], measured: Measured, budget: Budget) -> tup
                 baseline=baseline,
                 candidate=candidate,
             )
-            groups.append(_group(key, rows, places, measured, budget))
+            groups.append(_group(key, rows, places, measured, tested, budget))
     return tuple(groups)
 
 
-def _totals(rows: Sequence[SweepRow], measured: Measured, budget: Budget) -> tuple[SweepGroup, ...]:
+def _totals(
+    rows: Sequence[SweepRow], measured: Measured, tested: Measured, budget: Budget
+) -> tuple[SweepGroup, ...]:
     everything = range(len(rows))
-    pairs = dict.fromkeys((row.baseline, row.candidate) for row in rows)
-    return tuple(
-        _group(GroupKey(baseline=baseline, candidate=candidate), rows, everything, measured, budget)
-        for baseline, candidate in pairs
-    )
+    keys = dict.fromkeys(GroupKey(baseline=row.baseline, candidate=row.candidate) for row in rows)
+    return tuple(_group(key, rows, everything, measured, tested, budget) for key in keys)
 
 
 def _group(
@@ -187,9 +195,13 @@ def _group(
     rows: Sequence[SweepRow],
     places: Iterable[int],
     measured: Measured,
+    tested: Measured,
     budget: Budget,
 ) -> SweepGroup:
-    """`places` are the rows of all candidates: those that one of them failed are not common."""
+    """`places` are the rows of all candidates: those that one of them failed are not common.
+
+    `tested` has those rows too that could not be shown to be right.
+    """
     places = list(places)
     own = [place for place in places if rows[place].candidate == key.candidate]
     mine = [rows[place] for place in own]
@@ -204,16 +216,18 @@ def _group(
         for place in own
         if place in usable and passed_by[(rows[place].workload, rows[place].precision)] == everybody
     ]
-    passed = [row for row in mine if row.end == "passed"]
-    compiles = [row.compile_s for row in passed if row.compile_s is not None]
-    memories = [math.log(row.memory_ratio) for row in passed if row.memory_ratio]
-    break_evens = [row.break_even for row in passed if row.break_even is not None]
+    own_usable = [place for place in own if place in usable]
+    whole, whole_scope = _usable(own, tested)
+    claiming = [row for row in mine if row.end in CLAIMING]
+    compiles = [row.compile_s for row in claiming if row.compile_s is not None]
+    memories = [math.log(row.memory_ratio) for row in claiming if row.memory_ratio]
+    break_evens = [row.break_even for row in claiming if row.break_even is not None]
     ends, verdicts = Counter(row.end for row in mine), Counter(row.verdict for row in mine)
 
-    def mean(chosen: Sequence[int]) -> MeanSpeedup | None:
+    def mean(chosen: Sequence[int], scope: bool) -> MeanSpeedup | None:
         from torchyard.stats.suite import geometric_mean
 
-        found = geometric_mean([measured[place] for place in chosen], confidence=1.0 - budget.alpha)
+        found = geometric_mean([tested[place] for place in chosen], confidence=1.0 - budget.alpha)
         if found is None:
             return None
         return MeanSpeedup(
@@ -228,8 +242,9 @@ def _group(
         workloads=len(mine),
         ends=tuple((end, ends[end]) for end in ENDS if ends[end]),
         verdicts=tuple((word, verdicts[word]) for word in Verdict if verdicts[word]),
-        common=mean(common),
-        own=mean([place for place in own if place in usable]),
+        common=mean(common, scope),
+        own=mean(own_usable, scope),
+        not_wrong=mean(sorted(whole), whole_scope) if len(whole) > len(own_usable) else None,
         compiled=len(compiles),
         compile_median_s=median(compiles) if compiles else None,
         compile_sum_s=math.fsum(compiles) if compiles else None,
@@ -266,7 +281,7 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
         wilson_interval,
     )
 
-    tested = [row for row in rows if row.end in _CLAIMING and row.p_value is not None]
+    tested = [row for row in rows if row.end in CLAIMING and row.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
     significant = sum(_excludes_one(row.interval) for row in tested)
     excess, excess_chance = excess_of_small(p_values)
