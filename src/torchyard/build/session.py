@@ -17,7 +17,7 @@ from torchyard.build.compile_watch import CompileWatch
 from torchyard.build.compiler_cache import CacheDecision, choose_cache
 from torchyard.build.environments import passed_through
 from torchyard.build.failure import explain_failure
-from torchyard.build.folder_lock import only_run
+from torchyard.build.folder_lock import only_run, standing_on
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.lock import Lock, write_lock
 from torchyard.build.meter.history import History
@@ -66,6 +66,8 @@ class BuildSession:
     """Facts of the machine, for the record."""
     lock: Lock | None = None
     """What was fetched must be what it says."""
+    bases: tuple[BuildFolder, ...] = ()
+    """Builds that this one stands on; they stay as they are while it runs."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
     """What each step of the run cost; filled in by `run`."""
     _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
@@ -80,7 +82,8 @@ class BuildSession:
 
     def run(self) -> RunResult:
         """Run what is not done; failures are in the result, and Ctrl-C is raised."""
-        with only_run(self.folder.lock_file):
+        below = [base.lock_file for base in self.bases]
+        with only_run(self.folder.lock_file), standing_on(below):
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             if self.identity is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchyard.build.components import BuildRequest, ResolvedBuild, resolve
 from torchyard.build.doctor import can_build, examine
-from torchyard.build.environments.base import named_base
+from torchyard.build.environments.base import builds_below, named_base
 from torchyard.build.job_plan import parse_jobs, with_jobs
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.lock import Lock, apply_lock, read_lock
@@ -138,6 +138,7 @@ def run_build(
         ),
         machine=read_facts(),
         lock=planned.lock,
+        bases=builds_below(planned.resolved.recipe.environment.base, planned.home),
     )
     result = session.run()
     return BuildOutcome(

@@ -16,17 +16,19 @@ from sandbox_cases import STANDARD_LIBRARY, make_root, needs_mounts, run
 from tiny_wheels import put_installed, write_wheel
 
 from torchyard.build.environments import EnvironmentPlan, plan_environment
-from torchyard.build.environments.base import find_base, named_base
+from torchyard.build.environments.base import builds_below, find_base, named_base
+from torchyard.build.folder_lock import only_run
 from torchyard.build.layout import BuildFolder, YardHome
-from torchyard.build.record import write_record
+from torchyard.build.record import read_record, write_record
 from torchyard.build.runtime import write_runtime_files
 from torchyard.build.sandbox import Sandbox, root_python_script
 from torchyard.cli.build_run import build_request
+from torchyard.core.build_events import BuildEvent
 from torchyard.core.build_plan import Command
-from torchyard.core.build_record import WheelRecord
+from torchyard.core.build_record import RecipeIdentity, WheelRecord
 from torchyard.core.recipe import EnvironmentTable
-from torchyard.errors import MissingTool, UsageError
-from torchyard.workflow.build_run import BuildChoices, plan_build
+from torchyard.errors import MissingTool, NotAllowed, UsageError
+from torchyard.workflow.build_run import BuildChoices, plan_build, run_build
 
 Perform = Callable[..., str]
 
@@ -121,6 +123,26 @@ def test_every_path_of_a_build_means_the_build(tmp_path: Path) -> None:
         assert base.interpreter.version.startswith("3.")
         assert base.variables == (("LD_LIBRARY_PATH", "/blas/lib"),)
         assert base.root == ""
+
+
+def test_builds_below_one_another(tmp_path: Path) -> None:
+    first = finished(tmp_path, "first")
+    home = first.home
+    on_first = RecipeIdentity(name="x", settings={"": {"environment.base": "build:first"}})
+    second = finished(tmp_path, "second", recipe=on_first)
+    on_second = RecipeIdentity(name="x", settings={"": {"environment.base": str(second.inner)}})
+    third = finished(tmp_path, "third", recipe=on_second)
+    assert builds_below("", home) == builds_below(sys.executable, home) == ()
+    assert [one.folder.name for one in builds_below(str(third.python), home)] == [
+        "third",
+        "second",
+        "first",
+    ]
+    first.python.unlink()
+    assert [one.folder.name for one in builds_below(str(second.inner), home)] == ["second"]
+    itself = RecipeIdentity(name="x", settings={"": {"environment.base": str(second.python)}})
+    write_record(second.folder, replace(read_record(second.folder), recipe=itself))
+    assert [one.folder.name for one in builds_below(str(second.inner), home)] == ["second"]
 
 
 def test_what_the_base_needs_to_run_reaches_the_steps(tmp_path: Path) -> None:
@@ -246,6 +268,37 @@ def test_a_whole_plan_against_a_named_build(
     assert f"--root {build.root}" in script.read_text()
     with pytest.raises(UsageError, match="there is no build 'torhc'"):
         plan_build(build_request("generic", "python", "", (), "build:torhc"), BuildChoices())
+
+
+def test_a_base_is_not_built_while_something_is_built_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = finished(tmp_path, "torch")
+    monkeypatch.setenv("TORCHYARD_HOME", str(build.home.folder))
+    source = tmp_path / "ops"
+    source.mkdir()
+    request = build_request(
+        "generic", "python", "", (f"source.folder.path={source}",), "build:torch"
+    )
+    choices = BuildChoices(name="ops", doctor=False)
+    planned = plan_build(request, choices)
+    base = BuildFolder(folder=build.folder)
+    refused: list[str] = []
+
+    def try_to_change_the_base(event: BuildEvent) -> None:
+        try:
+            with only_run(base.lock_file):
+                refused.append("")
+        except NotAllowed as error:
+            refused.append(error.what)
+
+    with only_run(base.lock_file), pytest.raises(NotAllowed, match="torch, which this build"):
+        run_build(planned, choices, try_to_change_the_base)
+    assert refused == [], "nothing was begun"
+    run_build(planned, choices, try_to_change_the_base)
+    assert set(refused) == {f"a build that stands on {build.folder} is running"}
+    with only_run(base.lock_file):
+        pass
 
 
 def test_a_folder_as_base_is_found_before_anything_is_planned(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.record import read_earlier, target_of_build
 from torchyard.core.build_plan import Variables
 from torchyard.core.build_record import BuildRecord
-from torchyard.errors import UsageError
+from torchyard.errors import TorchyardError, UsageError
 
-__all__ = ["Base", "find_base", "named_base", "root_of_base"]
+__all__ = ["Base", "builds_below", "find_base", "named_base", "root_of_base"]
 
 _ANSWER_LIMIT_S: Final = 60.0
 _LEVELS: Final = 3
@@ -75,12 +75,34 @@ def root_of_base(path: str) -> str:
     return record.root if record is not None else ""
 
 
+def builds_below(path: str, home: YardHome) -> tuple[BuildFolder, ...]:
+    """The build that an interpreter belongs to, the one below that, and so on. Starts nothing."""
+    found: list[BuildFolder] = []
+    while path:
+        folder = _folder_of(Path(path).expanduser().absolute())
+        if folder is None or folder in found:
+            break
+        found.append(folder)
+        record = read_earlier(folder.folder)
+        settings = record.recipe.settings.values() if record is not None else ()
+        bases = [str(values.get("environment.base", "")) for values in settings]
+        try:
+            path = named_base(next(filter(None, bases), ""), home)
+        except TorchyardError:  # what it stood on is gone
+            break
+    return tuple(found)
+
+
 def _record_of(python: Path) -> BuildRecord | None:
-    for folder in python.parents[1:_LEVELS]:
-        if BuildFolder(folder=folder).record_file.is_file():
-            record = read_earlier(folder)
-            return record if record is not None and record.python else None
-    return None
+    folder = _folder_of(python)
+    record = read_earlier(folder.folder) if folder is not None else None
+    return record if record is not None and record.python else None
+
+
+def _folder_of(python: Path) -> BuildFolder | None:
+    """Of the finished build that the interpreter belongs to."""
+    folders = (BuildFolder(folder=folder) for folder in python.parents[1:_LEVELS])
+    return next((folder for folder in folders if folder.record_file.is_file()), None)
 
 
 def _executable(starter: str, where: str) -> str:
