@@ -10,10 +10,10 @@ from plans import plan_of, shell, step
 
 from torchyard.build.job_plan import history_name, parse_jobs, with_jobs
 from torchyard.build.layout import YardHome
-from torchyard.build.meter.limits import MachineLimits
 from torchyard.core.build_plan import Component, Plan
 from torchyard.core.recipe import Recipe
 from torchyard.errors import UsageError
+from torchyard.machine.limits import MachineLimits
 
 LIMITS = MachineLimits(
     cores=8,

@@ -1,4 +1,4 @@
-"""A whole sweep on a real Slurm, from the command line, with a driver that is killed in its middle."""
+"""Whole sweeps on a real Slurm, from the command line: a killed driver, and batches that fill a job."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ WHERE = (
     *("--executor", "slurm", "--partition", "low", "--cpus", "2", "--job-memory", "3G"),
     *("--job-time", "20min", "--at-most", "1"),
 )
+
+HUNGRY = """
+import torch
+
+def hold(samples):
+    return torch.ones(samples.shape[0], 2**26).sum(1)  # a quarter of a GiB for each sample
+
+def make(batch_size=1):
+    return hold, torch.ones(batch_size, 8)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +98,27 @@ def test_a_sweep_whose_driver_is_killed(cluster: Cluster, tmp_path: Path) -> Non
     assert len(record["comparisons"]) == len(first)
     submissions = [json.loads(line) for line in jobs.read_text().splitlines()]
     assert sum(line["event"] == "submitted" for line in submissions) == 1
+
+
+@pytest.mark.timeout(600)
+def test_the_largest_batch_is_that_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    """Slurm ends a job that takes more than it asked for; the search stays below that."""
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    home = {**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")}
+    what = ("--workload", "hungry.py", "--batch-size", "largest", "--backends", "aot_eager")
+    done = subprocess.run(
+        torchyard("sweep", *what, *HOW[1:], *WHERE, "--run-dir", "sweep", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=home,
+        cwd=tmp_path,
+        timeout=500,
+    )
+    assert done.returncode in (0, 6), done.stderr
+    record = json.loads(done.stdout)
+    (cell,) = record["cells"]
+    assert (cell["state"], len(cell["attempts"])) == ("done", 1), cell
+    (row,) = record["comparisons"]
+    # 80 % of 3 GiB, less what torch itself and the checks hold.
+    assert 2 <= row["workload"]["batch_size"] <= 8

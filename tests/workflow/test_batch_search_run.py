@@ -11,7 +11,7 @@ from tiny_bench import HERE, QUICK, left_behind, write_file
 
 from torchyard.core.batch_search import BatchTry
 from torchyard.core.study import Budget, Study
-from torchyard.core.variant import Target, Variant
+from torchyard.core.variant import Environment, Target, Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import StepFailed, WorkerFailed
 from torchyard.workflow.batch_search import find_batch_size, with_largest_batches
@@ -39,6 +39,13 @@ SHY = """
     def make(batch_size=1):
         if batch_size < 2:
             raise ValueError("expected more than 1 value per channel")
+        return nn.Linear(8, 8), torch.randn(batch_size, 8)
+"""
+PLAIN = """
+    import torch
+    from torch import nn
+
+    def make(batch_size=1):
         return nn.Linear(8, 8), torch.randn(batch_size, 8)
 """
 FIXED = """
@@ -92,6 +99,15 @@ def test_a_workload_without_a_batch(tmp_path: Path) -> None:
         find_batch_size(workload(tmp_path, FIXED), [EAGER], QUICK, most=1)
     assert "takes no batch_size" in caught.value.why
     assert "add the argument batch_size" in caught.value.hint
+
+
+def test_processes_share_what_the_job_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
+    crowd = Environment(name="crowd", instances=2)
+    variants = [EAGER, replace(EAGER, name="again"), replace(EAGER, name="two", environment=crowd)]
+    found = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, most=1, together=True)
+    assert found.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
 
 
 def test_a_target_that_is_none_is_not_searched(tmp_path: Path) -> None:

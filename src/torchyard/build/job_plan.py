@@ -8,9 +8,9 @@ from typing import Final
 from torchyard.build.layout import YardHome
 from torchyard.build.meter.history import History
 from torchyard.build.meter.jobs import JobChoice, choose_jobs
-from torchyard.build.meter.limits import MachineLimits
 from torchyard.core.build_plan import Component, Plan
 from torchyard.errors import UsageError
+from torchyard.machine.limits import MachineLimits
 
 __all__ = ["history_name", "parse_jobs", "with_jobs"]
 

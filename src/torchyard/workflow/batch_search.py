@@ -1,7 +1,7 @@
 """The largest batch that fits: every size in fresh processes, so that lack of memory ends only those.
 
-Joins `measure` with `machine`. On the CPU a worker may hold what the memory limit says, or most of
-what the machine has left; on a GPU the device itself says when it is full.
+Joins `measure` with `machine`. On the CPU a worker may hold what the memory limit says, or its share
+of most of what is left to us; on a GPU the device itself says when it is full.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from torchyard.core.units import format_bytes
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import StepFailed, UsageError
-from torchyard.machine.facts.memory import amount_kib
-from torchyard.machine.knob import Machine
+from torchyard.machine.limits import read_limits
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.preparation import Knowledge, check_accuracy
 from torchyard.measure.rounds import choose_reseat
@@ -38,7 +37,7 @@ Told = Callable[[BatchTry], None]
 """Hears of each try when it is over."""
 
 _SHARE_OF_MEMORY: Final = 0.8
-"""Of what is available: the rest is for the file cache and whoever comes meanwhile."""
+"""Of what is available: the rest is for the yard, the file cache and whoever comes meanwhile."""
 _WARM_UP_S: Final = 2.0
 _NOT_THE_BATCH: Final = frozenset({"no-python", "no-torch", "no-start", "protocol", "interrupted"})
 """Kinds of failure that no other size would mend."""
@@ -60,8 +59,8 @@ def find_batch_size(
     each is seen alone.
     """
     sweep_orphans()
-    settings = _limited(settings, workload)
     groups = [tuple(variants)] if together else [(variant,) for variant in variants]
+    settings = _limited(settings, workload, max(map(_processes, groups)))
     tries: list[BatchTry] = []
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
         while (size := next_size(outcomes_of(tries), most=most)) is not None:
@@ -117,14 +116,24 @@ def with_largest_batches(
     return replace(study, workloads=tuple(dict.fromkeys(workloads))), tuple(notes)
 
 
-def _limited(settings: MeasureSettings, workload: Workload) -> MeasureSettings:
-    """Without a limit a search on the CPU would end with the kernel killing something."""
+def _limited(settings: MeasureSettings, workload: Workload, processes: int) -> MeasureSettings:
+    """Without a limit a search on the CPU would end with the kernel killing something.
+
+    Processes that live side by side share what there is; each is held to its own limit.
+    """
     if settings.memory_limit_bytes is not None or workload.device != "cpu":
         return settings
-    available = amount_kib(Machine().files, "MemAvailable")
-    if available is None:
+    limits = read_limits()
+    if not limits.total_mib:
         return settings
-    return replace(settings, memory_limit_bytes=int(available * 1024 * _SHARE_OF_MEMORY))
+    share = _SHARE_OF_MEMORY / processes
+    return replace(settings, memory_limit_bytes=int((limits.available_mib << 20) * share))
+
+
+def _processes(group: Sequence[Variant]) -> int:
+    """How many processes a crew of these variants has."""
+    environments = {variant.process_key: variant.environment for variant in group}
+    return sum(environment.instances for environment in environments.values())
 
 
 def _try(

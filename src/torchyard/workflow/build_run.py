@@ -13,7 +13,6 @@ from torchyard.build.job_plan import parse_jobs, with_jobs
 from torchyard.build.layout import BuildFolder, YardHome
 from torchyard.build.lock import Lock, apply_lock, read_lock
 from torchyard.build.meter.jobs import JobChoice
-from torchyard.build.meter.limits import read_limits
 from torchyard.build.planner import make_plan
 from torchyard.build.record import read_earlier
 from torchyard.build.runner import RunResult, unfinished_steps
@@ -24,6 +23,7 @@ from torchyard.core.build_events import BuildEvent, BuildListener
 from torchyard.core.build_plan import Plan, fingerprints
 from torchyard.core.build_record import RecipeIdentity, StepTimes
 from torchyard.errors import MissingTool, TorchyardError
+from torchyard.machine.limits import read_limits
 from torchyard.machine.run_facts import read_facts
 
 __all__ = ["BuildChoices", "BuildOutcome", "PlannedBuild", "plan_build", "run_build"]

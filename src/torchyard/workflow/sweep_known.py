@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from torchyard.build.meter.limits import read_limits
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
 from torchyard.core.stored import Wanted
 from torchyard.core.sweep import Cell, SweepPlan
 from torchyard.errors import ResultsDamaged
+from torchyard.machine.limits import read_limits
 from torchyard.machine.run_facts import read_facts
 from torchyard.measure.targets import inspect_target
 from torchyard.process.trouble import WorkerTrouble

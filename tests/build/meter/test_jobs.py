@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torchyard.build.meter.history import ComponentHistory, FileCost
 from torchyard.build.meter.jobs import JobChoice, choose_jobs, memory_table
 from torchyard.build.meter.launcher import UNIT_MIB
-from torchyard.build.meter.limits import MachineLimits
 from torchyard.core.recipe import Recipe
 from torchyard.errors import UsageError
+from torchyard.machine.limits import MachineLimits
 
 RECIPE = Recipe(name="pytorch", job_memory_mib=1024)
 NOTHING = ComponentHistory()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchyard.build.doctor.patient import Check, Patient
-from torchyard.build.meter.limits import read_limits
 from torchyard.core.doctor_finding import DoctorFinding
 from torchyard.core.recipe import Recipe
+from torchyard.machine.limits import read_limits
 
 __all__ = ["CHECK"]
 

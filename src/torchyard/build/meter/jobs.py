@@ -12,9 +12,9 @@ from typing import Final
 
 from torchyard.build.meter.history import ComponentHistory
 from torchyard.build.meter.launcher import UNIT_MIB, memory_units
-from torchyard.build.meter.limits import MachineLimits
 from torchyard.core.recipe import Recipe
 from torchyard.errors import UsageError
+from torchyard.machine.limits import MachineLimits
 
 __all__ = ["JobChoice", "choose_jobs", "memory_table"]
 

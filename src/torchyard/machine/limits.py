@@ -1,11 +1,13 @@
-"""How many cores and how much memory a build may use here: the machine's and its control groups'.
+"""How many cores and how much memory this process may use: the machine's, its groups', its job's.
 
-Reads /proc and /sys below a folder that tests replace. Decides nothing.
+Reads /proc and /sys below a folder that tests replace, and what Slurm says of the job that this
+process is in: not every cluster holds its jobs by control groups. Decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,18 +24,21 @@ class MachineLimits:
     """What this process may use."""
 
     cores: int
-    """Whole cores at least one, after affinity and quota."""
+    """Whole cores at least one, after affinity, quota and job."""
     total_mib: int
-    """Memory of the machine, or the control group's limit where that is lower."""
+    """Memory of the machine, or the limit of the control group or of the job where that is lower."""
     available_mib: int
     """What could be taken now without swapping."""
     cores_why: str
     memory_why: str
 
 
-def read_limits(root: Path = Path("/")) -> MachineLimits:
-    """Cores and memory as the files below `root` tell them."""
+def read_limits(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> MachineLimits:
+    """Cores and memory as the files below `root` and the variables of a job tell them."""
     cores, cores_why = _cores(root)
+    job_cores, job_bytes = _job(environ)
+    if job_cores and job_cores < cores:
+        cores, cores_why = job_cores, f"{_cores_text(job_cores)} (of the job of Slurm)"
     total, available = _machine_memory(root)
     memory_why = "on this machine"
     for group in _groups(root, "memory"):
@@ -45,6 +50,9 @@ def read_limits(root: Path = Path("/")) -> MachineLimits:
             total, memory_why = limit, "in the control group"
         if left < available:
             available, memory_why = left, "in the control group"
+    if job_bytes and job_bytes < total:
+        total, memory_why = job_bytes, "in the job of Slurm"
+        available = min(available, total)
     return MachineLimits(
         cores=cores,
         total_mib=total // _MIB_BYTES,
@@ -82,6 +90,16 @@ def _allowed_cores(status: str) -> int:
             except ValueError:
                 return 0
     return 0
+
+
+def _job(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Cores and bytes of this node that belong to the job of Slurm we are in; 0 without a limit."""
+    if not environ.get("SLURM_JOB_ID"):
+        return 0, 0
+    names = ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU")
+    words = [environ.get(name, "") for name in names]
+    cores, node_mib, core_mib = (int(word) if word.isdecimal() else 0 for word in words)
+    return cores, (node_mib or core_mib * cores) * _MIB_BYTES
 
 
 def _machine_memory(root: Path) -> tuple[int, int]:

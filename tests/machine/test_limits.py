@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchyard.build.meter.limits import read_limits
+from torchyard.machine.limits import read_limits
 
 GIB = 1 << 30
 
@@ -144,3 +144,37 @@ def test_this_machine() -> None:
     assert 1 <= limits.cores <= len(os.sched_getaffinity(0))
     assert 0 < limits.available_mib <= limits.total_mib
     assert limits.total_mib <= psutil.virtual_memory().total >> 20
+
+
+@pytest.mark.parametrize(
+    ("said", "cores", "total_mib", "available_mib"),
+    [
+        ({"SLURM_CPUS_ON_NODE": "2", "SLURM_MEM_PER_NODE": "3072"}, 2, 3072, 3072),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_MEM_PER_CPU": "7000"}, 4, 28000, 24 * 1024),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_MEM_PER_NODE": "9999999"}, 8, 32 * 1024, 24 * 1024),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_NODE": "0"}, 8, 32 * 1024, 24 * 1024),
+        ({"SLURM_CPUS_ON_NODE": "many", "SLURM_MEM_PER_NODE": "3G"}, 8, 32 * 1024, 24 * 1024),
+        ({}, 8, 32 * 1024, 24 * 1024),
+    ],
+)
+def test_what_slurm_gave_the_job(
+    tmp_path: Path, said: dict[str, str], cores: int, total_mib: int, available_mib: int
+) -> None:
+    root = tree(tmp_path, {})
+    limits = read_limits(root, {"SLURM_JOB_ID": "7", **said})
+    assert (limits.cores, limits.total_mib, limits.available_mib) == (
+        cores,
+        total_mib,
+        available_mib,
+    )
+    assert limits.cores_why.endswith("(of the job of Slurm)") == (cores < 8)
+    assert (limits.memory_why == "in the job of Slurm") == (total_mib < 32 * 1024)
+    outside = read_limits(root, said)
+    assert (outside.cores, outside.total_mib) == (8, 32 * 1024), "left over from another shell"
+
+
+def test_a_group_inside_a_job_may_be_smaller_yet(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": 2 * GIB}
+    said = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3072"}
+    limits = read_limits(tree(tmp_path, files), said)
+    assert (limits.total_mib, limits.memory_why) == (2048, "in the control group")
