@@ -49,7 +49,7 @@ def _race(tmp_path: Path, *options: str) -> dict[str, Any]:
     space.write_text(SPACE)
     command = [sys.executable, "-m", "torchyard", "tune", "models/transformer-encoder"]
     command += ["--batch-size", "1", "--device", "cuda", "--space", str(space)]
-    command += ["--budget", "150s", "--run-dir", str(tmp_path / "race"), "--json", *options]
+    command += ["--budget", "300s", "--run-dir", str(tmp_path / "race"), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stderr[-4000:])
     assert done.returncode == 0, done.stderr
