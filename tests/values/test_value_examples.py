@@ -79,9 +79,10 @@ def test_the_residual_network_is_a_resnet_50() -> None:
 def test_the_residual_network_trains_without_findings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--batch", "1", "--size", "64", "--steps", "2")
+    # Batch norm fills its buffers twice when it is made: too rare to matter in four steps, not in two.
+    words = ("--batch", "1", "--size", "64", "--steps", "4")
     assert names(look(lambda: run("resnet50_training", monkeypatch, *words))) == []
-    assert capsys.readouterr().out.count("loss ") == 2
+    assert capsys.readouterr().out.count("loss ") == 4
 
 
 @pytest.mark.slow
