@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Page, Request, Route
 
 __all__ = [
+    "DARK",
     "PHONE_WIDTH",
     "SCREENSHOTS",
-    "STORED_MS",
     "Browser",
     "Watched",
+    "choose_dark",
+    "is_soon",
     "open_browser",
     "overflow",
     "save_picture",
@@ -39,8 +41,11 @@ __all__ = [
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS: Final = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 PHONE_WIDTH: Final = 360
-STORED_MS: Final = 1000
+DARK: Final = "getComputedStyle(document.body).backgroundColor === 'rgb(21, 24, 27)'"
+"""Whether a page is shown in the dark theme."""
+_STORED_MS: Final = 1000
 """Until what a page stores is with the browser, also on a busy machine."""
+_TRIES: Final = 5
 _FLAGS: Final = (
     "--no-sandbox",
     "--disable-gpu",
@@ -154,7 +159,37 @@ def overflow(page: Page) -> int:
 
 def wait_until(page: Page, expression: str, *, limit_s: float = 30.0) -> None:
     """Wait until an expression is true; Playwright's own way evaluates text, which pages forbid."""
+    assert is_soon(page, expression, limit_s=limit_s), expression
+
+
+def is_soon(page: Page, expression: str, *, limit_s: float) -> bool:
+    """Whether an expression becomes true in that time."""
     deadline = time.monotonic() + limit_s
     while not page.evaluate(expression):
-        assert time.monotonic() < deadline, expression
+        if time.monotonic() > deadline:
+            return False
         page.wait_for_timeout(50)
+    return True
+
+
+def choose_dark(page: Page, address: str) -> Page:
+    """Choose the dark theme there, and give back a second page that opened in it.
+
+    Now and then Chromium loses for good what a page stored, on a busy machine; the choice is made
+    again then. What our pages do not store is lost every time.
+    """
+    for _ in range(_TRIES):
+        page.goto(address)
+        button = page.locator("button.theme")
+        for name in ("auto", "light"):
+            if button.inner_text() == f"Theme: {name}":
+                button.click()
+        assert button.inner_text() == "Theme: dark"
+        assert page.evaluate(DARK)
+        page.wait_for_timeout(_STORED_MS)
+        other = page.context.new_page()
+        other.goto(address)
+        if is_soon(other, DARK, limit_s=5.0):
+            return other
+        other.close()
+    pytest.fail(f"the theme was chosen {_TRIES} times and never kept")

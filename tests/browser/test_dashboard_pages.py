@@ -15,9 +15,10 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from browser_page import (
+    DARK,
     PHONE_WIDTH,
-    STORED_MS,
     Browser,
+    choose_dark,
     open_browser,
     overflow,
     save_picture,
@@ -291,16 +292,11 @@ def test_everything_is_reached_by_keyboard(browser: Browser, served: Served) -> 
 
 
 def test_the_theme_is_one_for_all_pages(browser: Browser, served: Served) -> None:
-    background = "getComputedStyle(document.body).backgroundColor"
     with browser.page() as (page, _):
-        page.goto(served.url)
-        page.click("button.theme")
-        page.click("button.theme")
-        assert page.evaluate(background) == "rgb(21, 24, 27)"
-        page.wait_for_timeout(STORED_MS)
+        other = choose_dark(page, served.url)
         for address in ("workloads", "run"):
-            page.goto(served.address(address))
-            wait_until(page, f"{background} === 'rgb(21, 24, 27)'")
+            other.goto(served.address(address))
+            wait_until(other, DARK)
 
 
 def test_pages_print_without_what_only_a_screen_needs(browser: Browser, served: Served) -> None:
