@@ -49,6 +49,8 @@ def space(tmp_path: Path) -> str:
         (("models/gpt", "--budget", "soon"), "--budget"),
         (("models/gpt", "--resume", "x"), "both a workload and --resume"),
         (("--resume", "nowhere"), "not the folder of a race"),
+        (("--resume", "x", "--space", "y", "--env", "a=B=1"), "--space, --env would make another"),
+        (("--resume", "x", "--goal", "latency"), "--goal would make another"),
         (("none.py", "--program"), "there is no file 'none.py'"),
     ],
 )
@@ -99,6 +101,12 @@ def test_a_race_of_a_program_is_kept_and_can_go_on(
     assert again.code == 0, again.err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(json.loads(again.out)["race"]["heats"]) == len(race["heats"])
+    longer = call(capsys, "tune", "--resume", str(folder), "--budget", "30s", "--json", "-q")
+    assert longer.code == 0, longer.err
+    more = json.loads(longer.out)["race"]
+    assert more["budget_s"] == 30.0
+    first = folder / "heats" / "000" / "run.json"
+    assert first.stat().st_mtime_ns == before[first], "what was measured is not measured again"
 
 
 @pytest.mark.torch

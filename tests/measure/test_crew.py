@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from torchyard.core.study import MeasureSettings
-from torchyard.core.variant import Target, Variant
+from torchyard.core.variant import Environment, Target, Variant
 from torchyard.core.workload import Workload
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.preparation import Knowledge, check_accuracy
@@ -121,3 +122,64 @@ def test_a_target_tells_of_itself() -> None:
 def test_a_target_that_is_none_is_an_error() -> None:
     with pytest.raises(WorkerTrouble):
         inspect_target(Target(name="none", python="/nowhere/python"))
+
+
+def _sides(*environments: str) -> list[Variant]:
+    here = Target(name="here", python=sys.executable)
+    return [
+        Variant(name=name, target=here, environment=Environment(name=name)) for name in environments
+    ]
+
+
+@pytest.mark.torch
+def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
+    tmp_path: Path,
+) -> None:
+    alone, first = _sides("alone", "shared")
+    second = replace(first, name="second", backend="aot_eager")
+    (tmp_path / "scratch").mkdir()
+    with Crew(
+        Workload(suite="kernels", name="matmul", parameters=(("size", 64),)),
+        [first, second, alone],
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path / "scratch",
+    ) as crew:
+        pids = {name: crew.hellos["here", name]["pid"] for name in ("alone", "shared")}
+        assert {key for _, key in crew.built} == {"alone", "shared"}
+        crew.dismiss(second)
+        assert [one.name for one in crew.variants] == ["shared", "alone"]
+        crew.dismiss(alone)
+        assert crew.one_variant_per_process() == [first]
+        assert not psutil.pid_exists(pids["alone"])
+        assert psutil.pid_exists(pids["shared"])
+        crew.ask(first, "warm", phase="warm-up", limit_s=60, variant=first.name, seconds=0.0)
+
+
+@pytest.mark.torch
+def test_a_program_of_somebody_else_is_built_in_one_process_after_the_other(tmp_path: Path) -> None:
+    """The first one may fetch or unpack what the others need."""
+    source = tmp_path / "own.py"
+    source.write_text(
+        dedent("""
+            import os, pathlib, time, torch
+            def make():
+                marks = pathlib.Path(__file__).parent
+                (marks / f"begun-{os.getpid()}").touch()
+                time.sleep(0.3)
+                assert len(list(marks.glob("begun-*"))) == 1 + len(list(marks.glob("ended-*")))
+                (marks / f"ended-{os.getpid()}").touch()
+                return torch.nn.Linear(8, 8), torch.ones(2, 8)
+        """)
+    )
+    (tmp_path / "scratch").mkdir()
+    with Crew(
+        Workload(suite="file", name=str(source)),
+        _sides("one", "two", "three"),
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path / "scratch",
+    ):
+        assert len(list(tmp_path.glob("ended-*"))) == 3

@@ -121,7 +121,7 @@ def sample_race() -> Race:
         winner_ns=10.0e6,
         elapsed_s=290.0,
         state="finished",
-        notes=("not tried, because the time was used up: other",),
+        untried=("other",),
     )
 
 

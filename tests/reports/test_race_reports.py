@@ -40,7 +40,12 @@ def test_a_race_that_is_not_over_says_so() -> None:
     race = replace(sample_race(), state="interrupted")
     assert verdict_line(race) == "the race is not over: 2 heats were run"
     empty = replace(race, state="finished", confirmed=None, winner=None, heats=())
-    assert verdict_line(empty) == "the default is best: no choice was faster"
+    so_far = "nothing is recommended: no choice was faster beyond doubt so far\n"
+    assert verdict_line(empty).startswith(so_far)
+    assert "--resume FOLDER --budget" in verdict_line(empty)
+    settled = replace(empty, untried=())
+    assert verdict_line(settled) == "the default is best: no choice was faster"
+    assert verdict_line(replace(settled, undecided=("x",))).startswith(so_far)
     assert race_page(replace(race, heats=()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torchyard.core.race import Contender, Race, Stage
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.race_folder import RaceFolder, read_race
 from torchyard.workflow.race_heats import HeatResult
+from torchyard.workflow.race_plan import with_budget
 from torchyard.workflow.race_run import RaceRun
 
 SPACE = {
@@ -67,9 +69,9 @@ def test_the_most_promising_are_measured_before_the_time_is_used_up(tmp_path: Pa
     assert {"n19", "n7"} <= set(singles[0])
     assert race.winner is not None
     assert "n19" in race.winner.name
-    (note,) = race.notes
-    assert note.startswith("seen in one launch only, because the time was used up: ")
-    assert "n19" not in note
+    assert not race.untried
+    assert race.undecided
+    assert not {"n19", "n7"} & set(race.undecided)
 
 
 def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None:
@@ -146,7 +148,51 @@ def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
 def test_when_the_time_is_short_what_was_not_tried_is_said(tmp_path: Path) -> None:
     heats = SimulatedHeats(additive(tc=0.2), random.Random(6))
     race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
-    assert any(note.startswith("not tried, because the time was used up") for note in race.notes)
+    assert race.untried
+    (note, *_) = race.notes
+    assert note == f"not tried, because the time was used up: {', '.join(race.untried)}"
+
+
+def test_what_looked_fast_is_raced_though_glances_took_the_time(tmp_path: Path) -> None:
+    """A glance at what compiles for long may cost more than all the time there is."""
+    heats = SimulatedHeats(additive(tc=math.log(1.5)), random.Random(12))
+    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=8.0))
+    stages = [stage for stage, _, _ in heats.asked]
+    assert heats.elapsed_s > 8.0
+    assert stages.count("single") == 1
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_what_takes_long_is_tried_after_the_others_and_alone(tmp_path: Path) -> None:
+    asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
+    first, *others = asked.space.choices
+    space = replace(asked.space, choices=(replace(first, takes_long=True), *others))
+    heats = SimulatedHeats(additive(), random.Random(13))
+    run(tmp_path / "race", heats, replace(asked, space=space))
+    glances = [names for stage, _, names in heats.asked if stage == "glance"]
+    assert glances == [("plain", "tc", "je"), ("autotuned",)]
+
+    heats = SimulatedHeats(additive(), random.Random(13))
+    short = run(tmp_path / "short", heats, replace(asked, space=space, budget_s=9.0))
+    assert short.untried == ("autotuned",)
+
+
+def test_more_time_for_a_race_that_left_something_undecided(tmp_path: Path) -> None:
+    names = {f"dimension {number}": [f"n{number}"] for number in range(12)}
+    truth = additive(n3=math.log(1.03))
+    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
+    first = run(tmp_path / "race", heats, race_of(names, budget_s=30.0))
+    assert first.winner is None
+    assert "n3" in first.undecided
+    folder = RaceFolder(tmp_path / "race")
+    longer = with_budget(read_race(tmp_path / "race"), 3000.0)
+    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
+    again = RaceRun(folder, longer, heats, listener=lambda *_: None).run()
+    assert again.winner is not None
+    assert again.winner.name == "n3"
+    assert "n3" not in again.undecided
+    assert read_race(tmp_path / "race").budget_s == 3000.0
 
 
 def test_folders_that_hold_no_race(tmp_path: Path) -> None:

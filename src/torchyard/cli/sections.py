@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["SectionedCommand", "all_options", "section"]
+__all__ = ["SectionedCommand", "all_options", "given_options", "section"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,6 +43,15 @@ def section(heading: str) -> Callable[..., Callable[[F], F]]:
         return click.option(*names, cls=SectionedOption, section=heading, **attributes)
 
     return option
+
+
+def given_options(
+    ctx: click.Context, options: Mapping[str, Any], *, but: Collection[str] = ()
+) -> list[str]:
+    """`--mode`, ...: what was said on the command line, but for some parameters."""
+    given = [name for name, value in options.items() if value not in (None, (), False)]
+    words = {one.name: max(one.opts, key=len) for one in ctx.command.params}
+    return [words[name] for name in given if name not in but]
 
 
 def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:

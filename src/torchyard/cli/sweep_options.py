@@ -32,7 +32,6 @@ from torchyard.cli.study_options import (
 __all__ = [
     "NOT_WITH_RESUME",
     "check_calibration",
-    "given_options",
     "sweep_options",
     "sweep_request_of_options",
 ]
@@ -167,11 +166,6 @@ def check_calibration(plan: Any, *, calibrating: bool) -> None:
             "--calibrate looks at this machine, and cells run elsewhere",
             hint="leave it out; kept runs of the cluster tell how long cells take",
         )
-
-
-def given_options(options: dict[str, Any]) -> list[str]:
-    """What was said on the command line, by parameter name."""
-    return [name for name, value in options.items() if value not in (None, (), False)]
 
 
 def sweep_request_of_options(options: dict[str, Any]) -> Any:

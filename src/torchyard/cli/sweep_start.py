@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
-from torchyard.cli.sections import SectionedCommand
+from torchyard.cli.sections import SectionedCommand, given_options
 from torchyard.cli.sweep_options import (
     NOT_WITH_RESUME,
     check_calibration,
-    given_options,
     sweep_options,
     sweep_request_of_options,
 )
@@ -128,9 +127,8 @@ def _resumed(study: Path | None, options: dict[str, Any]) -> SweepFolder:
     from torchyard.errors import UsageError
     from torchyard.results.sweep_folder import SweepFolder
 
-    given = [name for name in given_options(options) if name not in NOT_WITH_RESUME]
     said = [str(study)] if study is not None else []
-    said += [f"--{_word(name)}" for name in given]
+    said += given_options(click.get_current_context(), options, but=NOT_WITH_RESUME)
     if said:
         raise UsageError(
             "--resume goes on with the plan that is there",
@@ -155,12 +153,6 @@ def _left_of(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
     left = tuple(one.cell for one in statuses if one.state not in ("done", "failed"))
     notes = [f"already over, and not counted here: {counts_text(over)}"] if over else []
     return replace(folder.plan, cells=left), notes
-
-
-def _word(name: str) -> str:
-    words = {"targets": "target", "environments": "env", "preloads": "preload", "notes": "note"}
-    words |= {"max_launches": "launches", "check_accuracy": "accuracy", "workloads": "workload"}
-    return words.get(name, name).replace("_", "-")
 
 
 def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:

@@ -18,7 +18,7 @@ from torchyard.cli.output import (
     talk,
     write_file,
 )
-from torchyard.cli.sections import SectionedCommand, all_options, section
+from torchyard.cli.sections import SectionedCommand, all_options, given_options, section
 from torchyard.cli.study_options import DEVICE_OPTIONS, MEMORY_LIMIT, PLACE_OPTIONS, step_limit
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from torchyard.results.race_folder import RaceFolder
 
 __all__ = ["tune"]
+
+USUAL_BUDGET = "10m"
+_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})
 
 _HELP = """
 \b
@@ -41,10 +44,12 @@ Examples:
   torchyard tune infer.py --program
       a whole program, run again and again with other settings
   torchyard tune --resume FOLDER
+  torchyard tune --resume FOLDER --budget 20m
+      with more time for a race that left something undecided
 
 Race settings against the default, each alone and then together, with fresh processes and paired
 measurements. A setting is recommended only if it is faster beyond doubt on launches that had no
-part in finding it; otherwise the default is best. Only what this machine has is tried; what is
+part in finding it. Only what this machine has is tried; what is
 missing is named with its package. Settings that change results are tried only when asked for.
 """
 
@@ -65,18 +70,21 @@ _OPTIONS = (
     _search(
         "--space",
         metavar="default|FILE.toml",
-        default="default",
-        show_default=True,
+        show_default="default",
         help="The choices to race.",
     ),
     _search(
         "--goal",
         type=click.Choice(("latency", "throughput")),
-        default="latency",
-        show_default=True,
+        show_default="latency",
         help="A fast iteration; or many in a time, also by several processes side by side.",
     ),
-    _search("--budget", metavar="DURATION", default="10m", show_default=True, help="Of all heats."),
+    _search(
+        "--budget",
+        metavar="DURATION",
+        show_default=USUAL_BUDGET,
+        help="Of all heats; with --resume a new one, those that were run included.",
+    ),
     _search(
         "--with-changed-results",
         is_flag=True,
@@ -148,7 +156,7 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
     """A race that is to be begun, or one to go on with."""
     from torchyard.errors import UsageError
     from torchyard.results.race_folder import RaceFolder, read_race
-    from torchyard.workflow.race_plan import plan_race
+    from torchyard.workflow.race_plan import plan_race, with_budget
 
     if options["resume"] is not None:
         if workload is not None:
@@ -156,7 +164,17 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
                 "both a workload and --resume are given",
                 hint="a race goes on with the workload it began with: leave the workload out",
             )
-        return RaceFolder.open(options["resume"]), read_race(options["resume"])
+        beside = given_options(click.get_current_context(), options, but=_WITH_RESUME)
+        if beside:
+            raise UsageError(
+                "--resume goes on with the race that is there",
+                why=f"{', '.join(beside)} would make another one",
+                hint="start a new race, or leave that out; --budget gives this one more time",
+            )
+        race = read_race(options["resume"])
+        if options["budget"] is not None:
+            race = with_budget(race, _seconds(options["budget"]))
+        return RaceFolder.open(options["resume"]), race
     if workload is None:
         raise UsageError(
             "no workload is named", hint="`torchyard workloads` lists them; FILE.py is yours"
@@ -164,10 +182,10 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
     study = _study(workload, options)
     race = plan_race(
         study,
-        space=options["space"],
-        budget_s=_seconds(options["budget"]),
+        space=options["space"] or "default",
+        budget_s=_seconds(options["budget"] or USUAL_BUDGET),
         with_changes=options["with_changed_results"],
-        goal=options["goal"],
+        goal=options["goal"] or "latency",
         step_limit_given=options["step_limit"] is not None,
     )
     return None, race
@@ -273,7 +291,7 @@ def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path 
         talk(f"html: {html}")
     if race.winner is None:
         if env_file is not None:
-            talk(f"{env_file} is not written: the default is best")
+            talk(f"{env_file} is not written: nothing is recommended")
         return
     text = environment_file(race.winner, race.default)
     write_file(folder.folder / "winner.env", text, option="--run-dir")

@@ -16,6 +16,8 @@ class OperatorRow:
 
     name: str
     calls: int
+    on_device: bool = False
+    """A kernel or a copy; its time is also in the row of the operator that began it."""
     self_cost: float
     """On the CPU, in ns, without the operators inside it."""
     total_cost: float
@@ -37,9 +39,24 @@ class OperatorTable:
     """Why there are no rows."""
 
     @property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """What the CPU began."""
+        return tuple(row for row in self.rows if not row.on_device)
+
+    @property
+    def kernels(self) -> tuple[OperatorRow, ...]:
+        """What ran on the GPU, the costliest first."""
+        return tuple(row for row in self.rows if row.on_device)
+
+    @property
     def total_ns(self) -> float:
-        """Of all rows, each counted without what is inside it."""
-        return sum(row.self_cost + row.self_device_cost for row in self.rows)
+        """On the CPU, each row counted without what is inside it."""
+        return sum(row.self_cost for row in self.operators)
+
+    @property
+    def device_ns(self) -> float:
+        """On the GPU."""
+        return sum(row.self_device_cost for row in self.kernels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,8 @@ class Choice:
     """What a program writes to get the same, where no variable does it."""
     changes_results: bool = False
     """Whether numbers may come out differently by design, as with a lower precision."""
+    takes_long: bool = False
+    """Whether it is to be prepared for minutes, and so is tried after the others."""
 
     @property
     def sets_process(self) -> bool:
@@ -217,6 +219,10 @@ class Race:
     shares: tuple[Share, ...] = ()
     winner: Contender | None = None
     """Confirmed on launches of its own; None: nothing is faster than the default beyond doubt."""
+    undecided: tuple[str, ...] = ()
+    """Choices of which it was not seen whether they are faster, the most promising first."""
+    untried: tuple[str, ...] = ()
+    """Choices that there was no time for at all."""
     confirmed: Standing | None = None
     """The winner against the default on fresh launches; also when that failed to convince."""
     proposed: Contender | None = None
@@ -225,4 +231,13 @@ class Race:
     winner_ns: float | None = None
     elapsed_s: float = 0.0
     state: Literal["running", "finished", "interrupted"] = "running"
-    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def notes(self) -> list[str]:
+        """What there was no time for, in sentences."""
+        said = []
+        if self.untried:
+            said.append(f"not tried, because the time was used up: {', '.join(self.untried)}")
+        if self.undecided:
+            said.append(f"undecided, faster or not: {', '.join(self.undecided)}")
+        return said

@@ -5,10 +5,20 @@ One shape for every tool, so that texts and pages need to know none of them. No 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FORMAT", "CostRow", "CounterValue", "KeptFile", "ShapeCost", "StackCost", "ToolProfile"]
+__all__ = [
+    "FORMAT",
+    "CostRow",
+    "CounterValue",
+    "KeptFile",
+    "ShapeCost",
+    "StackCost",
+    "ToolProfile",
+    "sum_of_costs",
+]
 
 FORMAT: Final = 1
 
@@ -30,6 +40,8 @@ class CostRow:
     where: str = ""
     """The file or library it is in, where the tool knows."""
     calls: int | None = None
+    on_device: bool = False
+    """A kernel or a copy, in a profile of operators: its time is also in the row of its operator."""
     self_cost: float = 0.0
     """Without what it called."""
     total_cost: float | None = None
@@ -45,6 +57,14 @@ class CostRow:
     def all_self_cost(self) -> float:
         """By what rows are put in order: processor and device together."""
         return self.self_cost + self.self_device_cost
+
+
+def sum_of_costs(rows: Iterable[CostRow]) -> float:
+    """All self costs; what ran on a device is in the rows of kernels and of operators, and counts once."""
+    rows = tuple(rows)
+    begun = sum(row.self_device_cost for row in rows if not row.on_device)
+    ran = sum(row.self_device_cost for row in rows if row.on_device)
+    return sum(row.self_cost for row in rows) + max(begun, ran)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ goes wrong with a variant comes out as VariantFailed, with the phase it happened
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from torchyard.core.comparison import Failure
 from torchyard.core.records import encode
@@ -17,7 +18,7 @@ from torchyard.core.study import MeasureSettings
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import TorchyardError, WorkerFailed
-from torchyard.machine.own_cores import check_instances
+from torchyard.machine.own_cores import available_cores, check_instances
 from torchyard.measure.fleet import Fleet
 from torchyard.measure.starting import LaunchDraw, launch_specs
 from torchyard.process.group import WorkerGroup
@@ -27,6 +28,10 @@ from torchyard.worker.wire import PROTOCOL
 __all__ = ["Crew", "VariantFailed"]
 
 ProcessKey = tuple[str, str]
+
+BUILT_SIDE_BY_SIDE: Final = frozenset({"kernels", "models", "huggingface", "timm", "torchvision"})
+"""Suites whose models are made in memory alone. A program of somebody else may also fetch or unpack
+files: its processes are built one after the other, so that the first one does it."""
 
 
 class VariantFailed(WorkerFailed):
@@ -82,7 +87,7 @@ class Crew:
     @property
     def several_processes(self) -> bool:
         """Whether the variants needed more than one process."""
-        return len(self._groups) > 1
+        return len(self._by_key) > 1
 
     def one_variant_per_process(self) -> list[Variant]:
         """A speaker for each process."""
@@ -97,6 +102,16 @@ class Crew:
             return fleet.ask(verb, limit_s=limit_s, **fields)
         except WorkerTrouble as trouble:
             raise _failed(who, phase, trouble, alive=fleet.is_alive) from trouble
+
+    def dismiss(self, who: Variant) -> None:
+        """Go on without a side that cannot be made; a process that has no other is ended."""
+        self.variants = tuple(one for one in self.variants if one.name != who.name)
+        left = [one for one in self._groups[who.process_key] if one.name != who.name]
+        if left:
+            self._groups[who.process_key] = left
+        else:
+            del self._groups[who.process_key]
+            self._by_key[who.process_key].kill()
 
     def _start(self) -> None:
         """Start all processes first, so that their imports run side by side."""
@@ -133,28 +148,45 @@ class Crew:
             self.hellos[key] = hello
 
     def _build(self) -> None:
-        """Build process by process: the first one writes the weights that the others load."""
+        """Build side by side, one process a core at most, where none needs what another one makes.
+
+        Of several targets, the first one writes the weights that the others load.
+        """
         targets = {key[0] for key in self._groups}
         state = str(self._scratch / "state.pt") if len(targets) > 1 else None
-        for key, variants in self._groups.items():
-            self.built[key] = self.ask(
-                variants[0],
-                "build",
-                phase="build",
-                limit_s=self.settings.step_limit_s,
-                workload=encode(self.workload),
-                variants=[
-                    {
-                        "name": v.name,
-                        "backend": v.backend,
-                        "precision": v.precision,
-                        "options": [list(option) for option in v.options],
-                    }
-                    for v in variants
-                ],
-                seed=self.settings.seed,
-                state=state,
-            )
+
+        def build(key: ProcessKey) -> dict[str, Any]:
+            return self._build_process(self._groups[key], state)
+
+        alone = state is not None or self.workload.suite not in BUILT_SIDE_BY_SIDE
+        most = 1 if alone else min(len(self._groups), available_cores())
+        threads = ThreadPoolExecutor(max_workers=most)
+        try:
+            asked = {key: threads.submit(build, key) for key in self._groups}
+            self.built = {key: answer.result() for key, answer in asked.items()}
+        finally:
+            # Not waited for when one is in trouble: the workers are ended then.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _build_process(self, variants: Sequence[Variant], state: str | None) -> dict[str, Any]:
+        return self.ask(
+            variants[0],
+            "build",
+            phase="build",
+            limit_s=self.settings.step_limit_s,
+            workload=encode(self.workload),
+            variants=[
+                {
+                    "name": v.name,
+                    "backend": v.backend,
+                    "precision": v.precision,
+                    "options": [list(option) for option in v.options],
+                }
+                for v in variants
+            ],
+            seed=self.settings.seed,
+            state=state,
+        )
 
 
 def _failed(variant: Variant, phase: str, error: TorchyardError, *, alive: bool) -> VariantFailed:

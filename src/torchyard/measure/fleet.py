@@ -31,6 +31,11 @@ class Fleet:
         """Whether all of them run."""
         return all(worker.is_alive for worker in self._workers)
 
+    def kill(self) -> None:
+        """End all of them at once."""
+        for worker in self._workers:
+            worker.kill()
+
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """The answer of all as one; the trouble of any of them is raised."""
         first, *others = self._workers

@@ -194,7 +194,7 @@ class WorkloadSession:
         self._spent.rounds_s += timing.wall_s
         self._spent.timed_s += timing.timed_s
         self._spent.launches += 1
-        self._record(number, variants, crew, draw, timing)
+        self._record(number, crew, draw, timing)
 
     def _check_and_compile(self, crew: Crew) -> None:
         baseline = self._study.baseline
@@ -204,9 +204,20 @@ class WorkloadSession:
             for candidate in unchecked:
                 self._say("phase", f"checking and compiling {candidate.name}")
                 last = candidate is unchecked[-1]
-                check_accuracy(crew, baseline, candidate, reference, self._knowledge, last=last)
+                try:
+                    check_accuracy(crew, baseline, candidate, reference, self._knowledge, last=last)
+                except VariantFailed as failed:
+                    self._go_on_without(candidate, crew, failed)
         for variant in crew.variants:
             compile_side(crew, variant)
+
+    def _go_on_without(self, candidate: Variant, crew: Crew, failed: VariantFailed) -> None:
+        """A side that cannot be made leaves nothing behind: the others need no other processes."""
+        harmless = failed.process_alive and failed.failure.kind == "cannot-build"
+        if not harmless or failed.failure.variant != candidate.name or len(self._active) == 1:
+            raise failed
+        self._take_out(failed)
+        crew.dismiss(candidate)
 
     def _warm_up(self, crew: Crew) -> None:
         for variant in crew.variants:
@@ -266,7 +277,6 @@ class WorkloadSession:
     def _record(
         self,
         number: int,
-        variants: Sequence[Variant],
         crew: Crew,
         draw: LaunchDraw,
         timing: LaunchTiming,
@@ -276,11 +286,11 @@ class WorkloadSession:
             {
                 "workload": self._workload.label,
                 "launch": number,
-                "variants": [variant.name for variant in variants],
+                "variants": [variant.name for variant in crew.variants],
                 "start_s": self._pace.last_start_s,
                 "draw": asdict(draw),
                 "timing": asdict(timing),
-                "reseat": choose_reseat(settings.reseat, variants, self._workload.device),
+                "reseat": choose_reseat(settings.reseat, crew.variants, self._workload.device),
                 "randomisation_off": {
                     "+".join(key): hello.get("randomisation_off")
                     for key, hello in crew.hellos.items()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchyard.core.comparison import Comparison, VariantMetrics
-from torchyard.core.perf_test import OperatorTable, PerfTest
+from torchyard.core.perf_test import OperatorRow, OperatorTable, PerfTest
 from torchyard.core.units import format_duration, format_flops
-from torchyard.reports.plain_text import aligned, one_line
+from torchyard.reports.plain_text import aligned, one_line, shortened
 
 __all__ = ["perf_text"]
 
 _MOST_OPERATORS = 12
+_NAME_WIDTH = 70
 
 
 def perf_text(test: PerfTest) -> str:
@@ -81,19 +82,47 @@ def _operators(table: OperatorTable) -> str:
     title = f"{table.workload}, {table.variant}: operators of {table.iterations} iterations"
     if table.why_not:
         return f"{table.workload}, {table.variant}: no operators: {one_line(table.why_not)}"
-    on_device = any(row.self_device_cost for row in table.rows)
-    head = ["operator", "calls", "self CPU", "share", "total CPU"]
-    rows: list[Sequence[str]] = [(*head, "self GPU", "total GPU") if on_device else head]
-    whole = table.total_ns or 1.0
-    for row in table.rows[:_MOST_OPERATORS]:
-        cells = [
-            row.name,
-            str(row.calls),
-            format_duration(row.self_cost),
-            f"{(row.self_cost + row.self_device_cost) / whole:.1%}",
+    if table.kernels:
+        return f"{title}\n{_beside_gpu(table)}\n\n{_kernels(table)}"
+    rows = [
+        (*_name_and_calls(row), *_cpu(row, table), format_duration(row.total_cost))
+        for row in table.operators[:_MOST_OPERATORS]
+    ]
+    head = ("operator", "calls", "self CPU", "share", "total CPU")
+    return f"{title}\n{aligned([head, *rows])}"
+
+
+def _beside_gpu(table: OperatorTable) -> str:
+    """Operators by the time that their kernels took; then by their own on the CPU."""
+    head = ("operator", "calls", "self CPU", "share", "total CPU", "self GPU", "share", "total GPU")
+    ordered = sorted(table.operators, key=lambda row: (-row.self_device_cost, -row.self_cost))
+    rows = [
+        (
+            *_name_and_calls(row),
+            *_cpu(row, table),
             format_duration(row.total_cost),
-        ]
-        if on_device:
-            cells += [format_duration(row.self_device_cost), format_duration(row.total_device_cost)]
-        rows.append(cells)
-    return f"{title}\n{aligned(rows)}"
+            *_gpu(row, table),
+            format_duration(row.total_device_cost),
+        )
+        for row in ordered[:_MOST_OPERATORS]
+    ]
+    return aligned([head, *rows])
+
+
+def _kernels(table: OperatorTable) -> str:
+    ordered = sorted(table.kernels, key=lambda row: -row.self_device_cost)
+    rows = [(*_name_and_calls(row), *_gpu(row, table)) for row in ordered[:_MOST_OPERATORS]]
+    return aligned([("kernel", "calls", "GPU", "share"), *rows])
+
+
+def _name_and_calls(row: OperatorRow) -> tuple[str, str]:
+    return shortened(one_line(row.name), _NAME_WIDTH), str(row.calls)
+
+
+def _cpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
+    return format_duration(row.self_cost), f"{row.self_cost / (table.total_ns or 1.0):.1%}"
+
+
+def _gpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
+    spent = row.self_device_cost
+    return format_duration(spent), f"{spent / (table.device_ns or 1.0):.1%}"

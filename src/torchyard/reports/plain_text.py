@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["aligned", "one_line", "plain_lines", "without_controls"]
+__all__ = ["aligned", "one_line", "plain_lines", "shortened", "without_controls"]
 
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
@@ -30,6 +30,14 @@ _SPACES: Final = re.compile(r"\s+")
 def one_line(text: str) -> str:
     """The text on one line, without anything that acts instead of being read."""
     return _SPACES.sub(" ", without_controls(text)).strip()
+
+
+def shortened(name: str, width: int) -> str:
+    """Names of kernels are templates that fill screens: the beginning and the end tell most."""
+    if len(name) <= width:
+        return name
+    half = (width - 3) // 2
+    return f"{name[: half + 1]}...{name[-half:]}"
 
 
 def plain_lines(text: str, *, last: int = 200) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from torchyard.core.tool_profile import CostRow, ToolProfile
 from torchyard.core.units import format_percent
-from torchyard.reports.plain_text import one_line
+from torchyard.reports.plain_text import one_line, shortened
 from torchyard.reports.profile_wording import (
     HOW_TO_OPEN,
     cost_text,
@@ -86,7 +86,7 @@ def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
         if any(row.device_memory_bytes for row in every):
             sizes = [size_text(row.device_memory_bytes) for row in rows]
             columns.append(("device memory", sizes))
-    names = [_shortened(one_line(row.name)) for row in rows]
+    names = [shortened(one_line(row.name), _NAME_WIDTH) for row in rows]
     width = max(len(name) for name in (*names, profile.row_kind))
     widths = [max(len(text) for text in (head, *cells)) for head, cells in columns]
     heads = "  ".join(head.rjust(size) for (head, _), size in zip(columns, widths, strict=True))
@@ -97,11 +97,3 @@ def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
         )
         lines.append(f"{name:<{width}}  {cells}".rstrip())
     return lines
-
-
-def _shortened(name: str) -> str:
-    """Names of kernels are templates that fill screens: the beginning and the end tell most."""
-    if len(name) <= _NAME_WIDTH:
-        return name
-    half = (_NAME_WIDTH - 3) // 2
-    return f"{name[: half + 1]}...{name[-half:]}"

@@ -28,7 +28,7 @@ def space_text(race: Race) -> str:
 
 
 def verdict_line(race: Race) -> str:
-    """One sentence: the winner with its gain, or that the default is best."""
+    """One sentence: the winner with its gain, or that the default is best, or neither yet."""
     done = race.confirmed
     if race.state != "finished":
         return f"the race is not over: {len(race.heats)} heats were run"
@@ -44,6 +44,11 @@ def verdict_line(race: Race) -> str:
         if race.winner.changes_results:
             text += "\n" + _changed(done)
         return text
+    if done is None and (race.undecided or race.untried):
+        return (
+            "nothing is recommended: no choice was faster beyond doubt so far\n"
+            "go on with: torchyard tune --resume FOLDER --budget DURATION"
+        )
     if done is None:
         return "the default is best: no choice was faster"
     found = ""

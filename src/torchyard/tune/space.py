@@ -85,6 +85,8 @@ class ChoiceTable:
     """What a program writes to get the same."""
     changes_results: bool = False
     """Numbers come out differently by design: tried only when asked for."""
+    takes_long: bool = False
+    """It compiles for minutes: tried after the others, if time is left."""
     when: WhenTable = field(default_factory=WhenTable)
 
 
@@ -233,6 +235,7 @@ def _made(table: ChoiceTable, place: Place, folder: Path, where: str) -> Choice 
         options=_sorted(table.options),
         code=table.code,
         changes_results=table.changes_results,
+        takes_long=table.takes_long,
     )
 
 

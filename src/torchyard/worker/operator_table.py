@@ -7,7 +7,7 @@ import torch
 from torchyard.worker.side import Side
 from torchyard.worker.values.torch_table import operator_rows
 
-MOST_ROWS = 40
+MOST_ROWS = 100
 
 
 def operator_table(side: Side, iterations: int) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.tool_profile import ToolProfile
+from torchyard.core.tool_profile import ToolProfile, sum_of_costs
 from torchyard.core.variant import Target
 from torchyard.errors import StepFailed
 from torchyard.process.markers import sweep_orphans
@@ -143,7 +143,7 @@ def _with(profile: ToolProfile, said: Collected, command: ToolCommand, end: Tool
         row_kind=said.row_kind,
         rows=rows[:MOST_ROWS],
         rows_left_out=max(0, len(rows) - MOST_ROWS),
-        total_cost=sum(row.all_self_cost for row in rows),
+        total_cost=sum_of_costs(rows),
         recorded_ns=said.recorded_ns,
         steps=said.steps,
         recorded_steps=said.recorded_steps,

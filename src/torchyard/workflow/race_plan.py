@@ -11,7 +11,7 @@ from torchyard.measure.targets import inspect_target
 from torchyard.tune.facts import place_of
 from torchyard.tune.space import read_space
 
-__all__ = ["plan_race"]
+__all__ = ["plan_race", "with_budget"]
 
 
 LONGEST_STEP: Final = 0.25
@@ -31,8 +31,8 @@ def plan_race(
     """A race for the first workload of the study, with its baseline as the default."""
     settings = study.settings
     if not step_limit_given:
-        limit_s = max(SHORTEST_LIMIT_S, LONGEST_STEP * budget_s)
-        settings = replace(settings, step_limit_s=min(settings.step_limit_s, limit_s))
+        limit_s = min(settings.step_limit_s, _step_limit_s(budget_s))
+        settings = replace(settings, step_limit_s=limit_s)
     workload, default = study.workloads[0], study.baseline
     place = place_of(workload, default, inspect_target(default.target), goal=goal)
     return Race(
@@ -44,3 +44,14 @@ def plan_race(
         goal=goal,
         settings=settings,
     )
+
+
+def with_budget(race: Race, budget_s: float) -> Race:
+    """The same race with another budget; a step may take longer with more time, and never less."""
+    limit_s = max(race.settings.step_limit_s, _step_limit_s(budget_s))
+    settings = replace(race.settings, step_limit_s=limit_s)
+    return replace(race, budget_s=budget_s, settings=settings)
+
+
+def _step_limit_s(budget_s: float) -> float:
+    return max(SHORTEST_LIMIT_S, LONGEST_STEP * budget_s)

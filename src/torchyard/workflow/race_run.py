@@ -13,31 +13,34 @@ is made only if it holds in the last stage, whose launches had no part in findin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
-from torchyard.core.comparison import Accuracy
 from torchyard.core.race import Choice, Contender, Race, Share, Stage, Standing
 from torchyard.results.race_folder import RaceFolder
 from torchyard.stats.racing import Pooled, holm, pooled
-from torchyard.workflow.race_heats import HeatResult, Outcome
+from torchyard.workflow.race_field import (
+    HEAT_SIZE,
+    LOOSE_ALPHA,
+    Field,
+    glance_heats,
+    heats_in_order,
+)
+from torchyard.workflow.race_heats import HeatResult
 
 __all__ = ["HeatSource", "RaceListener", "RaceRun"]
 
 RaceListener = Callable[[Race, str], None]
 """Told the race as it stands, and what comes next."""
 
-HEAT_SIZE: Final = 5
-"""Contenders of a heat: each is a process that lives as long as a launch, so memory sets the limit."""
 DEFAULT: Final = Contender()
-LOOSE_ALPHA: Final = 0.1
-"""Level at which a contender leaves, or a choice is tried together with others."""
+LONG_SHARE: Final = 0.4
 SINGLE_SHARE: Final = 0.55
 JOINED_SHARE: Final = 0.75
 SHARES_SHARE: Final = 0.85
-"""Shares of the time after which no other heat of that stage is begun."""
+"""Shares of the time after which no other heat of that stage is begun; the first is for glances at
+what takes long. The first heat of single choices is always run: without it nothing could be proposed."""
 MOST_SINGLE_ROUNDS: Final = 8
 SINGLE_LAUNCHES: Final = 2
 JOINED_LAUNCHES: Final = 4
@@ -45,26 +48,6 @@ SHARES_LAUNCHES: Final = 5
 MOST_SHARES_LAUNCHES: Final = 12
 CONFIRM_LAUNCHES: Final = 6
 MOST_CONFIRM_LAUNCHES: Final = 24
-NOTHING_TO_WIN: Final = 0.005
-"""A contender that is as fast as the default to within this, either way, leaves."""
-CLOSE: Final = 0.98
-"""A contender whose first launch is slower than this, and whose pairs leave no doubt of that, leaves at
-once: launches of one program differ by about one percent, and what helps is not so far off."""
-
-
-@dataclass
-class _Runner:
-    """What is known of one contender against the default."""
-
-    contender: Contender
-    effects: list[float] = field(default_factory=list)
-    state: str = "racing"
-    why: str = ""
-    surely_slower: bool = False
-    accuracy: Accuracy | None = None
-
-    def pooled(self, alpha: float = LOOSE_ALPHA) -> Pooled:
-        return pooled(self.effects, alpha=alpha)
 
 
 class HeatSource(Protocol):
@@ -88,15 +71,27 @@ class RaceRun:
         self._folder = folder
         self._heats = heats
         self._listener = listener
-        self._runners: dict[str, _Runner] = {}
+        self._field = Field()
         self._launches: list[int] = []
-        self.race = replace(race, contenders=(), heats=(), shares=(), state="running")
+        self.race = replace(
+            race,
+            contenders=(),
+            heats=(),
+            shares=(),
+            proposed=None,
+            confirmed=None,
+            winner=None,
+            undecided=(),
+            untried=(),
+            state="running",
+        )
 
     def run(self) -> Race:
         """All stages; what is found is on the disk after each heat."""
         try:
             self._glance()
             self._single()
+            self.race = replace(self.race, undecided=tuple(self._field.undecided()))
             proposed = self._shares(self._joined())
             self._confirm(proposed)
         except KeyboardInterrupt:
@@ -106,71 +101,34 @@ class RaceRun:
         return self.race
 
     def _glance(self) -> None:
-        alone = [DEFAULT.with_choice(choice) for choice in self.race.space.choices]
-        for number, some in enumerate(_heats_of(alone)):
-            if number and self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
-                left = [one.name for part in list(_heats_of(alone))[number:] for one in part]
-                self._note(f"not tried, because the time was used up: {', '.join(left)}")
+        heats = glance_heats([DEFAULT.with_choice(choice) for choice in self.race.space.choices])
+        for number, some in enumerate(heats):
+            long = any(choice.takes_long for one in some for choice in one.choices)
+            share = LONG_SHARE if long else SINGLE_SHARE
+            if number and self._heats.elapsed_s > share * self.race.budget_s:
+                left = tuple(one.name for part in heats[number:] for one in part)
+                self.race = replace(self.race, untried=left)
                 break
             self._heat("glance", DEFAULT, some, launches=1)
-        for runner in self._racing():
-            if not runner.effects:
-                _leave(runner, "no clean pair in its first launch")
-            elif runner.effects[0] < math.log(CLOSE) and runner.surely_slower:
-                _leave(runner, f"{math.exp(runner.effects[0]):.3f}x in its first launch")
+        self._field.leave_after_glance()
 
     def _single(self) -> None:
+        begun = False
         for _ in range(MOST_SINGLE_ROUNDS):
-            # The most promising first: the time may not suffice for all.
-            racing = sorted(self._racing(), key=lambda one: -one.pooled().log)
-            if not racing or self._settled():
+            contenders = self._field.promising()
+            if not contenders or self._field.settled():
                 return
-            contenders = [one.contender for one in racing]
-            for some in _in_order(contenders):
-                if self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
-                    self._note_left()
+            for some in heats_in_order(contenders):
+                if begun and self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
                     return
                 self._heat("single", DEFAULT, some, launches=SINGLE_LAUNCHES)
-                self._eliminate()
-
-    def _note_left(self) -> None:
-        left = [one.contender.name for one in self._racing() if len(one.effects) == 1]
-        if left:
-            self._note(f"seen in one launch only, because the time was used up: {', '.join(left)}")
-
-    def _settled(self) -> bool:
-        """Whether one contender of each dimension is left, each decided."""
-        racing = [one for one in self._racing() if len(one.effects) > 1]
-        dimensions = [one.contender.choices[0].dimension for one in racing]
-        decided = all(one.pooled().low > 0.0 for one in racing)
-        whole = len(racing) == len(self._racing())
-        return whole and decided and len(set(dimensions)) == len(dimensions)
-
-    def _eliminate(self) -> None:
-        """Those leave that are slower than the default, or than the best of their dimension."""
-        racing = [one for one in self._racing() if len(one.effects) > 1]
-        best: dict[str, _Runner] = {}
-        for runner in racing:
-            dimension = runner.contender.choices[0].dimension
-            if dimension not in best or runner.pooled().low > best[dimension].pooled().low:
-                best[dimension] = runner
-        for runner in racing:
-            found = runner.pooled()
-            leader = best[runner.contender.choices[0].dimension]
-            if found.high < 0.0:
-                _leave(runner, "slower than the default")
-            elif runner is not leader and found.high < leader.pooled().low:
-                _leave(runner, f"behind {leader.contender.name}")
-        for runner in racing:
-            found = runner.pooled()
-            near = -NOTHING_TO_WIN < found.low and found.high < NOTHING_TO_WIN  # noqa: SIM300
-            if runner.state == "racing" and near:
-                _leave(runner, "as fast as the default")
+                self._field.eliminate()
+                begun = True
 
     def _joined(self) -> Contender:
         """The combination that choices are added to as long as one more makes it faster."""
         current = DEFAULT
-        leaders = self._leaders()
+        leaders = self._field.leaders()
         if not leaders:
             return current
         first, *rest = leaders
@@ -194,18 +152,6 @@ class RaceRun:
             current = current.with_choice(wider[name])
             rest = [one for one in rest if one.dimension != wider[name].dimension]
         return current
-
-    def _leaders(self) -> list[Choice]:
-        """The best choice of each dimension that is faster than the default, fastest first."""
-        best: dict[str, _Runner] = {}
-        for runner in self._racing():
-            if len(runner.effects) < 2 or runner.pooled().low <= 0.0:  # noqa: PLR2004
-                continue
-            dimension = runner.contender.choices[0].dimension
-            if dimension not in best or runner.pooled().log > best[dimension].pooled().log:
-                best[dimension] = runner
-        ordered = sorted(best.values(), key=lambda one: -one.pooled().log)
-        return [one.contender.choices[0] for one in ordered]
 
     def _shares(self, joined: Contender) -> Contender:
         """The combination without what adds nothing; one choice alone is left to the last stage."""
@@ -285,9 +231,6 @@ class RaceRun:
         each_s = sum(took_s) / len(took_s) if took_s else 5.0
         return max(0.1, each_s * (contenders + 1))
 
-    def _racing(self) -> list[_Runner]:
-        return [one for one in self._runners.values() if one.state == "racing"]
-
     def _heat(
         self, stage: Stage, against: Contender, some: Sequence[Contender], *, launches: int
     ) -> HeatResult:
@@ -296,7 +239,7 @@ class RaceRun:
         self._launches.append(launches)
         for outcome in result.outcomes:
             if against == DEFAULT:
-                self._learn(outcome, stage)
+                self._field.learn(outcome, stage)
         names = {one.name for one in self.race.contenders}
         new = [one for one in (against, *some) if one.name not in names]
         heat = replace(result.heat, found=self._standings(against, result, stage))
@@ -309,25 +252,13 @@ class RaceRun:
         self._keep()
         return result
 
-    def _learn(self, outcome: Outcome, stage: Stage) -> None:
-        name = outcome.contender.name
-        runner = self._runners.setdefault(name, _Runner(contender=outcome.contender))
-        runner.accuracy = outcome.accuracy or runner.accuracy
-        runner.surely_slower = outcome.surely_slower
-        if outcome.failure:
-            runner.state, runner.why = "failed", outcome.failure
-        elif outcome.wrong:
-            runner.state, runner.why = "wrong", outcome.wrong
-        elif stage != "confirm":
-            runner.effects.extend(outcome.effects)
-
     def _standings(
         self, against: Contender, result: HeatResult, stage: Stage
     ) -> tuple[Standing, ...]:
         """Against the default from all heats so far; against others, and at the end, from this one."""
         found = []
         for outcome in result.outcomes:
-            runner = self._runners.get(outcome.contender.name)
+            runner = self._field.get(outcome.contender.name)
             together = against == DEFAULT and stage != "confirm" and runner is not None
             effects = runner.effects if together and runner is not None else outcome.effects
             standing = Standing(
@@ -350,29 +281,10 @@ class RaceRun:
             found.append(standing)
         return tuple(found)
 
-    def _note(self, text: str) -> None:
-        self.race = replace(self.race, notes=(*self.race.notes, text))
-
     def _keep(self, state: str | None = None) -> None:
         if state is not None:
             self.race = replace(self.race, state=state)  # type: ignore[arg-type]
         self._folder.write(self.race)
-
-
-def _heats_of(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """Heats of about equal size."""
-    count = max(1, -(-len(contenders) // HEAT_SIZE))
-    return [list(contenders[number::count]) for number in range(count) if contenders[number::count]]
-
-
-def _in_order(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """Heats of about equal size, the first ones first."""
-    size = -(-len(contenders) // max(1, -(-len(contenders) // HEAT_SIZE)))
-    return [list(contenders[at : at + size]) for at in range(0, len(contenders), size)]
-
-
-def _leave(runner: _Runner, why: str) -> None:
-    runner.state, runner.why = "out", why
 
 
 def _share(

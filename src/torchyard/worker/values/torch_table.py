@@ -3,7 +3,13 @@
 from typing import Any, Dict, List
 
 MOST_SHAPES = 3
-_LEFT_OUT = ("ProfilerStep", "[memory]", "PyTorch Profiler")
+_LEFT_OUT = (
+    "ProfilerStep",
+    "[memory]",
+    "PyTorch Profiler",
+    "Activity Buffer Request",
+    "Buffer Flush",
+)
 
 
 def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
@@ -26,6 +32,7 @@ def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
             {
                 "name": name,
                 "calls": int(event.count),
+                "on_device": _on_device(event),
                 "self_cost": _ns(event, "self_cpu_time_total"),
                 "total_cost": _ns(event, "cpu_time_total"),
                 "self_device_cost": _device_self_ns(event),
@@ -38,6 +45,12 @@ def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: -(row["self_cost"] + row["self_device_cost"]))
+
+
+def _on_device(event: Any) -> bool:
+    """Whether it is a kernel or a copy, whose time its operator has as well."""
+    kind = getattr(getattr(event, "device_type", None), "name", "CPU")
+    return kind != "CPU"
 
 
 def _self_ns(event: Any) -> float:
