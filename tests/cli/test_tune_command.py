@@ -96,6 +96,7 @@ def test_a_race_of_a_program_is_kept_and_can_go_on(
     assert failed
     assert "no_such_backend" in failed[0]["why"]
     assert "A race of settings" in html.read_text()
+    assert not (folder / "cache").exists(), "what was compiled is of no use any more"
     before = {path: path.stat().st_mtime_ns for path in folder.glob("heats/*/run.json")}
     again = call(capsys, "tune", "--resume", str(folder), "--json", "-q")
     assert again.code == 0, again.err

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sample_race import race_without_winner, sample_race
 
-from torchyard.core.comparison import Accuracy, AccuracyStatus
-from torchyard.core.race import Race
+from torchyard.core.comparison import Accuracy, AccuracyStatus, Interval
+from torchyard.core.race import Contender, Race
 from torchyard.reports.race_charts import race_spec, standings_spec
 from torchyard.reports.race_html import race_page
 from torchyard.reports.race_text import race_text, space_text, verdict_line
@@ -79,6 +79,27 @@ def test_the_page_of_a_default_that_is_best() -> None:
     page = race_page(race_without_winner())
     assert "the default is best" in page
     assert "How to use it" not in page
+
+
+def test_a_winner_that_is_set_in_the_program_needs_no_shell() -> None:
+    race = sample_race()
+    assert race.winner is not None
+    inside = Contender(choices=tuple(one for one in race.winner.choices if one.code))
+    page = race_page(replace(race, winner=inside))
+    assert "In the program:" in page
+    assert "In a shell:" not in page
+
+
+def test_the_interval_of_the_answer_is_shown_whole_and_others_are_cut() -> None:
+    race = sample_race()
+    assert race.confirmed is not None
+    wide = replace(race, confirmed=replace(race.confirmed, interval=Interval(low=0.7, high=9.0)))
+    (first, *others) = standings_spec(wide)["layer"][1]["data"]["values"]
+    assert (first["low"], first["high"]) == (0.7, 9.0)
+    low, high = standings_spec(wide)["layer"][1]["encoding"]["x"]["scale"]["domain"]
+    assert low < 0.7
+    assert high > 9.0
+    assert all(low <= row["low"] <= row["high"] <= high for row in others)
 
 
 def test_the_charts_show_heats_in_time_and_the_winner_first() -> None:

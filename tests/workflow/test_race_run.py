@@ -137,8 +137,12 @@ def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             return super().run(stage, against, contenders, launches=launches)
 
+    folder = RaceFolder.create(tmp_path / "race")
+    heats = Stopping(additive(tc=0.2), random.Random(5))
+    folder.cache.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "race", Stopping(additive(tc=0.2), random.Random(5)))
+        RaceRun(folder, race_of(SPACE), heats, listener=lambda *_: None).run()
+    assert folder.cache.exists(), "what was compiled serves when the race goes on"
     race = read_race(tmp_path / "race")
     assert race.state == "interrupted"
     assert len(race.heats) == 3

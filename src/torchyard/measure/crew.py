@@ -55,7 +55,9 @@ class Crew:
         draw: LaunchDraw,
         log_folder: Path,
         scratch: Path,
+        cache: Path | None = None,
     ) -> None:
+        """Compilers keep what they made in `cache`; among the scratch when there is none."""
         self.workload = workload
         self.variants = tuple(variants)
         self.settings = settings
@@ -69,6 +71,7 @@ class Crew:
         self._draw = draw
         self._log_folder = log_folder
         self._scratch = scratch.absolute()  # the workers have another working folder
+        self._cache = self._scratch / "cache" if cache is None else cache.absolute()
         self._workers = WorkerGroup()
         self._by_key: dict[ProcessKey, Fleet] = {}
 
@@ -115,9 +118,7 @@ class Crew:
 
     def _start(self) -> None:
         """Start all processes first, so that their imports run side by side."""
-        specs = launch_specs(
-            self._groups, self.settings, self._draw, self._scratch / "cache", self._scratch
-        )
+        specs = launch_specs(self._groups, self.settings, self._draw, self._cache, self._scratch)
         for key, instances in specs.items():
             variant = self._groups[key][0]
             try:

@@ -81,13 +81,15 @@ class WorkloadSession:
         chance: random.Random,
         machine: Machine | None = None,
         turn: TimingTurn | None = None,
+        cache: Path | None = None,
     ) -> None:
-        """`turn` is for machines where others measure too."""
+        """`turn` is for machines where others measure too; `cache` holds what was compiled before."""
         self._study = study
         self._workload = workload
         self._recorder = recorder
         self._log_folder = log_folder
         self._scratch = scratch
+        self._cache = cache
         self._listener = listener
         self._chance = chance
         self._active = list(study.candidates)
@@ -102,6 +104,8 @@ class WorkloadSession:
         self._turn = TimingTurn() if turn is None else turn
         self._usual = UsualProbe()
         self._gpu = GpuGuard(workload.device)
+        if cache is not None and cache.exists():
+            self._spent.notes.append("compile times are not those of empty caches")
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
 
@@ -166,6 +170,7 @@ class WorkloadSession:
                 draw=draw,
                 log_folder=folder,
                 scratch=self._scratch,
+                cache=self._cache,
             ) as crew:
                 for variant in crew.one_variant_per_process() if number == 0 else ():
                     self._recorder.add_target(

@@ -35,7 +35,12 @@ def race_spec(race: Race) -> dict[str, Any]:
     ]
     last = {row["contender"]: row for row in rows}
     names = sorted({str(row["dimension"]) for row in rows})
-    x = {"field": "minutes", "type": "quantitative", "title": "minutes of measuring"}
+    x = {
+        "field": "minutes",
+        "type": "quantitative",
+        "title": "minutes of measuring",
+        "axis": {"tickCount": 10},
+    }
     y = {
         "field": "speedup",
         "type": "quantitative",
@@ -101,9 +106,12 @@ def standings_spec(race: Race) -> dict[str, Any]:
             }
         )
     rows.sort(key=lambda row: -float(str(row["speedup"])))
-    # Few launches give intervals beyond any picture: they are cut where speeds themselves end.
-    speeds = [float(str(row["speedup"])) for row in rows] or [1.0]
-    low, high = min(*speeds, 1.0) * 0.95, max(*speeds, 1.0) * 1.05
+    # Few launches give intervals beyond any picture: they are cut where speeds themselves end. The
+    # last one is the answer, and is whole.
+    seen = [1.0, *(float(str(row["speedup"])) for row in rows)]
+    if done is not None and done.interval is not None:
+        seen += [done.interval.low, done.interval.high]
+    low, high = min(seen) * 0.95, max(seen) * 1.05
     for row in rows:
         row["low"], row["high"] = (
             max(low, float(str(row["low"]))),
@@ -118,6 +126,7 @@ def standings_spec(race: Race) -> dict[str, Any]:
     }
     scale = {"domain": [low, high], "zero": False, "nice": False}
     x = {"type": "quantitative", "title": "speed, the default is 1", "scale": scale}
+    x["axis"] = {"tickCount": 10}
     colour = {
         "field": "kind",
         "type": "nominal",

@@ -9,7 +9,13 @@ from torchyard.reports.plain_text import one_line
 from torchyard.reports.race_charts import race_spec, standings_spec
 from torchyard.reports.race_text import last_standings, verdict_line
 from torchyard.reports.vega import inline_chart
-from torchyard.tune.recipe_text import code_lines, environment_file, shell_line, study_text
+from torchyard.tune.recipe_text import (
+    code_lines,
+    environment_file,
+    shell_line,
+    study_text,
+    variables_of,
+)
 
 __all__ = ["race_page"]
 
@@ -19,22 +25,23 @@ def race_page(race: Race) -> str:
     style = asset("report.css") + asset("charts.css") + asset("race.css")
     choices = {choice.name: choice for choice in race.space.choices}
     winner = race.winner
+    outside = winner is not None and bool(variables_of(winner, race.default))
     return (
         template_engine()
         .get_template("race.html.j2")
         .render(
             race=race,
-            verdict=verdict_line(race),
+            verdict=verdict_line(race).splitlines(),
             won=winner is not None,
             measured=format_duration(race.elapsed_s * 1e9),
             choices=choices,
             standings=sorted(last_standings(race), key=lambda one: -(one.speedup or 0.0)),
             chart=_race_chart(race),
             forest=_forest(race),
-            environment="" if winner is None else environment_file(winner, race.default),
-            shell=""
-            if winner is None
-            else shell_line(winner, race.default, ("python", "PROGRAM.py")),
+            environment=environment_file(winner, race.default) if winner and outside else "",
+            shell=shell_line(winner, race.default, ("python", "PROGRAM.py"))
+            if winner and outside
+            else "",
             code=[] if winner is None else code_lines(winner),
             study="" if winner is None else study_text(winner, race.default),
             style=style,

@@ -2,6 +2,7 @@
 
     race.json       the whole race, replaced after each heat
     heats/NNN/      a run folder like any other
+    cache/          what was compiled, while the race is not over
 
 A race that was killed goes on from its finished heats. Knows nothing of how a race is run.
 """
@@ -9,6 +10,7 @@ A race that was killed goes on from its finished heats. Knows nothing of how a r
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +66,15 @@ class RaceFolder:
     def heat_folder(self, number: int) -> Path:
         """Where a heat is kept."""
         return self.folder / HEATS_FOLDER / f"{number:03d}"
+
+    @property
+    def cache(self) -> Path:
+        """What compilers made, for all heats that share it."""
+        return self.folder / "cache"
+
+    def drop_cache(self) -> None:
+        """A race that is over compiles nothing any more."""
+        shutil.rmtree(self.cache, ignore_errors=True)
 
     def write(self, race: Race) -> None:
         """Keep the race as it stands."""

@@ -37,12 +37,14 @@ def run_bench(
     revision: str = "",
     notes: Sequence[str] = (),
     turn: TimingTurn | None = None,
+    cache: Path | None = None,
 ) -> list[Comparison]:
     """Measure the study into the folder; the rows in the order of the workloads.
 
     Begins by ending what a run that was killed may have left: it would disturb this one. `tuned`
     is what was done to the machine for this run; it is kept beside the facts, as are what was
-    measured and notes about it. `turn` is for machines where other runs are under way.
+    measured and notes about it. `turn` is for machines where other runs are under way, and
+    `cache` a folder of compiled programs that runs share.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -70,6 +72,7 @@ def run_bench(
                 listener=_scaled(listener, number, len(study.workloads)),
                 chance=random.Random(f"{study.settings.seed}/{number}"),
                 turn=turn,
+                cache=cache,
             )
             try:
                 found = session.run()

@@ -103,6 +103,9 @@ class Heats:
             folder=folder,
             command=self._command,
             listener=self._listener,
+            # What is compiled once serves all heats but the last: luck in compiling, as in choosing
+            # kernels by their time, must not help the winner twice.
+            cache=None if stage == "confirm" else self._folder.cache,
         )
         self.elapsed_s += time.monotonic() - began_s
         heat = replace(heat, ended_s=self.elapsed_s)

@@ -98,6 +98,7 @@ class RaceRun:
             self._keep(state="interrupted")
             raise
         self._keep(state="finished")
+        self._folder.drop_cache()
         return self.race
 
     def _glance(self) -> None:
