@@ -113,7 +113,7 @@ def test_filters_and_the_address(browser: Browser, address: str) -> None:
         page.fill("[name=find]", "KILLED by")
         assert shown.count() == 1
         page.click("button[data-sort=label]")
-        assert page.url.endswith("#find=KILLED+by&suite=models&sort=label")
+        wait_until(page, "location.hash === '#find=KILLED+by&suite=models&sort=label'")
         page.reload()
         assert count.inner_text() == "1 of 7 shown"
         assert page.input_value("[name=find]") == "KILLED by"
@@ -121,7 +121,7 @@ def test_filters_and_the_address(browser: Browser, address: str) -> None:
         assert page.get_by_text("No comparison fits the filter.").is_visible()
         page.get_by_role("button", name="Clear").click()
         assert count.inner_text() == "all 7 shown"
-        assert "#" not in page.url
+        wait_until(page, "!location.href.includes('#')")
         page.select_option("[name=verdict]", "undecided")
         page.select_option("[name=candidate]", "tcmalloc")
         assert shown.count() == 1
@@ -194,7 +194,7 @@ def test_the_keyboard_is_enough(browser: Browser, address: str) -> None:
         assert page.evaluate(focused) == "Skip to the results"
         save_picture(page, "report-skip-link")
         page.keyboard.press("Enter")
-        assert page.url.endswith("#results")
+        wait_until(page, "location.hash === '#results'")
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.name") == "find"
         for _ in range(20):

@@ -38,6 +38,23 @@ def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
+def test_a_task_that_appears_after_its_parent_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lists a task when starting it ends; its parent may be elsewhere by then."""
+    round_ = round_on("cgroup-v1", tmp_path)
+    add_task(round_, 901, f"{V1}/docker")
+
+    def pause(seconds: float) -> None:
+        if seconds and not members(round_, f"{V1}/docker"):
+            add_task(round_, 902, f"{V1}/docker")
+
+    monkeypatch.setattr("time.sleep", pause)
+    round_.tune(cores=(2, 3))
+    assert members(round_, f"{V1}/docker") == []
+    assert members(round_, f"{V1}/torchyard/house/docker") == [901, 902]
+
+
 def test_groups_that_are_elsewhere_anyway_are_left_alone(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     round_.tune(cores=(6, 7))

@@ -12,6 +12,7 @@ from torchyard.core.variant import Target, Variant
 from torchyard.tune.recipe_text import (
     code_lines,
     environment_file,
+    is_set_outside,
     shell_line,
     study_text,
     variables_of,
@@ -124,3 +125,13 @@ def test_memory_is_bound_by_numactl() -> None:
     assert line == "OMP_NUM_THREADS=4 numactl --physcpubind=0-3 --membind=0 python train.py"
     all_nodes = Contender().with_choice(Choice(dimension="m", name="i", memory="interleave:0-1"))
     assert shell_line(all_nodes, DEFAULT, ["x"]) == "numactl --interleave=0-1 x"
+
+
+def test_what_is_set_when_a_program_is_started() -> None:
+    def alone(choice: Choice) -> bool:
+        return is_set_outside(Contender().with_choice(choice), DEFAULT)
+
+    assert is_set_outside(WINNER, DEFAULT)
+    assert alone(Choice(dimension="m", name="i", memory="interleave:0-1"))
+    assert alone(Choice(dimension="c", name="c", cores="0"))
+    assert not alone(Choice(dimension="compiler", name="inductor", backend="inductor"))

@@ -17,8 +17,9 @@ from torchyard.machine.file_tree import FileTree, WriteRefused
 
 __all__ = ["Cpusets", "find_cpusets", "folders_below"]
 
-_ROUNDS: Final = 100
-"""Tasks that are started while others are moved appear in the next round."""
+_MOVING_S: Final = 5.0
+"""Tasks that are started while others are moved appear in the next round. One that is ending is not
+moved, and is gone by itself: in a moment, or when it gets a core for it."""
 _BUSY_S: Final = 2.0
 """A task that has just ended holds its group for a moment."""
 
@@ -60,10 +61,15 @@ class Cpusets:
     def move(self, files: FileTree, source: str, goal: str) -> list[int]:
         """Move all members until none is left; returns those that the kernel does not move."""
         stuck: set[int] = set()
-        for _ in range(_ROUNDS):
+        seen: list[int] = []
+        deadline = time.monotonic() + _MOVING_S
+        while time.monotonic() < deadline:
             waiting = [number for number in self.numbers(files, source) if number not in stuck]
             if not waiting:
                 break
+            if waiting == seen:
+                time.sleep(0.001)
+            seen = waiting
             for number in waiting:
                 if not self.put(files, goal, number):
                     stuck.add(number)

@@ -12,9 +12,9 @@ from torchyard.reports.vega import inline_chart
 from torchyard.tune.recipe_text import (
     code_lines,
     environment_file,
+    is_set_outside,
     shell_line,
     study_text,
-    variables_of,
 )
 
 __all__ = ["race_page"]
@@ -25,7 +25,7 @@ def race_page(race: Race) -> str:
     style = asset("report.css") + asset("charts.css") + asset("race.css")
     choices = {choice.name: choice for choice in race.space.choices}
     winner = race.winner
-    outside = winner is not None and bool(variables_of(winner, race.default))
+    outside = winner is not None and is_set_outside(winner, race.default)
     return (
         template_engine()
         .get_template("race.html.j2")

@@ -8,7 +8,7 @@ from torchyard.core.comparison import Interval
 from torchyard.core.race import DEFAULT_NAME, Race, Standing
 from torchyard.core.units import format_duration
 from torchyard.reports.plain_text import aligned
-from torchyard.tune.recipe_text import code_lines, shell_line, study_text, variables_of
+from torchyard.tune.recipe_text import code_lines, is_set_outside, shell_line, study_text
 
 __all__ = ["last_standings", "race_text", "space_text", "verdict_line"]
 
@@ -110,7 +110,7 @@ def _use(race: Race, program: Sequence[str]) -> str:
     if race.winner is None:
         return ""
     lines = []
-    if variables_of(race.winner, race.default):
+    if is_set_outside(race.winner, race.default):
         lines += ["in a shell:", f"  {shell_line(race.winner, race.default, program)}"]
     code = code_lines(race.winner)
     if code:

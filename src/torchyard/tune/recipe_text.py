@@ -15,11 +15,25 @@ from torchyard.core.race import Contender
 from torchyard.core.variant import Environment, Variant
 from torchyard.machine.own_cores import cores_of
 
-__all__ = ["code_lines", "environment_file", "shell_line", "study_text", "variables_of"]
+__all__ = [
+    "code_lines",
+    "environment_file",
+    "is_set_outside",
+    "shell_line",
+    "study_text",
+    "variables_of",
+]
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _INTEROP = "TORCHYARD_INTEROP_THREADS"
 """Means something to our own worker only; programs are told by `code`."""
+
+
+def is_set_outside(winner: Contender, default: Variant) -> bool:
+    """Whether any of it is settled when the program is started."""
+    environment = winner.variant(default).environment
+    places = environment.cores or environment.memory or environment.instances > 1
+    return bool(places or variables_of(winner, default))
 
 
 def variables_of(winner: Contender, default: Variant) -> dict[str, str]:

@@ -6,6 +6,9 @@ the set of the house, as far as the kernel moves them.
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from torchyard.core.processor_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed, TorchyardError
 from torchyard.machine.cpusets import Cpusets, folders_below
@@ -13,6 +16,9 @@ from torchyard.machine.file_tree import FileTree
 from torchyard.machine.set_apart import HOUSE, MEASURE, make_mirror, take_down
 
 __all__ = ["crowded_groups", "make_shield", "read_shield"]
+
+_LATE_S: Final = 0.01
+"""A task whose parent was moved while it was being started can appear in the old group afterwards."""
 
 
 def make_shield(files: FileTree, cpusets: Cpusets, ours: str, cores: tuple[int, ...]) -> None:
@@ -37,9 +43,14 @@ def make_shield(files: FileTree, cpusets: Cpusets, ours: str, cores: tuple[int, 
             files.make_folder(group)
             files.write(f"{group}/cpuset.cpus", cpu_list(cpus))
             files.write(f"{group}/cpuset.mems", mems)
-        for origin in crowded:
-            goal = make_mirror(files, cpusets, ours=ours, part=HOUSE, origin=origin)
-            cpusets.move(files, origin, goal)
+        goals = {
+            origin: make_mirror(files, cpusets, ours=ours, part=HOUSE, origin=origin)
+            for origin in crowded
+        }
+        for late in (False, True):
+            time.sleep(_LATE_S if late else 0.0)
+            for origin, goal in goals.items():
+                cpusets.move(files, origin, goal)
     except TorchyardError:
         take_down(files, cpusets, ours)
         raise
