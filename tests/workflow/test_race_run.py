@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from simulated_heats import SimulatedHeats, race_of
 
-from torchyard.core.race import Contender, Race, Stage
+from torchyard.core.race import Choice, Contender, Race, Stage
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.race_folder import RaceFolder, read_race
 from torchyard.workflow.race_heats import HeatResult
@@ -24,6 +24,9 @@ SPACE = {
     "waiting": ["active", "passive"],
     "binding": ["close"],
 }
+
+
+DEFAULT_AND_TC = Contender().with_choice(Choice(dimension="allocator", name="tc"))
 
 
 def additive(**logs: float) -> Callable[[Contender], float]:
@@ -166,6 +169,18 @@ def test_what_looked_fast_is_raced_though_glances_took_the_time(tmp_path: Path) 
     assert stages.count("single") == 1
     assert race.winner is not None
     assert race.winner.name == "tc"
+
+
+def test_while_nobody_leads_the_time_for_joining_is_for_finding_one(tmp_path: Path) -> None:
+    def single_ended_s(truth: Callable[[Contender], float]) -> float:
+        heats = SimulatedHeats(truth, random.Random(1), launch_sd=0.1)
+        race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
+        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), heats, race)
+        return max(heat.ended_s for heat in done.heats if heat.stage == "single")
+
+    # Glances take 3 s and heats 6 s each; those of single choices end after 22 s, or after 34 s.
+    assert single_ended_s(additive(tc=math.log(2.0), je=math.log(2.0))) == 27.0
+    assert single_ended_s(additive()) == 39.0
 
 
 def test_what_takes_long_is_tried_after_the_others_and_alone(tmp_path: Path) -> None:

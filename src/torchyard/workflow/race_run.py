@@ -120,7 +120,9 @@ class RaceRun:
             if not contenders or self._field.settled():
                 return
             for some in heats_in_order(contenders):
-                if begun and self._heats.elapsed_s > SINGLE_SHARE * self.race.budget_s:
+                # While nobody leads there is nothing to join: that time is for finding one.
+                share = SINGLE_SHARE if self._field.leaders() else SHARES_SHARE
+                if begun and self._heats.elapsed_s > share * self.race.budget_s:
                     return
                 self._heat("single", DEFAULT, some, launches=SINGLE_LAUNCHES)
                 self._field.eliminate()
