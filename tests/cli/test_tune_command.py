@@ -106,8 +106,12 @@ def test_a_race_of_a_program_is_kept_and_can_go_on(
     assert longer.code == 0, longer.err
     more = json.loads(longer.out)["race"]
     assert more["budget_s"] == 30.0
-    first = folder / "heats" / "000" / "run.json"
-    assert first.stat().st_mtime_ns == before[first], "what was measured is not measured again"
+    kept = {path: path.stat().st_mtime_ns for path in before}
+    assert kept == before, "what was measured is neither measured again nor lost"
+    less = call(capsys, "tune", "--resume", str(folder), "--budget", "5s")
+    assert less.code == 2
+    assert "5 s are less than the 30 s that the race has" in less.err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 @pytest.mark.torch

@@ -35,7 +35,8 @@ class SimulatedHeats:
         """Draw."""
         names = tuple(one.name for one in contenders)
         self.asked.append((stage, against.name, names))
-        self.elapsed_s += launches * (len(names) + 1)
+        took_s = float(launches * (len(names) + 1))
+        self.elapsed_s += took_s
         outcomes = [
             Outcome(contender=one, failure="crashed (build): it always does")
             if one.name in self.failing
@@ -55,6 +56,7 @@ class SimulatedHeats:
             contenders=names,
             run="",
             ended_s=self.elapsed_s,
+            took_s=took_s,
         )
         return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=1e6)
 

@@ -126,20 +126,18 @@ def test_the_gain_of_the_winner_is_not_flattered_by_having_won(tmp_path: Path) -
     assert sum(gains) / len(gains) == pytest.approx(0.02, abs=0.004)
 
 
-def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
-    class Stopping(SimulatedHeats):
-        def run(
-            self,
-            stage: Stage,
-            against: Contender,
-            contenders: Sequence[Contender],
-            *,
-            launches: int,
-        ) -> HeatResult:
-            if len(self.asked) == 3:
-                raise KeyboardInterrupt
-            return super().run(stage, against, contenders, launches=launches)
+class Stopping(SimulatedHeats):
+    """Interrupted before the fourth heat."""
 
+    def run(
+        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+    ) -> HeatResult:
+        if len(self.asked) == 3:
+            raise KeyboardInterrupt
+        return super().run(stage, against, contenders, launches=launches)
+
+
+def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
     folder = RaceFolder.create(tmp_path / "race")
     heats = Stopping(additive(tc=0.2), random.Random(5))
     folder.cache.mkdir()
@@ -150,6 +148,23 @@ def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
     assert race.state == "interrupted"
     assert len(race.heats) == 3
     assert race.winner is None
+
+
+def test_a_race_that_is_gone_on_with_forgets_no_heat(tmp_path: Path) -> None:
+    first = run(tmp_path / "race", SimulatedHeats(additive(tc=0.2), random.Random(5)))
+    assert len(first.heats) > 3
+    heats = Stopping(additive(tc=0.2), random.Random(5))
+    longer = with_budget(read_race(tmp_path / "race"), 3000.0)
+    again = RaceRun(RaceFolder(tmp_path / "race"), longer, heats, listener=lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        again.run()
+    kept = read_race(tmp_path / "race")
+    assert len(kept.heats) == 3
+    assert [heat.number for heat in (*kept.heats, *kept.spare)] == [
+        heat.number for heat in first.heats
+    ]
+    with pytest.raises(UsageError, match="3000 s that the race has"):
+        with_budget(kept, 60.0)
 
 
 def test_when_the_time_is_short_what_was_not_tried_is_said(tmp_path: Path) -> None:

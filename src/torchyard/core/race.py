@@ -168,6 +168,7 @@ class Heat:
     """The run folder, relative to the race's."""
     ended_s: float = 0.0
     """Since the race began."""
+    took_s: float = 0.0
     found: tuple[Standing, ...] = ()
     """As this heat and those before it say."""
 
@@ -216,6 +217,8 @@ class Race:
     contenders: tuple[Contender, ...] = ()
     """Everything that was measured, in the order of its first heat."""
     heats: tuple[Heat, ...] = ()
+    spare: tuple[Heat, ...] = ()
+    """Heats from before a race was gone on with that it has not asked for since; they are kept."""
     shares: tuple[Share, ...] = ()
     winner: Contender | None = None
     """Confirmed on launches of its own; None: nothing is faster than the default beyond doubt."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -106,8 +107,17 @@ def read_race(folder: Path) -> Race:
             hint="update Torchyard to read it",
         )
     try:
-        return decode(Race, record, where="", strict=False)
+        return _with_times(decode(Race, record, where="", strict=False))
     except UsageError as error:
         raise ResultsDamaged(
             f"{path}: not a race", why=error.what, hint="put the file back from a copy"
         ) from error
+
+
+def _with_times(race: Race) -> Race:
+    """Heats with the time they took, which races of earlier versions do not say."""
+    heats, before_s = [], 0.0
+    for heat in race.heats:
+        heats.append(heat if heat.took_s else replace(heat, took_s=heat.ended_s - before_s))
+        before_s = heat.ended_s
+    return replace(race, heats=tuple(heats))

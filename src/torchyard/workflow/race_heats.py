@@ -68,35 +68,36 @@ class Heats:
         self._race = race
         self._command = command
         self._listener = listener
-        self._known = {heat.number: heat for heat in race.heats}
-        self._number = 0
+        self._known = [*race.heats, *race.spare]
+        self._next = 1 + max((heat.number for heat in self._known), default=-1)
         self.elapsed_s = 0.0
         """Of all heats so far, those of an earlier process included."""
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
     ) -> HeatResult:
-        """Measure, or read what was measured before."""
-        number = self._number
-        self._number += 1
+        """Measure, or read what was measured before; no heat takes the place of another one."""
+        names = tuple(one.name for one in contenders)
+        known = self._take_known(stage, against.name, names)
+        number = self._next if known is None else known.number
+        self._next = max(self._next, number + 1)
+        folder = self._folder.heat_folder(number)
+        if known is not None:
+            try:
+                run = read_run(folder)
+                if run.state == "finished":
+                    self.elapsed_s += known.took_s
+                    return _result(replace(known, ended_s=self.elapsed_s), run, contenders)
+            except ResultsDamaged:
+                pass  # a kill came before it was whole: it is measured again
         heat = Heat(
             number=number,
             stage=stage,
             against=against.name,
-            contenders=tuple(one.name for one in contenders),
-            run=str(self._folder.heat_folder(number).relative_to(self._folder.folder)),
+            contenders=names,
+            run=str(folder.relative_to(self._folder.folder)),
         )
-        known = self._known.get(number)
-        if known is not None and _same(known, heat):
-            try:
-                run = read_run(self._folder.heat_folder(number))
-                if run.state == "finished":
-                    self.elapsed_s = known.ended_s
-                    return _result(known, run, contenders)
-            except ResultsDamaged:
-                pass  # a kill came before it was whole: it is measured again
         began_s = time.monotonic()
-        folder = self._folder.heat_folder(number)
         replace_run(folder)
         run_bench(
             self._study(stage, against, contenders, launches),
@@ -107,9 +108,18 @@ class Heats:
             # kernels by their time, must not help the winner twice.
             cache=None if stage == "confirm" else self._folder.cache,
         )
-        self.elapsed_s += time.monotonic() - began_s
-        heat = replace(heat, ended_s=self.elapsed_s)
+        took_s = time.monotonic() - began_s
+        self.elapsed_s += took_s
+        heat = replace(heat, ended_s=self.elapsed_s, took_s=took_s)
         return _result(heat, read_run(folder), contenders)
+
+    def _take_known(self, stage: Stage, against: str, names: tuple[str, ...]) -> Heat | None:
+        """The first heat of that kind that was run before and is not asked for yet."""
+        for heat in self._known:
+            if (heat.stage, heat.against, heat.contenders) == (stage, against, names):
+                self._known.remove(heat)
+                return heat
+        return None
 
     def _study(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], launches: int
@@ -133,14 +143,6 @@ class Heats:
             # What was right once stays right: later heats spend no time on it.
             settings=replace(self._race.settings, check_accuracy=stage in ("glance", "confirm")),
         )
-
-
-def _same(known: Heat, wanted: Heat) -> bool:
-    return (known.stage, known.against, known.contenders) == (
-        wanted.stage,
-        wanted.against,
-        wanted.contenders,
-    )
 
 
 def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult:

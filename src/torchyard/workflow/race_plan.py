@@ -7,6 +7,7 @@ from typing import Final
 
 from torchyard.core.race import DEFAULT_NAME, Goal, Race
 from torchyard.core.study import Study
+from torchyard.errors import UsageError
 from torchyard.measure.targets import inspect_target
 from torchyard.tune.facts import place_of
 from torchyard.tune.space import read_space
@@ -47,7 +48,13 @@ def plan_race(
 
 
 def with_budget(race: Race, budget_s: float) -> Race:
-    """The same race with another budget; a step may take longer with more time, and never less."""
+    """The same race with more time, also for a step."""
+    if budget_s < race.budget_s:
+        raise UsageError(
+            f"--budget: {budget_s:g} s are less than the {race.budget_s:g} s that the race has",
+            why="what was measured in that time would be left out",
+            hint="give it more, or begin another race",
+        )
     limit_s = max(race.settings.step_limit_s, _step_limit_s(budget_s))
     settings = replace(race.settings, step_limit_s=limit_s)
     return replace(race, budget_s=budget_s, settings=settings)

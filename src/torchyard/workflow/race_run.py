@@ -73,6 +73,7 @@ class RaceRun:
         self._listener = listener
         self._field = Field()
         self._launches: list[int] = []
+        self._spare = {heat.number: heat for heat in (*race.heats, *race.spare)}
         self.race = replace(
             race,
             contenders=(),
@@ -246,10 +247,12 @@ class RaceRun:
         names = {one.name for one in self.race.contenders}
         new = [one for one in (against, *some) if one.name not in names]
         heat = replace(result.heat, found=self._standings(against, result, stage))
+        self._spare.pop(heat.number, None)
         self.race = replace(
             self.race,
             contenders=(*self.race.contenders, *dict.fromkeys(new)),
             heats=(*self.race.heats, heat),
+            spare=tuple(self._spare.values()),
             elapsed_s=self._heats.elapsed_s,
         )
         self._keep()
