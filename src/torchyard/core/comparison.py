@@ -14,6 +14,7 @@ from torchyard.core.workload import Workload
 
 __all__ = [
     "BUSY",
+    "UNTRUSTED",
     "Accuracy",
     "AccuracyStatus",
     "Comparison",
@@ -29,8 +30,10 @@ __all__ = [
 Scope = Literal["launches", "processes"]
 
 BUSY: Final = "busy machine"
-"""Begins the note of a comparison most of whose pairs were disturbed: it speaks for a busy machine,
-and the run ends with the exit code of a measurement that is not trustworthy."""
+"""First words of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
+
+UNTRUSTED: Final = "untrusted"
+"""Shown instead of a timing verdict that must not be used."""
 
 
 class Verdict(StrEnum):
@@ -49,6 +52,8 @@ class AccuracyStatus(StrEnum):
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
+    LESS_ACCURATE = "less-accurate"
+    """Right within what rounding can do, but measurably less accurate than the baseline."""
     RANDOM = "random"
     """The workload draws random numbers that backends draw differently: not comparable."""
     NONDETERMINISTIC = "nondeterministic"
@@ -206,6 +211,23 @@ class Comparison:
     """Share of the measuring time that was spent inside timed blocks."""
     guards: GuardSummary = field(default_factory=GuardSummary)
     notes: tuple[str, ...] = ()
+    untrusted: tuple[str, ...] = ()
+    """Why the numbers of this row must not be trusted, a sentence each. Empty when they may be."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the numbers may be used. Every view shows `state` instead of `verdict`."""
+        return not self.untrusted and not self.busy
+
+    @property
+    def state(self) -> str:
+        """The word to show: the verdict, or `untrusted` where a timing verdict must not be used.
+
+        `wrong` and `failed` do not depend on times and are shown either way.
+        """
+        if self.trusted or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
+            return self.verdict.value
+        return UNTRUSTED
 
     @property
     def passed(self) -> bool:
