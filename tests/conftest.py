@@ -1,4 +1,4 @@
-"""For all tests: signals as in a terminal, and which tests may run side by side.
+"""For all tests: signals as in a terminal, which tests may run side by side, and what they leave.
 
 A shell that starts a job in the background lets it ignore Ctrl-C, `nohup` lets it ignore a lost
 terminal, and whatever it starts inherits that. The tests of interrupts must hold there too.
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
 
 # These change or watch the one kernel that all tests share: never two of them at once.
 ONE_KERNEL = (
@@ -43,3 +44,21 @@ def _one_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_process_as_it_was() -> Iterator[None]:
+    """Fail the test that changes the pytest process, not a later one that trips over it."""
+    before = process_state()
+    yield
+    changes = differences(before, process_state())
+    assert not changes, "the test left the pytest process changed:\n" + "\n".join(changes)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leaves_the_memory_free() -> Iterator[None]:
+    """Fail the file whose tests leave so much memory reserved that later ones cannot fork."""
+    before = private_bytes()
+    yield
+    grown = private_bytes() - before
+    assert grown < MOST_GROWTH_BYTES, f"{grown >> 20} MiB of memory stayed behind"

@@ -30,6 +30,11 @@ class CopySpace:
         """Give back everything that was copied since the mark."""
         self._top = mark
 
+    def close(self) -> None:
+        """Free the block; there is no room for copies from here on."""
+        self._size = 0
+        self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
+
     def copy(self, address: int, size_bytes: int) -> Optional[int]:
         """Copy memory; the copy's address, or None when there is no room left."""
         end = self._top + -(-size_bytes // _ALIGN) * _ALIGN

@@ -5,7 +5,6 @@ counts, and it marks memory that the watch knows, so that nothing is concluded f
 of it last. Of other processes it is only known that they were started.
 """
 
-import os
 import threading
 from multiprocessing import process as processes
 from typing import Any, Callable, Dict, List, Optional
@@ -13,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchyard.worker.values.fork_hooks import ForkHooks
 from torchyard.worker.values.operators import tensors_in
 from torchyard.worker.values.storages import Storages, StorageState
 
@@ -71,13 +71,14 @@ class Elsewhere:
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
         processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
-        os.register_at_fork(after_in_parent=self._forked, after_in_child=self._in_child)
+        self._fork_hooks = ForkHooks(self._forked, self._in_child)
 
     def remove(self) -> None:
         """Leave Python as it was; threads that run on count no more."""
         if not self._on:
             return
         self._on = False
+        self._fork_hooks.remove()
         for thread in self._threads:
             thread.off = True
         if self._bootstrap is not None:
@@ -163,12 +164,11 @@ class Elsewhere:
         return counted
 
     def _forked(self) -> None:
-        if self._on and not self._starting:
+        if not self._starting:
             self.forks += 1
 
     def _in_child(self) -> None:
-        if self._on:
-            self._on_fork()
+        self._on_fork()
 
 
 def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:

@@ -117,6 +117,7 @@ class Session:
             return
         self._on = False
         self.watch.__exit__(None, None, None)
+        self.watch.close()
         for hook in self._hooks:
             hook.remove()
         self.watch.places.close()

@@ -89,6 +89,10 @@ class ValueWatch(AsideMode):
         """What the copies have left of the memory that the profile may take."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
+    def close(self) -> None:
+        """Free the memory for copies, which a profile that has ended needs no more."""
+        self._copies.close()
+
     def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
         """Count steps; what is known by now of the rows of this step and of earlier ones."""
         if not self.looking:

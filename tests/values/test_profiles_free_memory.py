@@ -1,0 +1,64 @@
+"""A profile that has ended leaves nothing behind in the process: no memory, no hook."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from pathlib import Path
+
+import torch
+
+from torchyard.worker.values import fork_hooks
+from torchyard.worker.values.options import Options
+from torchyard.worker.values.session import Session
+
+PROFILES = 4
+
+
+def address_space_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def profile() -> Session:
+    session = Session(Options())
+    session.start()
+    tensor = torch.ones(1000)
+    tensor.zero_()
+    session.step()
+    session.stop()
+    return session
+
+
+def test_ended_profiles_hold_no_address_space() -> None:
+    """A block of address space larger than the machine's memory makes every later fork fail."""
+    kept = [profile()]
+    before = address_space_bytes()
+    kept += [profile() for _ in range(PROFILES)]
+    grown = address_space_bytes() - before
+    assert grown < Options().memory_bytes, f"{PROFILES} profiles took {grown} bytes"
+
+
+def test_ended_profiles_can_be_freed() -> None:
+    references = [weakref.ref(profile()) for _ in range(PROFILES)]
+    gc.collect()
+    assert [reference() for reference in references] == [None] * PROFILES
+
+
+def test_fork_hooks_run_until_they_are_removed() -> None:
+    calls: list[str] = []
+    hooks = fork_hooks.ForkHooks(lambda: calls.append("parent"), lambda: os._exit(7))
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)  # the hook has ended this process before
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    finally:
+        hooks.remove()
+        hooks.remove()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert calls == ["parent"]
