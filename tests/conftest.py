@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
 
 # These change or watch the one kernel that all tests share: never two of them at once.

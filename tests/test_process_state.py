@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from process_state import differences, private_bytes, process_state
 
 HERE = Path(__file__).parent

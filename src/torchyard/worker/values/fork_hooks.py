@@ -30,10 +30,10 @@ class ForkHooks:
 
 
 def _after_in_parent() -> None:
-    for hooks in list(_installed):
+    for hooks in _installed[:]:
         hooks.in_parent()
 
 
 def _after_in_child() -> None:
-    for hooks in list(_installed):
+    for hooks in _installed[:]:
         hooks.in_child()
