@@ -37,16 +37,31 @@ def test_waiting_for_a_core(samples: int, limit: float) -> None:
 
 def test_steal_and_paging() -> None:
     limit = judging.STEAL_SHARE_LIMIT
-    assert judge(GuardReading(steal_ns=share(limit, 0.9))) == ()
-    assert judge(GuardReading(steal_ns=share(limit, 1.1))) == ("stolen by the host",)
+    assert judge(GuardReading(steal_certain_ns=share(limit, 0.9))) == ()
+    assert judge(GuardReading(steal_certain_ns=share(limit, 1.1))) == ("stolen by the host",)
+    assert judge(GuardReading(steal_certain_ns=share(limit, 1.1)), threads=2) == ()
     assert judge(GuardReading(major_faults=0)) == ()
     assert judge(GuardReading(major_faults=1)) == ("read pages from disk",)
+
+
+@pytest.mark.parametrize("wall_ns", [10**7, 5 * 10**7, 10**8, 10**9])
+def test_one_tick_of_steal_is_rounding_however_short_the_block(wall_ns: int) -> None:
+    tick = judging.TICK_NS
+    rounding = GuardReading(steal_ns=tick, steal_certain_ns=0)
+    of_an_old_run = GuardReading(steal_ns=tick)
+    for reading in (rounding, of_an_old_run):
+        assert judging.judge(reading, wall_ns=wall_ns, samples=20, threads=1) == ()
+    much = GuardReading(steal_ns=8 * tick)
+    dirty = judging.judge(much, wall_ns=wall_ns, samples=20, threads=1)
+    assert dirty == ("stolen by the host",)
 
 
 def test_switches_and_cpu_time_stand_in_where_waiting_cannot_be_read() -> None:
     many = int(judging.SWITCHES_PER_SECOND_LIMIT * WALL_NS / 1e9) + 1
     assert judge(GuardReading(involuntary_switches=many)) == ("preempted",)
     assert judge(GuardReading(involuntary_switches=1)) == ()
+    assert judge(GuardReading(involuntary_switches=many), threads=2) == ()
+    assert judge(GuardReading(involuntary_switches=2 * many), threads=2) == ("preempted",)
     half = GuardReading(cpu_ns=WALL_NS // 2)
     assert judge(half) == ("off the core",)
     assert judge(half, threads=2) == ()
@@ -69,12 +84,14 @@ def test_swapping_counts_by_its_rate_while_it_was_watched() -> None:
     assert judge(replace(calm, watched_ns=None)) == ("machine swapped",)
 
 
-def test_memory_pressure_counts_by_its_share() -> None:
-    limit = judging.MEMORY_STALL_SHARE_LIMIT
-    assert judge(GuardReading(memory_stall_ns=share(limit, 0.9))) == ()
-    assert judge(GuardReading(memory_stall_ns=share(limit, 1.1))) == ("memory was short",)
-    longer = GuardReading(memory_stall_ns=share(limit, 1.1), watched_ns=2 * WALL_NS)
-    assert judge(longer) == ()
+def test_memory_pressure_counts_by_its_share_of_the_time_it_may_come_from() -> None:
+    """The kernel adds up every two seconds, so a block sees what happened before it, too."""
+    limit, period = judging.MEMORY_STALL_SHARE_LIMIT, judging.MEMORY_STALL_PERIOD_NS
+    assert judge(GuardReading(memory_stall_ns=share(limit, 3))) == ()
+    assert judge(GuardReading(memory_stall_ns=int(limit * 0.9 * period))) == ()
+    much = GuardReading(memory_stall_ns=int(limit * 1.1 * period))
+    assert judge(much) == ("memory was short",)
+    assert judge(replace(much, watched_ns=2 * period)) == ()
 
 
 @pytest.mark.parametrize(

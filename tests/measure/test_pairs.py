@@ -85,3 +85,31 @@ def test_other_candidates_do_not_matter() -> None:
 def test_no_blocks_are_no_launches() -> None:
     found = pair_blocks([], "a", "b")
     assert (found.medians, found.pairs, found.dropped, found.busy) == ((), 0, 0, False)
+
+
+def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
+    few = pair_blocks(launch_of(0, 20, dirty=7), "a", "b")
+    assert (few.dropped, few.one_sided) == (7, ())  # 7 of 7: p = 0.016
+    found = pair_blocks(launch_of(0, 20, dirty=8), "a", "b")
+    assert (found.pairs, found.dropped, found.disturbed, found.busy) == (20, 0, 8, False)
+    assert found.one_sided == found.never_same
+    assert found.one_sided == (
+        "disturbance belongs to the candidate: in 40% of its blocks against 0% of the baseline's",
+    )
+    swapped = pair_blocks(launch_of(0, 20, dirty=8), "b", "a")
+    assert swapped.one_sided[0].startswith("disturbance belongs to the baseline: in 40%")
+
+
+def test_rounds_that_are_dirty_on_both_sides_say_nothing_about_either() -> None:
+    blocks = []
+    for index in range(20):
+        marks = ("busy",) if index < 9 else ()
+        blocks += [block(0, index, "a", 200.0, *marks), block(0, index, "b", 100.0, *marks)]
+    found = pair_blocks(blocks, "a", "b")
+    assert (found.dropped, found.one_sided) == (9, ())
+
+
+def test_a_rare_disturbance_of_one_variant_is_kept_and_does_not_rule_out_same() -> None:
+    blocks = [one for number in range(10) for one in launch_of(number, 100, dirty=1)]
+    found = pair_blocks(blocks, "a", "b")
+    assert (found.dropped, len(found.one_sided), found.never_same) == (0, 1, ())

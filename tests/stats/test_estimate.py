@@ -14,6 +14,7 @@ from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.errors import Untrustworthy, UsageError
 from torchyard.stats.estimate import ONE_LAUNCH, decided, estimate
+from torchyard.stats.launches import pair_floor
 from torchyard.stats.sequential import Look, boundaries
 from torchyard.stats.verdicts import verdict_of
 
@@ -43,23 +44,33 @@ def around(centre: float, step: float, launches: int = 6) -> list[list[float]]:
 def test_single_look_is_the_t_interval_and_t_test_of_launch_medians(
     launches: list[list[float]],
 ) -> None:
+    """With the standard deviation that the pairs imply where the launches agree more closely."""
     medians = [float(np.median(pairs)) for pairs in launches]
     if np.std(medians) < 1e-5:
         return
     answer = single(launches)
-    expected = scipy.stats.ttest_1samp(medians, 0.0)
-    low, high = expected.confidence_interval(0.95)
-    assert answer.speedup == pytest.approx(math.exp(np.mean(medians)), rel=1e-12)
-    assert answer.p_value == pytest.approx(expected.pvalue, rel=1e-8)
+    error = max(float(np.std(medians, ddof=1)), pair_floor(launches)) / math.sqrt(len(medians))
+    mean, df = float(np.mean(medians)), len(medians) - 1
+    width = scipy.stats.t.ppf(0.975, df) * error
+    assert answer.speedup == pytest.approx(math.exp(mean), rel=1e-12)
+    assert answer.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(mean) / error, df), rel=1e-8)
     if answer.interval is None:
-        assert high - low > 40.0
+        assert width > 20.0
     else:
-        assert math.log(answer.interval.low) == pytest.approx(low, rel=1e-8, abs=1e-10)
-        assert math.log(answer.interval.high) == pytest.approx(high, rel=1e-8, abs=1e-10)
+        assert math.log(answer.interval.low) == pytest.approx(mean - width, rel=1e-8, abs=1e-10)
+        assert math.log(answer.interval.high) == pytest.approx(mean + width, rel=1e-8, abs=1e-10)
     assert answer.launch_sd == pytest.approx(np.std(medians, ddof=1))
     assert answer.launches == len(launches)
     assert answer.pairs == sum(map(len, launches))
     assert answer.scope == "launches"
+
+
+@given(LAUNCHES)
+def test_pairs_never_make_the_interval_narrower(launches: list[list[float]]) -> None:
+    answer, plain = single(launches), single([[float(np.median(pairs))] for pairs in launches])
+    if answer.interval is not None and plain.interval is not None:
+        assert answer.interval.low <= plain.interval.low * (1 + 1e-12)
+        assert answer.interval.high >= plain.interval.high * (1 - 1e-12)
 
 
 @given(LAUNCHES)
@@ -304,15 +315,43 @@ def test_planning_numbers_of_an_estimate() -> None:
 
 
 def test_rare_costs_are_told() -> None:
-    medians, means = around(0.05, 0.002), around(0.0, 0.002)
+    medians, means = around(0.05, 0.002), around(0.02, 0.002)
     answer = single(medians, mean_launches=means)
-    assert answer.mean_speedup == pytest.approx(1.0, abs=1e-3)
+    assert answer.mean_speedup == pytest.approx(math.exp(0.02), abs=1e-3)
+    assert answer.verdict is Verdict.FASTER
     assert any("means and medians disagree" in reason for reason in answer.reasons)
     calm = single(medians, mean_launches=around(0.0505, 0.002))
     assert calm.mean_speedup == pytest.approx(math.exp(0.0505), rel=1e-3)
     assert calm.reasons == ()
     assert single(medians, mean_launches=[]).mean_speedup is None
     assert single(medians, mean_launches=means[:3]).mean_speedup is not None
+
+
+@pytest.mark.parametrize(
+    ("medians", "means", "verdict"),
+    [
+        (0.05, -0.01, Verdict.UNDECIDED),
+        (-0.05, 0.01, Verdict.UNDECIDED),
+        (0.0, 0.02, Verdict.UNDECIDED),
+        (0.0, -0.02, Verdict.UNDECIDED),
+        (0.0, 0.008, Verdict.SAME),
+        (0.05, 0.2, Verdict.FASTER),
+        (-0.05, -0.2, Verdict.SLOWER),
+    ],
+)
+def test_a_verdict_that_means_contradict_is_withheld(
+    medians: float, means: float, verdict: Verdict
+) -> None:
+    answer = single(around(medians, 0.002), mean_launches=around(means, 0.002))
+    assert answer.verdict is verdict
+    assert bool(answer.withheld) is (verdict is Verdict.UNDECIDED)
+    assert set(answer.withheld) <= set(answer.reasons)
+
+
+def test_same_can_be_ruled_out_and_other_verdicts_cannot() -> None:
+    refused = single(around(0.0, 0.002), never_same=("the candidate faults",))
+    assert (refused.verdict, refused.withheld) == (Verdict.UNDECIDED, ("the candidate faults",))
+    assert single(around(0.05, 0.002), never_same=("x",)).verdict is Verdict.FASTER
 
 
 def test_dropped_pairs_are_carried() -> None:

@@ -14,6 +14,7 @@ from torchyard.stats.launches import (
     SD_FLOOR,
     launch_effects,
     launch_sd,
+    pair_floor,
     pair_sd,
     standard_error,
     t_statistics,
@@ -62,11 +63,35 @@ def test_pair_sd_finds_the_noise_and_not_the_launches() -> None:
     assert pair_sd(launches) == pytest.approx(0.02, rel=0.05)
 
 
-@pytest.mark.parametrize(("pairs", "missing"), [(2, 0.0), (6, 0.15), (30, 0.03)])
-def test_pair_sd_of_small_launches_is_a_little_low(pairs: int, missing: float) -> None:
+@pytest.mark.parametrize(("pairs", "rel"), [(2, 0.05), (3, 0.05), (4, 0.1), (6, 0.05), (30, 0.05)])
+def test_pair_sd_of_small_launches_is_not_biased(pairs: int, rel: float) -> None:
     rng = np.random.default_rng(4)
-    launches = [list(rng.normal(0.0, 0.02, pairs)) for _ in range(2400 // pairs)]
-    assert pair_sd(launches) == pytest.approx(0.02 * (1.0 - missing), rel=0.05)
+    launches = [list(rng.normal(0.0, 0.02, pairs)) for _ in range(6000 // pairs)]
+    assert pair_sd(launches) == pytest.approx(0.02, rel=rel)
+
+
+@pytest.mark.parametrize("pairs", [3, 6, 9, 20])
+def test_pair_floor_is_at_least_the_spread_of_medians_of_pairs(pairs: int) -> None:
+    rng = np.random.default_rng(5)
+    true_sd = float(np.std(np.median(rng.normal(0.0, 0.02, (20_000, pairs)), axis=1)))
+    floors = [pair_floor(rng.normal(0.0, 0.02, (20, pairs)).tolist()) for _ in range(40)]
+    assert true_sd <= float(np.mean(floors)) <= 1.25 * true_sd
+
+
+def test_pair_floor_sees_two_modes_that_the_median_deviation_does_not() -> None:
+    rng = np.random.default_rng(6)
+    drawn = 0.3 * (rng.random((20_000, 6)) < 0.3) + rng.normal(0.0, 0.001, (20_000, 6))
+    true_sd = float(np.std(np.median(drawn, axis=1)))
+    launches = drawn[:30].tolist()
+    found = pair_sd(launches)
+    assert found is not None
+    assert math.sqrt(math.pi / 2 / 6) * found < 0.1 * true_sd
+    assert pair_floor(launches) == pytest.approx(true_sd, rel=0.35)
+
+
+def test_single_pairs_imply_nothing() -> None:
+    assert pair_floor([[0.1], [0.2], []]) == 0.0
+    assert pair_floor([]) == 0.0
 
 
 def test_pair_sd_ignores_preemptions() -> None:

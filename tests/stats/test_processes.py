@@ -8,7 +8,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.processes import median_interval, sign_test_p
+from torchyard.stats.processes import median_interval, sign_test_p, two_counts_p
+from torchyard.stats.symmetry import sign_flip_p
 
 PAIRS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=60)
 
@@ -72,3 +73,24 @@ def test_interval_covers_the_median_whatever_the_noise(draw: str) -> None:
         assert ends is not None
         covered += ends[0] <= truth <= ends[1]
     assert covered >= 940
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_two_counts_agree_with_scipy(one: int, other: int) -> None:
+    expected = scipy.stats.binomtest(one, one + other).pvalue if one + other else 1.0
+    assert two_counts_p(one, other) == pytest.approx(expected, rel=1e-12)
+
+
+def test_sign_flips_find_asymmetry_and_nothing_else() -> None:
+    rng = np.random.default_rng(1)
+    p_values = [sign_flip_p(rng.standard_t(2.0, 40).tolist()) for _ in range(400)]
+    assert np.mean(np.asarray(p_values) <= 0.05) <= 0.05 + 3 * 0.011
+    assert sign_flip_p([-0.3] * 9 + [0.001, -0.001] * 10) < 0.01
+    assert sign_flip_p([-0.3] * 9 + [0.3] * 9) == 1.0
+    assert sign_flip_p([]) == 1.0
+    assert sign_flip_p([1e-12] * 30) == 1.0
+    many = rng.normal(0.0, 1.0, 5000)
+    assert sign_flip_p((many + 0.1).tolist()) < 1e-6
+    assert sign_flip_p(many.tolist()) == pytest.approx(
+        scipy.stats.ttest_1samp(many, 0.0).pvalue, abs=0.01
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from statistics import median
 import pytest
 from desk_with import desk_with, variant, write_file
 
-from torchyard.worker import layout, readings, timing
+from torchyard.worker import cache_flush, layout, readings, timing
 
 pytestmark = pytest.mark.torch
 
@@ -185,12 +186,94 @@ def test_readings_are_totals_and_their_differences_are_taken() -> None:
         "run_queue_wait_ns",
         "involuntary_switches",
         "major_faults",
-        "steal_ns",
+        "steal_ticks",
     }
     found = readings.difference(before, after)
+    assert set(found) == {*before, "steal_ns", "steal_certain_ns"} - {"steal_ticks"}
     assert found["cpu_ns"] is not None
     assert found["cpu_ns"] >= 30_000_000
     assert readings.difference({"a": 1, "b": None}, {"a": 3, "b": 5}) == {"a": 2, "b": None}
+
+
+def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tick = 10**9 // os.sysconf("SC_CLK_TCK")
+
+    def stolen(before: dict[int, int], after: dict[int, int]) -> tuple[object, object]:
+        found = readings.difference({"steal_ticks": before}, {"steal_ticks": after})
+        return found["steal_ns"], found["steal_certain_ns"]
+
+    assert stolen({0: 5, 1: 9}, {0: 6, 1: 10}) == (2 * tick, 0)
+    assert stolen({0: 5, 1: 9}, {0: 8, 1: 9}) == (3 * tick, 2 * tick)
+    assert readings.difference({"steal_ticks": None}, {"steal_ticks": {0: 1}}) == {
+        "steal_ns": None,
+        "steal_certain_ns": None,
+    }
+    counted = readings._steal_ticks()
+    assert counted is None or set(counted) <= os.sched_getaffinity(0)
+    one = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {one})
+    if counted is not None:
+        assert list(readings._steal_ticks() or {}) == [one]
+
+
+def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))._side("eager")
+    events: list[str] = []
+    call = side.function
+
+    def slow_flush(self: cache_flush.Flush) -> None:
+        events.append("flush")
+        time.sleep(0.05)
+
+    flush = cache_flush.flush_for("cpu")
+    monkeypatch.setattr(cache_flush.Flush, "__call__", slow_flush)
+    monkeypatch.setattr(flush, "cost_s", 0.001)
+
+    def told(x: object) -> object:
+        events.append("call")
+        return call(x)
+
+    side._function = told
+    block = timing.run_block(side, 3, 4, 0, settle=False, flush_l2=True)
+    assert events == ["flush", "call"] * 12
+    assert (block["inner"], len(block["samples_ns"])) == (1, 12)
+    assert min(block["samples_ns"]) < 0.05e9
+    assert block["wall_ns"] > 12 * 0.05e9
+
+
+def test_flushing_evicts_what_an_iteration_reads_again(tmp_path: Path) -> None:
+    """Half of the largest private cache, read again and again: slower from memory than from cache."""
+    code = """
+        import torch
+        def make():
+            return torch.sum, torch.ones(1 << 18)
+    """
+    side = desk_with(write_file(tmp_path, "sum.py", code))._side("eager")
+    warm, cold = [], []
+    for _ in range(5):  # whichever of them a busy machine leaves alone
+        warm.append(
+            min(timing.run_block(side, 1, 30, 3, settle=False, flush_l2=False)["samples_ns"])
+        )
+        cold.append(
+            min(timing.run_block(side, 1, 30, 3, settle=False, flush_l2=True)["samples_ns"])
+        )
+    assert min(cold) > 1.2 * min(warm)
+
+
+def test_a_flush_is_larger_than_the_cache_and_bounds_what_it_adds() -> None:
+    flush = cache_flush.flush_for("cpu")
+    assert flush is cache_flush.flush_for("cpu")
+    assert flush.size_bytes >= min(2 * cache_flush.cpu_cache_bytes(), cache_flush.LARGEST_BYTES)
+    assert flush.affordable(3) == 3
+    most = flush.affordable(10**9)
+    assert most >= cache_flush.FEWEST_SAMPLES
+    assert most * flush.cost_s <= max(
+        cache_flush.SECONDS_IN_A_BLOCK, cache_flush.FEWEST_SAMPLES * flush.cost_s
+    )
 
 
 def test_a_layout_is_held_for_the_life_of_the_process() -> None:

@@ -13,8 +13,8 @@ from tiny_bench import HERE, QUICK, bench, write_file
 
 from torchyard.core.comparison import AccuracyStatus, Failure, Verdict
 from torchyard.core.events import ignore_events
-from torchyard.core.study import Study
-from torchyard.core.variant import Target, Variant
+from torchyard.core.study import Budget, Study
+from torchyard.core.variant import DEFAULT_ENVIRONMENT, Environment, Target, Variant
 from torchyard.errors import NothingToDo
 from torchyard.reports.json_report import to_json
 from torchyard.results.run_reader import read_run
@@ -265,3 +265,60 @@ def test_a_workload_that_prints_much_moves_away_and_forks_is_measured(
     assert logs
     assert sum(path.stat().st_size for path in logs) < 20 << 20
     assert not (tmp_path / "run/scratch").exists()
+
+
+LATE = """
+    import ctypes, os
+    from pathlib import Path
+    import torch
+
+    STARTS = Path(__file__).with_name("starts")
+
+    def make():
+        doomed = "DOOMED" in os.environ
+        if doomed:
+            with STARTS.open("a") as file:
+                file.write("x")
+        started = len(STARTS.read_text()) if doomed else 0
+
+        def work(x):
+            if started == 3:
+                ctypes.string_at(0)
+            return x + 1
+
+        return work, torch.ones(20_000)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "doomed", ["other", pytest.param("base", marks=pytest.mark.slow)], ids=["candidate", "baseline"]
+)
+def test_a_crash_in_a_later_launch_keeps_the_launches_before(tmp_path: Path, doomed: str) -> None:
+    file = write_file(tmp_path, "late.py", LATE)
+    doom = Environment(name="doomed", variables=(("DOOMED", "1"),))
+    variants = {
+        name: Variant(
+            name=name, target=HERE, environment=doom if name == doomed else DEFAULT_ENVIRONMENT
+        )
+        for name in ("base", "other")
+    }
+    settings = replace(QUICK, check_accuracy=False)
+    (row,) = bench(
+        tmp_path / "run",
+        f"{file}:make",
+        variants["other"],
+        baseline=variants["base"],
+        settings=settings,
+        # Time enough for any machine: launches are as short as they can be.
+        budget=Budget(time_s=600.0, min_launches=4, max_launches=4, launch_s=0.1),
+    )
+    assert row.verdict is Verdict.FAILED
+    assert row.failure is not None
+    assert (row.failure.variant, row.failure.kind) == (doomed, "crashed")
+    assert row.estimate is None
+    assert row.before_failure is not None
+    assert row.before_failure.launches == 2
+    stored = read_run(tmp_path / "run").comparisons[0]
+    assert stored.before_failure == row.before_failure
+    assert {block.launch for _, block in read_run(tmp_path / "run").blocks()} >= {0, 1}

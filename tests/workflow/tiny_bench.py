@@ -36,6 +36,7 @@ def bench(
     baseline: Variant | None = None,
     settings: MeasureSettings = QUICK,
     launches: int = 1,
+    budget: Budget | None = None,
 ) -> list[Comparison]:
     """Run one workload from a file; `folder` becomes the run folder."""
     study = Study(
@@ -43,7 +44,7 @@ def bench(
         baseline=baseline or Variant(name="base", target=HERE),
         candidates=candidates or (Variant(name="other", target=HERE),),
         workloads=(Workload(suite="file", name=workload),),
-        budget=Budget(time_s=2.0, min_launches=launches, max_launches=launches),
+        budget=budget or Budget(time_s=2.0, min_launches=launches, max_launches=launches),
         settings=settings,
     )
     rows = run_bench(study, folder=folder, command=["tiny"], listener=ignore_events)

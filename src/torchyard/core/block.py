@@ -22,6 +22,9 @@ class GuardReading:
     involuntary_switches: int | None = None
     major_faults: int | None = None
     steal_ns: int | None = None
+    """Taken by the host from the CPUs that the worker may run on, in whole ticks of the kernel."""
+    steal_certain_ns: int | None = None
+    """The part of it that rounding to ticks cannot explain."""
     watched_ns: int | None = None
     """From the yard's reading before the block to the one after it; longer than the timed part."""
     swapped_pages: int | None = None

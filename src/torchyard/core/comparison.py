@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal
 
+from torchyard.core.units import format_duration
 from torchyard.core.workload import Workload
 
 __all__ = [
     "BUSY",
+    "TIMES_AGREE",
     "UNTRUSTED",
     "Accuracy",
     "AccuracyStatus",
@@ -31,6 +33,9 @@ Scope = Literal["launches", "processes"]
 
 BUSY: Final = "busy machine"
 """First words of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
+
+TIMES_AGREE: Final = 2e-3
+"""Largest difference of log(time ratio) from log(speedup) that three shown digits hide."""
 
 UNTRUSTED: Final = "untrusted"
 """Shown instead of a timing verdict that must not be used."""
@@ -122,8 +127,12 @@ class Estimate:
     """Smallest slowdown that this design finds in 80 % of cases (a fraction)."""
     time_needed_s: float | None
     """Measuring time that would reach the precision asked for; None when it is unknown."""
+    time_needed_range_s: tuple[float, float] | None = None
+    """80 % range of that time, from what the number of launches says of their spread."""
     mean_speedup: float | None = None
-    """The same estimate from block means instead of medians: shows costs that come rarely."""
+    """From the means of blocks and pairs instead of their medians: shows costs that come rarely."""
+    withheld: tuple[str, ...] = ()
+    """Why the verdict that the interval allows is not given; these are among the reasons, too."""
     reasons: tuple[str, ...] = ()
 
 
@@ -132,7 +141,8 @@ class VariantMetrics:
     """What is known of one side besides the comparison. None means unavailable."""
 
     time_ns: float | None = None
-    """Median over clean blocks."""
+    """Of one iteration. Both sides of a row with an estimate have the ratio of its speedup; without
+    an estimate it is the median over clean blocks."""
     compile_cold_s: float | None = None
     compile_warm_s: float | None = None
     peak_memory_bytes: int | None = None
@@ -205,6 +215,8 @@ class Comparison:
     baseline_metrics: VariantMetrics = field(default_factory=VariantMetrics)
     candidate_metrics: VariantMetrics = field(default_factory=VariantMetrics)
     failure: Failure | None = None
+    before_failure: Estimate | None = None
+    """What the launches before the failure said. Not a result: shown in a note, used for nothing."""
     shared_process: bool = False
     elapsed_s: float = 0.0
     timed_share: float | None = None
@@ -268,6 +280,40 @@ class Comparison:
         if not speedup > 1:
             return math.inf
         return cost_s * 1e9 / (time_ns * (1 - 1 / speedup))
+
+    def with_times_of_estimate(self) -> Comparison:
+        """Return the row with times whose ratio is the speedup.
+
+        Runs of earlier releases stored the median over all clean blocks of each side, which can
+        contradict the speedup of the pairs. The geometric mean of both times is kept, and a note
+        says what was stored.
+        """
+        before, after = self.baseline_metrics.time_ns, self.candidate_metrics.time_ns
+        found = self.estimate
+        if (
+            found is None
+            or not found.launches
+            or not before
+            or not after
+            or before < 0
+            or after < 0
+        ):
+            return self
+        if not 0.0 < found.speedup < math.inf:
+            return self
+        if abs(math.log(before / after / found.speedup)) <= TIMES_AGREE:
+            return self
+        middle, root = math.sqrt(before) * math.sqrt(after), math.sqrt(found.speedup)
+        note = (
+            "times follow from the speedup and the geometric mean of both sides; medians of all "
+            f"blocks: {format_duration(before)} and {format_duration(after)}"
+        )
+        return replace(
+            self,
+            baseline_metrics=replace(self.baseline_metrics, time_ns=middle * root),
+            candidate_metrics=replace(self.candidate_metrics, time_ns=middle / root),
+            notes=(*self.notes, note),
+        )
 
     @property
     def busy(self) -> bool:

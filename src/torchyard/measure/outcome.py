@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Final
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
@@ -14,7 +16,6 @@ from torchyard.core.comparison import (
     Comparison,
     Estimate,
     Failure,
-    VariantMetrics,
     Verdict,
 )
 from torchyard.core.study import Budget
@@ -28,6 +29,10 @@ from torchyard.stats.sequential import Look
 from torchyard.worker import options
 
 __all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
+
+
+_PROCESS_LIVES: Final = frozenset({"raised", "cannot-build"})
+"""Kinds of failure that leave the process alive, so that the variant in question is known."""
 
 
 @dataclass
@@ -57,6 +62,7 @@ def make_estimate(
         seconds_per_launch=spent.elapsed_s / spent.launches if spent.launches else None,
         pairs_dropped=paired.dropped,
         mean_launches=paired.means,
+        never_same=paired.never_same,
     )
 
 
@@ -72,26 +78,47 @@ def make_comparison(
     spent: Spent,
     failure: Failure | None,
 ) -> Comparison:
-    """The row. Wrong beats fast, failed beats everything."""
+    """The row. Wrong beats fast, failed beats everything.
+
+    `blocks` and `looks` end before the launch in which something failed. A candidate that failed has
+    failed, whatever the launches before said. Where the baseline failed, those launches still compare
+    the two, if they are as many as a verdict needs.
+    """
     accuracy = knowledge.accuracy.get(candidate.name)
     notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
     found: Estimate | None = None
+    untrusted: list[str] = []
     verdict = Verdict.FAILED
+    paired = pair_blocks(blocks, baseline.name, candidate.name)
+    before_failure = make_estimate(paired, looks, budget, spent) if paired.usable else None
+    if failure is not None and _leaves_launches_usable(failure, candidate, paired, budget):
+        failed = f"{failure.variant} failed ({failure.kind}, {failure.phase}): {failure.message}"
+        notes.insert(0, f"{failed}; measured in the {paired.usable} launches before")
+        if baseline.process_key == candidate.process_key and failure.kind not in _PROCESS_LIVES:
+            untrusted.append(f"the process that both variants share ended: {failed}")
+        failure = None
+    if failure is not None and before_failure is not None:
+        notes.append(_before_failure_text(before_failure))
     if failure is None:
-        paired = pair_blocks(blocks, baseline.name, candidate.name)
+        before_failure = None
         found = make_estimate(paired, looks, budget, spent)
         verdict = found.verdict
         total = paired.pairs + paired.dropped
         said = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
         if paired.busy:
             notes.insert(0, f"{BUSY}: {paired.disturbed} of {total} pairs were disturbed: {said}")
-        elif paired.dropped:
+        notes.extend(text for text in paired.one_sided if text not in found.reasons)
+        if paired.dropped:
             notes.append(f"{paired.dropped} of {total} pairs left out: {said}")
         if accuracy is not None:
             if accuracy.status is AccuracyStatus.FAIL:
                 verdict = Verdict.WRONG
                 notes.insert(0, f"wrong results: {accuracy.detail}")
             notes += _accuracy_notes(accuracy, candidate)
+    times = _times_of_estimate(paired, found) or (
+        _block_time(blocks, baseline),
+        _block_time(blocks, candidate),
+    )
     return Comparison(
         workload=workload,
         baseline=baseline.name,
@@ -99,14 +126,16 @@ def make_comparison(
         verdict=verdict,
         estimate=found,
         accuracy=accuracy,
-        baseline_metrics=_metrics(knowledge, baseline, blocks),
-        candidate_metrics=_metrics(knowledge, candidate, blocks),
+        baseline_metrics=replace(knowledge.metrics_of(baseline), time_ns=times[0]),
+        candidate_metrics=replace(knowledge.metrics_of(candidate), time_ns=times[1]),
         failure=failure,
+        before_failure=before_failure,
         shared_process=baseline.process_key == candidate.process_key,
         elapsed_s=spent.elapsed_s,
         timed_share=spent.timed_share,
         guards=summarize_guards(blocks, baseline.name, candidate.name),
         notes=tuple(notes),
+        untrusted=tuple(untrusted),
     )
 
 
@@ -136,8 +165,42 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
     return notes
 
 
-def _metrics(knowledge: Knowledge, variant: Variant, blocks: Sequence[Block]) -> VariantMetrics:
-    times = [block.median_ns for block in blocks if block.variant == variant.name]
-    clean = [b.median_ns for b in blocks if b.variant == variant.name and not b.dirty]
-    chosen = clean or times
-    return replace(knowledge.metrics_of(variant), time_ns=median(chosen) if chosen else None)
+def _leaves_launches_usable(
+    failure: Failure, candidate: Variant, paired: PairedLaunches, budget: Budget
+) -> bool:
+    """Whether the candidate is not to blame and the launches before suffice for a verdict."""
+    enough = max(2, min(budget.min_launches, budget.max_launches))
+    return failure.variant != candidate.name and paired.usable >= enough
+
+
+def _before_failure_text(found: Estimate) -> str:
+    interval = found.interval
+    ends = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+    launches = f"{found.launches} launch{'es' if found.launches != 1 else ''}"
+    return f"before the failure {launches} showed {found.speedup:.3f}x{ends}: not a result"
+
+
+def _times_of_estimate(
+    paired: PairedLaunches, found: Estimate | None
+) -> tuple[float, float] | None:
+    """Times of baseline and candidate that belong to the estimate: their ratio is its speedup.
+
+    Each launch counts with the median over its pairs of the geometric mean of both times, as it
+    counts with the median log ratio in the estimate.
+    """
+    if found is None or not found.launches:
+        return None
+    middles = [
+        median(math.log(pair.baseline_ns) + math.log(pair.candidate_ns) for pair in launch) / 2.0
+        for launch in paired.times
+        if launch
+    ]
+    middle, half = math.fsum(middles) / len(middles), math.log(found.speedup) / 2.0
+    return math.exp(middle + half), math.exp(middle - half)
+
+
+def _block_time(blocks: Sequence[Block], variant: Variant) -> float | None:
+    """Median over clean blocks, for a variant that was not compared."""
+    own = [block for block in blocks if block.variant == variant.name]
+    chosen = [block for block in own if not block.dirty] or own
+    return median(block.median_ns for block in chosen) if chosen else None

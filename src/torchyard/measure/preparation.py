@@ -219,7 +219,7 @@ def measure_energy(crew: Crew, variant: Variant, knowledge: Knowledge, gpu: GpuG
             samples=plan.samples,
             prime=0,
             settle=False,
-            flush_l2=crew.settings.flush_l2,
+            flush_l2=False,  # the energy of flushing is not the iteration's
         )
         iterations += int(answer["inner"]) * len(answer["samples_ns"])
     after = gpu.read_energy_j()

@@ -94,6 +94,9 @@ class WorkloadSession:
         self._chance = chance
         self._active = list(study.candidates)
         self._failures: dict[str, Failure] = {}
+        self._failed_in: dict[str, int] = {}
+        """The launch in which a candidate failed, or the baseline for it."""
+        self._number = 0
         self._looks: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
         self._spent_at_stop: dict[str, Spent] = {}
         self._blocks: list[Block] = []
@@ -112,16 +115,15 @@ class WorkloadSession:
     def run(self) -> list[Comparison]:
         """Measure until every candidate is decided, failed, or out of time."""
         self._scratch.mkdir(parents=True, exist_ok=True)
-        launch = 0
         try:
             while self._active:
                 try:
-                    self._launch(launch)
+                    self._launch(self._number)
                 except VariantFailed as failed:
                     self._take_out(failed)
                 else:
                     self._look()
-                launch += 1
+                self._number += 1
         finally:
             self._watch.close()
             self._gpu.close()
@@ -135,7 +137,7 @@ class WorkloadSession:
                 self._workload,
                 self._study.baseline,
                 candidate,
-                blocks=self._blocks,
+                blocks=self._blocks_of(candidate),
                 looks=self._looks_for_now(candidate),
                 budget=self._study.budget,
                 knowledge=self._knowledge,
@@ -145,10 +147,17 @@ class WorkloadSession:
             for candidate in self._study.candidates
         ]
 
+    def _blocks_of(self, candidate: Variant) -> list[Block]:
+        """All blocks, without the launch in which the candidate or its baseline failed."""
+        failed_in = self._failed_in.get(candidate.name)
+        if failed_in is None:
+            return self._blocks
+        return [block for block in self._blocks if block.launch < failed_in]
+
     def _looks_for_now(self, candidate: Variant) -> list[Look]:
         """The looks so far, and one more if an interrupted launch added pairs since."""
         looks = self._looks[candidate.name]
-        paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
+        paired = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
         launches = len(paired.medians)
         if launches == (looks[-1].launches if looks else 0):
             return looks
@@ -277,6 +286,7 @@ class WorkloadSession:
             gone = list(self._active)
         for candidate in gone:
             self._failures[candidate.name] = failed.failure
+            self._failed_in[candidate.name] = self._number
             self._active.remove(candidate)
 
     def _record(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from torchyard.core.comparison import TIMES_AGREE
 from torchyard.core.cross_comparison import (
     Basis,
     CrossComparison,
@@ -109,7 +110,19 @@ def notes_of_row(row: CrossRow) -> list[str]:
     notes = [one_line(reason) for reason in row.reasons]
     if row.support == "not supported":
         notes.append(f"the ratio is of {_BASES[row.basis]}")
+    elif _times_disagree(row):
+        notes.append(
+            "the ratio is of speedups inside each run; times of two runs were not taken side by side"
+        )
     return notes
+
+
+def _times_disagree(row: CrossRow) -> bool:
+    """Whether a reader who divides the two times gets another ratio."""
+    one, other, ratio = row.one.time_ns, row.other.time_ns, row.ratio
+    if not one or not other or not ratio:
+        return False
+    return abs(math.log(one / other / ratio)) > TIMES_AGREE
 
 
 def counts_text(comparison: CrossComparison) -> str:

@@ -33,6 +33,7 @@ from torchyard.reports.sweep_wording import (
     passed_text,
     reasons_of,
     row_name,
+    selection_text,
     sweep_line,
 )
 from torchyard.reports.vega import inline_chart
@@ -81,7 +82,7 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
             if alarms is not None and alarms.comparisons
             else "",
             extremes=[
-                (heading, [_row(row) for row in rows])
+                (heading, selection_text(rows), [_row(row) for row in rows])
                 for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst))
                 if rows
             ],

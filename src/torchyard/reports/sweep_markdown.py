@@ -22,6 +22,7 @@ from torchyard.reports.sweep_wording import (
     passed_text,
     reasons_of,
     row_name,
+    selection_text,
     sweep_line,
     verdict_lines,
 )
@@ -82,7 +83,7 @@ def sweep_markdown(summary: SweepSummary) -> str:
         lines += ["", f"{escaped(line)}."]
     for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst)):
         if rows:
-            lines += ["", f"**{heading}**", ""]
+            lines += ["", f"**{heading}**{selection_text(rows)}", ""]
             lines += _table(_ROW_HEADS, [_row_cells(row) for row in rows], right=(3, 4, 6, 7))
     failed = summary.not_passed
     if failed:

@@ -21,6 +21,7 @@ from torchyard.reports.sweep_wording import (
     passed_text,
     reasons_of,
     row_name,
+    selection_text,
     sweep_line,
     verdict_lines,
 )
@@ -49,7 +50,11 @@ def sweep_text(summary: SweepSummary) -> str:
     lines += ["", *verdict_lines(summary)]
     for heading, rows in (("fastest", summary.best), ("slowest", summary.worst)):
         if rows:
-            lines += ["", f"{heading}:", *_indented(_aligned([_row_cells(row) for row in rows]))]
+            lines += [
+                "",
+                f"{heading}{selection_text(rows)}:",
+                *_indented(_aligned([_row_cells(row) for row in rows])),
+            ]
     failed = summary.not_passed
     if failed:
         lines += ["", f"did not pass ({len(failed)} of {len(summary.rows)}):", *_failures(failed)]

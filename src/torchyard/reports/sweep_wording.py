@@ -37,6 +37,7 @@ __all__ = [
     "reasons_of",
     "row_name",
     "seconds_text",
+    "selection_text",
     "sweep_line",
     "verdict_lines",
 ]
@@ -254,3 +255,11 @@ def _rounded(number: float) -> str:
 def reasons_of(rows: Sequence[SweepRow]) -> list[tuple[SweepRow, str]]:
     """Rows that did not pass, each with its reason on one line."""
     return [(row, one_line(row.reason) or "no reason was recorded") for row in rows]
+
+
+def selection_text(rows: Sequence[SweepRow]) -> str:
+    """Say what level the intervals of the best or worst rows have: ` (99.2% intervals, ...)`."""
+    levels = {row.interval.confidence for row in rows if row.interval}
+    if len(levels) != 1:
+        return ""
+    return f" ({100 * levels.pop():.4g}% intervals, corrected for selection)"

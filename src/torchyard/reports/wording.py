@@ -93,7 +93,7 @@ def speedup_text(estimate: Estimate | None) -> str:
 
 
 def time_text(metrics: VariantMetrics) -> str:
-    """The median time of one iteration."""
+    """The time of one iteration; both times of a row have the ratio of its speedup."""
     return ABSENT if metrics.time_ns is None else format_duration(metrics.time_ns)
 
 
@@ -201,9 +201,16 @@ def _estimate_notes(
 ) -> list[str]:
     notes = [one_line(reason) for reason in estimate.reasons]
     if verdict is Verdict.UNDECIDED:
+        goal = f" for ±{format_percent(precision_goal)}" if precision_goal else " to decide"
+        ends = estimate.time_needed_range_s
+        between = "" if ends is None else f"{about_duration(ends[0])} to {about_duration(ends[1])}"
         if estimate.time_needed_s is not None:
-            goal = f" for ±{format_percent(precision_goal)}" if precision_goal else " to decide"
-            notes.append(f"needs about {about_duration(estimate.time_needed_s)}{goal}")
+            needed = about_duration(estimate.time_needed_s)
+            notes.append(f"needs about {needed}{f' ({between})' if between else ''}{goal}")
+        elif between:
+            notes.append(
+                f"needs {between}{goal}: {estimate.launches} launches do not say more exactly"
+            )
         if estimate.minimum_detectable is not None:
             smallest = format_percent(estimate.minimum_detectable)
             notes.append(f"smallest difference this finds: {smallest}")

@@ -82,7 +82,7 @@ def _run_inside(entry: object, path: Path, number: int) -> Run:
         state=str(info.get("state", "")),
         info=info,
         study=decoded(Study, info.get("study"), path),
-        comparisons=tuple(decoded(Comparison, row, path) for row in rows),
+        comparisons=tuple(decoded(Comparison, row, path).with_times_of_estimate() for row in rows),
     )
 
 

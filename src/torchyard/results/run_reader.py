@@ -151,7 +151,7 @@ def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
         last[repr(names)] = (number, record)
     found: dict[tuple[str, str, str], Comparison] = {}
     for number, record in last.values():
-        comparison = _decode(Comparison, record, path, number)
+        comparison = _decode(Comparison, record, path, number).with_times_of_estimate()
         key = (comparison.workload.label, comparison.baseline, comparison.candidate)
         found[key] = comparison
     return tuple(found.values())

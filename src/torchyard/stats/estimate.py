@@ -21,18 +21,23 @@ from torchyard.stats.launches import (
     SD_FLOOR,
     launch_effects,
     launch_sd,
+    pair_floor,
     pair_sd,
     standard_error,
     t_statistics,
 )
-from torchyard.stats.planning import launches_needed, minimum_detectable
+from torchyard.stats.planning import launches_needed, launches_needed_range, minimum_detectable
 from torchyard.stats.processes import median_interval, sign_test_p
 from torchyard.stats.sequential import Look, boundaries, p_value
+from torchyard.stats.symmetry import sign_flip_p
 from torchyard.stats.verdicts import verdict_of
 
-__all__ = ["ONE_LAUNCH", "decided", "estimate"]
+__all__ = ["LAUNCHES_TO_PLAN_FROM", "ONE_LAUNCH", "decided", "estimate"]
 
 ONE_LAUNCH: Final = "one launch speaks for its own processes only"
+LAUNCHES_TO_PLAN_FROM: Final = 6
+"""With fewer launches the time needed is given as a range only: after three of them the estimate lay
+between 3 and 28 launches where 12 were needed."""
 _WIDEST: Final = 20.0
 """A log interval wider than this (a factor of 10^8 each way) is no interval worth writing down."""
 
@@ -63,6 +68,7 @@ def estimate(
     seconds_per_launch: float | None = None,
     pairs_dropped: int = 0,
     mean_launches: Pairs | None = None,
+    never_same: Sequence[str] = (),
 ) -> Estimate:
     """What the clean pairs of each launch say; log(baseline time / candidate time) per pair.
 
@@ -71,22 +77,31 @@ def estimate(
     The last fraction is 1 when time or launches ran out, and stays what it was when the
     comparison stopped because it was decided. With no launch at all `speedup` is 1 and means
     nothing: `launches` is 0, the interval is None and a reason says so.
+    `mean_launches` holds the same pairs from block means. `never_same` are reasons why *same* must
+    not be said whatever the interval.
     """
     _check_budget(budget)
     effects = launch_effects(launches)
     plan = _usable_looks(launches, looks, budget)
     centre = _centre(launches, effects, plan, budget)
-    spread = launch_sd(effects)
-    reasons = _remarks(launches, effects)
+    seen, floor = launch_sd(effects), pair_floor(launches)
+    spread = None if seen is None else max(seen, floor, SD_FLOOR)
+    reasons = _remarks(launches, effects, floor)
     verdict, doubts = _judge(centre, effects.size, budget)
-    mean_speedup = None
-    if mean_launches is not None:
-        mean_effects = launch_effects(mean_launches)
-        if mean_effects.size:
-            mean_speedup = math.exp(float(np.mean(mean_effects)))
-        if mean_effects.size == effects.size:
-            mean_centre = _centre(mean_launches, mean_effects, plan, budget)
-            doubts += _rare_costs(centre, mean_centre)
+    mean_log, mean_p = _mean_effect(launches, mean_launches)
+    withheld = list(never_same) if verdict is Verdict.SAME else []
+    if mean_log is not None and mean_p <= budget.alpha and effects.size:
+        text = (
+            f"means and medians disagree: {math.exp(mean_log):.4f} from block means against "
+            f"{math.exp(centre.log):.4f} from medians (p = {mean_p:.2g}), so rare slow iterations "
+            "or blocks belong to one side"
+        )
+        if _contradicts(mean_log, verdict, budget.margin):
+            withheld.append(text)
+        elif abs(mean_log - centre.log) > math.log1p(budget.margin):
+            doubts.append(text)
+    if withheld:
+        verdict = Verdict.UNDECIDED
     return Estimate(
         verdict=verdict,
         speedup=math.exp(centre.log),
@@ -96,14 +111,16 @@ def estimate(
         launches=int(effects.size),
         pairs=sum(len(pairs) for pairs in launches),
         pairs_dropped=pairs_dropped,
-        launch_sd=spread,
+        launch_sd=seen,
         pair_sd=pair_sd(launches),
         minimum_detectable=None
         if spread is None
-        else minimum_detectable(max(spread, SD_FLOOR), effects.size, alpha=budget.alpha),
-        time_needed_s=_time_needed_s(spread, seconds_per_launch, budget),
-        mean_speedup=mean_speedup,
-        reasons=tuple(reasons + doubts),
+        else minimum_detectable(spread, effects.size, alpha=budget.alpha),
+        time_needed_s=_time_needed_s(spread, effects.size, seconds_per_launch, budget),
+        time_needed_range_s=_time_needed_range_s(spread, effects.size, seconds_per_launch, budget),
+        mean_speedup=None if mean_log is None else math.exp(mean_log),
+        withheld=tuple(withheld),
+        reasons=tuple(reasons + doubts + withheld),
     )
 
 
@@ -132,8 +149,11 @@ def _centre(
             half_widths=None if ends is None else (centre - ends[0], ends[1] - centre),
             p_value=sign_test_p(pairs) if asked_for else None,
         )
-    statistics = t_statistics(effects, [look.launches for look in plan])
-    width = boundaries(plan, budget.alpha)[-1] * standard_error(effects)
+    usable = [pairs for pairs in launches if len(pairs)]
+    counts = [look.launches for look in plan]
+    floors = [pair_floor(usable[:count]) for count in counts]
+    statistics = t_statistics(effects, counts, floors)
+    width = boundaries(plan, budget.alpha)[-1] * standard_error(effects, floors[-1])
     return _Centre(
         log=centre,
         half_widths=(width, width),
@@ -163,18 +183,69 @@ def _usable_looks(launches: Pairs, looks: Sequence[Look], budget: Budget) -> lis
     return [*(could_stop if budget.precision_goal > 0.0 else ()), usable[-1]]
 
 
+def _mean_effect(launches: Pairs, mean_launches: Pairs | None) -> tuple[float | None, float]:
+    """Log speedup from block means, and the p-value of its difference from the medians' one.
+
+    Each launch counts with the mean over its pairs, which slow blocks move and medians ignore. If
+    slow iterations and blocks hit both sides alike, the deviations of the means from the launch's
+    median have a symmetric distribution: that is tested.
+    """
+    if mean_launches is None:
+        return None, 1.0
+    means = [math.fsum(pairs) / len(pairs) for pairs in mean_launches if len(pairs)]
+    if not means:
+        return None, 1.0
+    mean_log = math.fsum(means) / len(means)
+    if [len(pairs) for pairs in launches] != [len(pairs) for pairs in mean_launches]:
+        return mean_log, 1.0
+    used = [
+        (pairs, slow) for pairs, slow in zip(launches, mean_launches, strict=True) if len(pairs)
+    ]
+    centres = launch_effects([pairs for pairs, _ in used])
+    apart = [
+        value - float(centre)
+        for (_, slow), centre in zip(used, centres, strict=True)
+        for value in slow
+    ]
+    return mean_log, sign_flip_p(apart)
+
+
+def _contradicts(mean_log: float, verdict: Verdict, margin: float) -> bool:
+    """Whether the speedup from block means makes the verdict from medians untrue."""
+    if verdict is Verdict.SAME:
+        return abs(mean_log) > math.log1p(margin)
+    if verdict is Verdict.FASTER:
+        return mean_log <= 0.0
+    return verdict is Verdict.SLOWER and mean_log >= 0.0
+
+
 def _time_needed_s(
-    spread: float | None, seconds_per_launch: float | None, budget: Budget
+    spread: float | None, launches: int, seconds_per_launch: float | None, budget: Budget
 ) -> float | None:
-    if spread is None or seconds_per_launch is None:
+    """None while too few launches were seen: their standard deviation says next to nothing."""
+    if spread is None or seconds_per_launch is None or launches < LAUNCHES_TO_PLAN_FROM:
         return None
     needed = launches_needed(
-        max(spread, SD_FLOOR),
+        spread, budget.precision_goal, alpha=budget.alpha, at_least=_launches_wanted(budget)
+    )
+    return None if needed is None else needed * seconds_per_launch
+
+
+def _time_needed_range_s(
+    spread: float | None, launches: int, seconds_per_launch: float | None, budget: Budget
+) -> tuple[float, float] | None:
+    if spread is None or seconds_per_launch is None:
+        return None
+    needed = launches_needed_range(
+        spread,
+        launches,
         budget.precision_goal,
         alpha=budget.alpha,
         at_least=_launches_wanted(budget),
     )
-    return None if needed is None else needed * seconds_per_launch
+    return (
+        None if needed is None else (needed[0] * seconds_per_launch, needed[1] * seconds_per_launch)
+    )
 
 
 def _launches_wanted(budget: Budget) -> int:
@@ -202,30 +273,22 @@ def _judge(centre: _Centre, launches: int, budget: Budget) -> tuple[Verdict, lis
     return verdict, remarks
 
 
-def _remarks(launches: Pairs, effects: NDArray[np.float64]) -> list[str]:
+def _remarks(launches: Pairs, effects: NDArray[np.float64], floor: float) -> list[str]:
     remarks = []
     empty = len(launches) - effects.size
     if empty and effects.size:
         remarks.append(f"{empty} of {len(launches)} launches had no clean pair and were left out")
     spread = launch_sd(effects)
-    if spread is not None and spread < SD_FLOOR:
+    if spread is not None and max(2.0 * spread, SD_FLOOR) < floor:
+        remarks.append(
+            f"launches agree within {spread:.2%}, closer than their pairs explain: the interval "
+            f"rests on the {floor:.2%} that pairs imply"
+        )
+    elif spread is not None and spread < SD_FLOOR:
         remarks.append(
             "launches agree to the last digit: the clock is too coarse for their real spread"
         )
     return remarks
-
-
-def _rare_costs(centre: _Centre, mean_centre: _Centre) -> list[str]:
-    if centre.ends is None or mean_centre.ends is None:
-        return []
-    apart = mean_centre.ends[0] > centre.ends[1] or mean_centre.ends[1] < centre.ends[0]
-    if not apart:
-        return []
-    text = (
-        f"means and medians disagree: {math.exp(mean_centre.log):.4f} from block means against "
-        f"{math.exp(centre.log):.4f} from medians, so costs that come rarely differ"
-    )
-    return [text]
 
 
 def _interval(centre: _Centre, budget: Budget) -> Interval | None:

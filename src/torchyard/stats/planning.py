@@ -9,9 +9,15 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from torchyard.stats.student import student_quantile, two_sided_critical
+from torchyard.stats.student import normal_quantile, student_quantile, two_sided_critical
 
-__all__ = ["half_width", "launches_needed", "minimum_detectable", "pairs_per_launch"]
+__all__ = [
+    "half_width",
+    "launches_needed",
+    "launches_needed_range",
+    "minimum_detectable",
+    "pairs_per_launch",
+]
 
 _POWER: Final = 0.8
 _MOST_LAUNCHES: Final = 10_000_000
@@ -46,6 +52,38 @@ def launches_needed(
         else:
             low = middle
     return high
+
+
+def launches_needed_range(
+    launch_sd: float,
+    launches: int,
+    precision_goal: float,
+    *,
+    alpha: float = 0.05,
+    at_least: int = 2,
+    confidence: float = 0.8,
+) -> tuple[int, int] | None:
+    """Return `launches_needed` for both ends of the confidence interval of the standard deviation.
+
+    The variance of `launches` normal values over the true one is chi-square over its degrees of
+    freedom, here by the approximation of Wilson and Hilferty (1931).
+    """
+    if launches < _FEWEST_LAUNCHES:
+        return None
+    df = launches - 1.0
+    ends = []
+    for probability in (0.5 + confidence / 2.0, 0.5 - confidence / 2.0):
+        cube_root = (
+            1.0 - 2.0 / (9.0 * df) + normal_quantile(probability) * math.sqrt(2.0 / (9.0 * df))
+        )
+        share = max(cube_root, 0.05) ** 3
+        needed = launches_needed(
+            launch_sd / math.sqrt(share), precision_goal, alpha=alpha, at_least=at_least
+        )
+        if needed is None:
+            return None
+        ends.append(needed)
+    return ends[0], ends[1]
 
 
 def minimum_detectable(launch_sd: float, launches: int, *, alpha: float = 0.05) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = ["median_interval", "sign_test_p"]
+__all__ = ["median_interval", "sign_test_p", "two_counts_p"]
 
 
 def median_interval(pairs: Sequence[float], alpha: float) -> tuple[float, float] | None:
@@ -33,6 +33,11 @@ def sign_test_p(pairs: Sequence[float]) -> float:
     below = sum(value < 0 for value in pairs)
     fewer = min(above, below) + (len(pairs) - above - below) // 2
     return min(1.0, 2.0 * _at_most(fewer, len(pairs)))
+
+
+def two_counts_p(one: int, other: int) -> float:
+    """Two-sided exact p-value of "both counts come from one fair coin"."""
+    return min(1.0, 2.0 * _at_most(min(one, other), one + other))
 
 
 def _at_most(successes: int, coins: int) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
+from torchyard.stats.between_runs import effect_of, interval_of
 from torchyard.stats.launches import SD_FLOOR
 from torchyard.stats.student import normal_quantile, two_sided_critical
 from torchyard.stats.verdicts import verdict_of
@@ -22,6 +23,7 @@ __all__ = [
     "counts_in_mean",
     "demote",
     "geometric_mean",
+    "selected_intervals",
     "verdict_alone",
 ]
 
@@ -66,6 +68,7 @@ def verdict_alone(estimate: Estimate, budget: Budget) -> Verdict:
     interval = estimate.interval
     if (
         estimate.verdict is not Verdict.UNDECIDED
+        or estimate.withheld
         or interval is None
         or estimate.p_value is None
         or estimate.p_adjusted is None
@@ -99,6 +102,25 @@ def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate
     )
 
 
+def selected_intervals(
+    chosen: Sequence[Estimate], out_of: int, *, alpha: float
+) -> list[Interval | None]:
+    """Intervals for estimates that were selected because they are extreme.
+
+    The expected share of selected intervals that miss the truth is at most alpha when each has the
+    level 1 - alpha * R / m, R selected out of m (Benjamini & Yekutieli 2005). An estimate from a
+    single launch keeps the interval that it has.
+    """
+    level = alpha * len(chosen) / max(out_of, len(chosen), 1)
+    found = []
+    for estimate in chosen:
+        effect = effect_of(estimate)
+        found.append(
+            estimate.interval if effect is None else interval_of(effect, confidence=1.0 - level)
+        )
+    return found
+
+
 def counts_in_mean(estimate: Estimate) -> bool:
     """Whether the estimate has the standard error over launches that the mean needs."""
     return estimate.launch_sd is not None and estimate.launches > 1
@@ -109,9 +131,11 @@ def geometric_mean(
 ) -> tuple[float, Interval] | None:
     """Geometric mean of the speedups with its interval, for these workloads and no others.
 
-    Standard errors add up over comparisons; degrees of freedom by Welch and Satterthwaite. When
-    every comparison has one launch only, their own intervals stand in, and the mean speaks for
-    those processes. None when nothing can be averaged.
+    Variances add up over comparisons; degrees of freedom by Welch and Satterthwaite. A comparison's
+    standard error is the half-width of its interval over Student's quantile, so that the interim
+    analyses that widened its interval and the lower bound that pairs set widen this one, too. When
+    every comparison has one launch only, the mean speaks for those processes. None when nothing can
+    be averaged.
     """
     parts = [_part(one) for one in estimates if counts_in_mean(one)]
     if not parts:
@@ -130,6 +154,9 @@ def geometric_mean(
 
 
 def _part(estimate: Estimate) -> tuple[float, float, float]:
+    found = effect_of(estimate)
+    if found is not None:
+        return found.log, found.error**2, found.degrees
     spread = max(estimate.launch_sd or 0.0, SD_FLOOR)
     return math.log(estimate.speedup), spread**2 / estimate.launches, estimate.launches - 1.0
 

@@ -3,9 +3,10 @@
 A sample is the mean of `inner` calls between two looks at the clock; a block is a list of samples.
 On the CPU the clock is the host's. On CUDA events are recorded around each sample and read after
 one synchronisation at the end, so that nothing waits inside the block; the host's clock stands
-beside them as the block's wall time. An L2 flush before each sample runs ahead of the host, so short
-kernels are then timed without the gaps between launches. Gradients are dropped between samples,
-outside the timed part.
+beside them as the block's wall time. With cold caches every iteration is a sample: the caches are
+flushed before it, outside the timed part. On CUDA the flush runs ahead of the host, so short kernels
+are then timed without the gaps between launches. Gradients are dropped between samples, outside the
+timed part.
 """
 
 import gc
@@ -14,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
-from torchyard.worker import readings
+from torchyard.worker import cache_flush, readings
 from torchyard.worker.frequency_probe import FrequencyProbe
 from torchyard.worker.side import Side
 
@@ -41,6 +42,9 @@ def run_block(
     if side.model.training:
         inner = 1  # gradients are dropped after every call
     reset = side.model.forget_gradients if side.model.training else None
+    flush = cache_flush.flush_for(side.device) if flush_l2 else None
+    if flush is not None:
+        inner, samples = 1, flush.affordable(inner * samples)
     gc.disable()
     try:
         with side.context():
@@ -54,7 +58,9 @@ def run_block(
             before = readings.read()
             started_ns = time.perf_counter_ns()
             if cuda:
-                durations = _cuda_samples(call, inner, samples, reset, flush_l2, side.device)
+                durations = _cuda_samples(call, inner, samples, reset, flush)
+            elif flush is not None:
+                durations = _cold_samples(call, samples, reset, flush)
             else:
                 durations = _host_samples(call, inner, samples, reset)
             wall_ns = time.perf_counter_ns() - started_ns
@@ -104,7 +110,22 @@ def _host_samples(
     return durations
 
 
-_flush_buffer: Dict[str, Any] = {}
+def _cold_samples(
+    call: Callable[[], Any],
+    samples: int,
+    reset: Optional[Callable[[], None]],
+    flush: Callable[[], None],
+) -> List[float]:
+    clock = time.perf_counter_ns
+    durations: List[float] = [0.0] * samples
+    for index in range(samples):
+        flush()
+        start = clock()
+        call()
+        durations[index] = clock() - start
+        if reset is not None:
+            reset()
+    return durations
 
 
 def _cuda_samples(
@@ -112,15 +133,13 @@ def _cuda_samples(
     inner: int,
     samples: int,
     reset: Optional[Callable[[], None]],
-    flush_l2: bool,
-    device: str,
+    flush: Optional[Callable[[], None]],
 ) -> List[float]:
     starts = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
-    buffer = _l2_buffer(device) if flush_l2 else None
     for start, end in zip(starts, ends):
-        if buffer is not None:
-            buffer.zero_()
+        if flush is not None:
+            flush()
         start.record()
         for _ in range(inner):
             call()
@@ -129,14 +148,6 @@ def _cuda_samples(
             reset()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
-
-
-def _l2_buffer(device: str) -> Any:
-    if device not in _flush_buffer:
-        properties = torch.cuda.get_device_properties(torch.device(device))
-        size_bytes = 2 * getattr(properties, "L2_cache_size", 128 << 20)
-        _flush_buffer[device] = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    return _flush_buffer[device]
 
 
 def wait_until_idle() -> int:

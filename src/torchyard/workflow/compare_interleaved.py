@@ -51,6 +51,7 @@ def pair_variants(
         budget=run.study.budget,
         pairs_dropped=paired.dropped,
         mean_launches=paired.means,
+        never_same=paired.never_same,
     )
     return paired, found
 
@@ -99,7 +100,7 @@ def _rows(run: Run, label: str, names: tuple[str, str]) -> list[Comparison]:
 def _was_decided(row: Comparison, run: Run) -> bool:
     """Whether it could leave: a verdict of its own, before those of the suite were corrected."""
     found, budget = row.estimate, run.study.budget
-    if found is None or found.interval is None or not found.interval.low > 0.0:
+    if found is None or found.interval is None or not found.interval.low > 0.0 or found.withheld:
         return False
     low, high = math.log(found.interval.low), math.log(found.interval.high)
     return decided(replace(found, verdict=verdict_of(low, high, budget.margin)), budget)

@@ -46,6 +46,7 @@ def row_obstacles(row: Comparison) -> list[str]:
         obstacles.append("one launch speaks for its own processes only")
     elif found.interval is None:
         obstacles.append("too little data for an interval")
+    obstacles.extend(found.withheld)
     return obstacles
 
 

@@ -6,9 +6,10 @@ Knows which variants failed or were wrong and says so instead of a number.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torchyard.core.comparison import Comparison, Estimate, Verdict
-from torchyard.core.cross_comparison import CrossRow, SideState, Unpaired
+from torchyard.core.cross_comparison import CrossRow, SideNumbers, SideState, Unpaired
 from torchyard.errors import UsageError
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
@@ -73,12 +74,16 @@ def _row(
     busy: bool,
     rules: Rules,
 ) -> CrossRow:
-    sides = [numbers_of([(run, _row_with(own, name))], name) for name in pair]
     flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
+    sides = _with_ratio(
+        [numbers_of([(run, _row_with(own, name))], name) for name in pair],
+        1.0 / found.speedup if flipped else found.speedup,
+    )
     effect = effect_of(found)
     if effect is not None and flipped:
         effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
     reasons = [] if flipped else [text for text in found.reasons if "interval" not in text]
+    reasons = list(dict.fromkeys([*found.withheld, *reasons]))
     if busy:
         reasons.insert(0, "measured on a busy machine")
     if effect is None or busy:
@@ -103,7 +108,9 @@ def _row(
         support="interleaved",
         basis="pairs",
         alike=True,
-        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        verdict=Verdict.UNDECIDED
+        if found.withheld
+        else ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
         ratio=math.exp(effect.log),
         interval=interval_of(effect, rules.confidence),
         p_value=p_of(effect),
@@ -111,6 +118,18 @@ def _row(
         degrees=effect.degrees,
         reasons=tuple(reasons),
     )
+
+
+def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:
+    """The sides with times whose ratio is that of their pairs; the geometric mean of both is kept.
+
+    Each time belongs to the side's estimate against the baseline, which is another estimate.
+    """
+    one, other = (side.time_ns for side in sides)
+    if not one or not other or not 0.0 < ratio < math.inf:
+        return sides
+    middle, root = math.sqrt(one) * math.sqrt(other), math.sqrt(ratio)
+    return [replace(sides[0], time_ns=middle * root), replace(sides[1], time_ns=middle / root)]
 
 
 def _row_with(own: list[Comparison], name: str) -> Comparison:

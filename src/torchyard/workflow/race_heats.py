@@ -20,7 +20,7 @@ from torchyard.measure.pairs import pair_blocks
 from torchyard.results.race_folder import RaceFolder
 from torchyard.results.run_home import replace_run
 from torchyard.results.run_reader import Run, read_run
-from torchyard.stats.launches import launch_effects
+from torchyard.stats.launches import launch_effects, pair_floor
 from torchyard.workflow.bench_run import run_bench
 
 __all__ = ["HeatResult", "Heats", "Outcome"]
@@ -36,6 +36,10 @@ class Outcome:
     contender: Contender
     effects: tuple[float, ...] = ()
     """Log speedup over the one it ran against, one for each launch with clean pairs."""
+    pair_floor: float = 0.0
+    """Standard deviation between launches that the pairs alone imply."""
+    withheld: str = ""
+    """Why *faster* must not be said whatever the launches show."""
     surely_slower: bool = True
     """Whether even the upper end of what its own processes showed is below the other's speed."""
     failure: str = ""
@@ -161,6 +165,8 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
             Outcome(
                 contender=contender,
                 effects=tuple(float(one) for one in launch_effects(paired.medians)),
+                pair_floor=pair_floor(paired.medians),
+                withheld="; ".join(row.estimate.withheld) if row.estimate is not None else "",
                 surely_slower=_surely_slower(row),
                 failure=_failure(row),
                 wrong=_wrong(row, contender),

@@ -202,10 +202,11 @@ class RaceRun:
         standing = Standing(contender=proposed.name, launches=len(effects), why=outcome.failure)
         confirmed = False
         if len(effects) > 1 and not outcome.failure and not outcome.wrong:
-            found = pooled(effects, alpha=self.race.alpha, least_sd=0.0)
-            confirmed = found.low > 0.0
+            found = pooled(effects, alpha=self.race.alpha, least_sd=outcome.pair_floor)
+            confirmed = found.low > 0.0 and not outcome.withheld
             standing = replace(
                 standing,
+                why=outcome.withheld,
                 speedup=found.speedup,
                 interval=found.interval(self.race.alpha),
                 p_value=found.p_value,

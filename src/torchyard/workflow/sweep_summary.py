@@ -64,6 +64,7 @@ def sweep_summary(
     rows = _corrected(rows, tested, budget)
     measured = {place: one for place, one in tested.items() if rows[place].end == "passed"}
     groups = _groups(rows, measured, tested, budget)
+    best, worst = ((), ()) if plan.null else _extremes(rows, measured, budget.alpha)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
     summary = SweepSummary(
@@ -81,8 +82,8 @@ def sweep_summary(
         rows=tuple(rows),
         groups=groups,
         totals=_totals(rows, measured, tested, budget) if several else (),
-        best=() if plan.null else _extremes(rows, fastest=True),
-        worst=() if plan.null else _extremes(rows, fastest=False),
+        best=best,
+        worst=worst,
         false_alarms=_false_alarms(rows, budget) if plan.null else None,
         runs=tuple(
             SummarizedRun(
@@ -265,12 +266,40 @@ def _usable(places: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
     return {p for p in places if p in measured and measured[p].interval is not None}, False
 
 
-def _extremes(rows: Sequence[SweepRow], *, fastest: bool) -> tuple[SweepRow, ...]:
-    """The best are above 1 and the worst below it: a row is never both."""
-    passed = [row for row in rows if row.end == "passed" and row.speedup is not None]
-    chosen = [row for row in passed if ((row.speedup or 0.0) > 1.0) is fastest]
-    chosen.sort(key=lambda row: row.speedup or 0.0, reverse=fastest)
-    return tuple(chosen[:_EXTREMES])
+def _extremes(
+    rows: Sequence[SweepRow], measured: Measured, alpha: float
+) -> tuple[tuple[SweepRow, ...], tuple[SweepRow, ...]]:
+    """The best and the worst rows, with intervals that allow for having been selected.
+
+    Only rows that are decided after the correction, in the order of the end of their interval that
+    is nearer to 1: the most extreme estimates are those that were lucky.
+    """
+    from torchyard.stats.suite import selected_intervals
+
+    best = _ranked(rows, measured, Verdict.FASTER)
+    worst = _ranked(rows, measured, Verdict.SLOWER)
+    chosen = [*best, *worst]
+    intervals = selected_intervals(
+        [measured[place] for place in chosen], len(measured), alpha=alpha
+    )
+    found = [
+        replace(rows[place], interval=interval)
+        for place, interval in zip(chosen, intervals, strict=True)
+    ]
+    return tuple(found[: len(best)]), tuple(found[len(best) :])
+
+
+def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
+    decided = [place for place in measured if rows[place].verdict is verdict]
+    usable = [place for place in decided if rows[place].interval and not rows[place].busy]
+
+    def near_end(place: int) -> float:
+        interval = rows[place].interval
+        if interval is None:
+            raise AssertionError(rows[place])
+        return -interval.low if verdict is Verdict.FASTER else interval.high
+
+    return sorted(usable, key=near_end)[:_EXTREMES]
 
 
 def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:

@@ -47,6 +47,9 @@ WAIT_SHARE_LIMIT_FEW_SAMPLES: Final = 0.02
 """With fewer samples than this many the median has nothing to choose from."""
 FEW_SAMPLES: Final = 5
 STEAL_SHARE_LIMIT: Final = 0.05
+TICK_NS: Final = 10_000_000
+"""Stolen time is counted in ticks, nearly everywhere of this length. In runs of earlier releases one
+tick is not counted: it may be a microsecond that was missing to the next whole one."""
 CPU_SHARE_FLOOR: Final = 0.90
 SWITCHES_PER_SECOND_LIMIT: Final = 100.0
 SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
@@ -54,6 +57,8 @@ SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
 other programs do not disturb it. Chosen, not measured."""
 MEMORY_STALL_SHARE_LIMIT: Final = 0.05
 """As for stolen time: from there on the median may have moved. Chosen, not measured."""
+MEMORY_STALL_PERIOD_NS: Final = 2_000_000_000
+"""The kernel adds to the total every two seconds, so a block can see the stalls of so long a time."""
 
 _HARMFUL_THROTTLE: Final = frozenset(
     {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
@@ -80,11 +85,15 @@ def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) ->
             reasons.append(WAITED)
     else:
         switches = reading.involuntary_switches
-        if switches is not None and switches * 1e9 / wall > SWITCHES_PER_SECOND_LIMIT:
+        per_thread = (switches or 0) * 1e9 / (wall * max(1, threads))
+        if per_thread > SWITCHES_PER_SECOND_LIMIT:
             reasons.append(PREEMPTED)
         if threads == 1 and reading.cpu_ns is not None and reading.cpu_ns < CPU_SHARE_FLOOR * wall:
             reasons.append(OFF_CORE)
-    if reading.steal_ns is not None and reading.steal_ns / (wall * threads) > STEAL_SHARE_LIMIT:
+    stolen_ns = reading.steal_certain_ns
+    if stolen_ns is None:
+        stolen_ns = max(0, (reading.steal_ns or 0) - TICK_NS)
+    if stolen_ns / (wall * max(1, threads)) > STEAL_SHARE_LIMIT:
         reasons.append(STOLEN)
     if reading.major_faults:
         reasons.append(FAULTED)
@@ -105,7 +114,8 @@ def _of_the_machine(reading: GuardReading, wall_ns: int) -> list[str]:
     pages_per_second = (reading.swapped_pages or 0) * 1e9 / watched_ns
     if pages_per_second > SWAPPED_PAGES_PER_SECOND_LIMIT:
         reasons.append(SWAPPED)
-    if (reading.memory_stall_ns or 0) / watched_ns > MEMORY_STALL_SHARE_LIMIT:
+    stall_window_ns = max(watched_ns, MEMORY_STALL_PERIOD_NS)
+    if (reading.memory_stall_ns or 0) / stall_window_ns > MEMORY_STALL_SHARE_LIMIT:
         reasons.append(SHORT_OF_MEMORY)
     if reading.throttle_events or (reading.cooling_state or 0) > 0:
         reasons.append(THROTTLED)

@@ -19,7 +19,7 @@ __all__ = ["APPLICATION", "CREATE", "TABLES", "VERDICTS", "VERSION"]
 APPLICATION: Final = 0x544F5259
 """Marks the file as ours ("TORY" in ASCII): a database of something else is never touched."""
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Raised whenever tables, or what is put into them, change."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = tuple(Verdict)
