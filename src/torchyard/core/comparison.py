@@ -15,6 +15,7 @@ from torchyard.core.workload import Workload
 __all__ = [
     "BUSY",
     "UNTRUSTED",
+    "WITHOUT_SPEED",
     "Accuracy",
     "AccuracyStatus",
     "Comparison",
@@ -32,9 +33,6 @@ Scope = Literal["launches", "processes"]
 BUSY: Final = "busy machine"
 """First words of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
 
-UNTRUSTED: Final = "untrusted"
-"""Shown instead of a timing verdict that must not be used."""
-
 
 class Verdict(StrEnum):
     """What the comparison says. `wrong` and `failed` are answers too."""
@@ -43,8 +41,15 @@ class Verdict(StrEnum):
     SLOWER = "slower"
     SAME = "same"
     UNDECIDED = "undecided"
+    UNTRUSTED = "untrusted"
+    """Shown instead of a timing verdict that must not be used; see `Comparison.state`."""
     WRONG = "wrong"
     FAILED = "failed"
+
+
+UNTRUSTED: Final = Verdict.UNTRUSTED
+WITHOUT_SPEED: Final = frozenset({Verdict.WRONG, Verdict.FAILED, Verdict.UNTRUSTED})
+"""States in which a speedup must not be used: no mean, no ranking, no gate."""
 
 
 class AccuracyStatus(StrEnum):
@@ -214,20 +219,29 @@ class Comparison:
     untrusted: tuple[str, ...] = ()
     """Why the numbers of this row must not be trusted, a sentence each. Empty when they may be."""
 
+    def __post_init__(self) -> None:
+        """Read rows of earlier releases, which carry the reason as a note."""
+        moved = tuple(note for note in self.notes if note.startswith(BUSY))
+        if moved:
+            kept = tuple(note for note in self.notes if note not in moved)
+            reasons = tuple(dict.fromkeys((*self.untrusted, *moved)))
+            object.__setattr__(self, "notes", kept)
+            object.__setattr__(self, "untrusted", reasons)
+
     @property
     def trusted(self) -> bool:
         """Whether the numbers may be used. Every view shows `state` instead of `verdict`."""
-        return not self.untrusted and not self.busy
+        return not self.untrusted
 
     @property
-    def state(self) -> str:
+    def state(self) -> Verdict:
         """The word to show: the verdict, or `untrusted` where a timing verdict must not be used.
 
         `wrong` and `failed` do not depend on times and are shown either way.
         """
         if self.trusted or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
-            return self.verdict.value
-        return UNTRUSTED
+            return self.verdict
+        return Verdict.UNTRUSTED
 
     @property
     def passed(self) -> bool:
@@ -245,7 +259,7 @@ class Comparison:
         """Iterations after which compiling has paid for itself; infinite when it never does.
 
         The first compilation of the candidate, beyond the baseline's, over the time that it saves.
-        None where a compile time or the speedup is unknown.
+        None where a compile time or the speedup is unknown or not trusted.
         """
         return None if self.estimate is None else self._break_even(self.estimate.speedup)
 
@@ -262,14 +276,9 @@ class Comparison:
 
     def _break_even(self, speedup: float) -> float | None:
         cost_s, time_ns = self.candidate_metrics.compile_cold_s, self.baseline_metrics.time_ns
-        if cost_s is None or not time_ns or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
+        if cost_s is None or not time_ns or self.state in WITHOUT_SPEED:
             return None
         cost_s = max(0.0, cost_s - (self.baseline_metrics.compile_cold_s or 0.0))
         if not speedup > 1:
             return math.inf
         return cost_s * 1e9 / (time_ns * (1 - 1 / speedup))
-
-    @property
-    def busy(self) -> bool:
-        """Whether it was measured on a busy machine: its number must not be believed."""
-        return any(note.startswith(BUSY) for note in self.notes)

@@ -8,7 +8,6 @@ from statistics import median
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
-    BUSY,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -27,7 +26,7 @@ from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
 from torchyard.worker import options
 
-__all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
+__all__ = ["Spent", "make_comparison", "make_estimate"]
 
 
 @dataclass
@@ -75,6 +74,7 @@ def make_comparison(
     """The row. Wrong beats fast, failed beats everything."""
     accuracy = knowledge.accuracy.get(candidate.name)
     notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
+    untrusted: list[str] = []
     found: Estimate | None = None
     verdict = Verdict.FAILED
     if failure is None:
@@ -84,7 +84,9 @@ def make_comparison(
         total = paired.pairs + paired.dropped
         said = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
         if paired.busy:
-            notes.insert(0, f"{BUSY}: {paired.disturbed} of {total} pairs were disturbed: {said}")
+            untrusted.append(
+                f"noisy machine: {paired.disturbed} of {total} pairs were disturbed: {said}"
+            )
         elif paired.dropped:
             notes.append(f"{paired.dropped} of {total} pairs left out: {said}")
         if accuracy is not None:
@@ -107,6 +109,7 @@ def make_comparison(
         timed_share=spent.timed_share,
         guards=summarize_guards(blocks, baseline.name, candidate.name),
         notes=tuple(notes),
+        untrusted=tuple(untrusted),
     )
 
 
