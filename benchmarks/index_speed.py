@@ -86,7 +86,7 @@ def synthetic(number: int, chance: random.Random, what: list[Workload]) -> Entri
                 compile_s=12.0,
                 memory_bytes=None,
                 torch="2.9.0",
-                busy=chance.random() < 0.02,
+                untrusted="noisy machine" if chance.random() < 0.02 else "",
             )
         )
     counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}

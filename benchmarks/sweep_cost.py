@@ -195,7 +195,7 @@ def adaptive(case: Case, budget: Budget) -> dict[str, Any]:
         "p": found.p_value,
         "launch_sd": found.launch_sd,
         "pair_sd": found.pair_sd,
-        "busy": row.busy,
+        "trusted": row.trusted,
         "verdicts": {"adaptive": found.verdict.value},
     }
 

@@ -15,12 +15,11 @@ from terminal import Terminal
 
 from torchyard.cli.bench_session import BenchSession, exit_code_of
 from torchyard.cli.progress import Heard, show_progress
-from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.comparison import BUSY, Comparison, Failure, Verdict
 from torchyard.core.events import Event
 from torchyard.core.study import Study
 from torchyard.core.variant import Target, Variant
 from torchyard.core.workload import Workload
-from torchyard.measure.outcome import BUSY
 
 GPT = Workload(suite="models", name="gpt")
 HERE = Target(name="here", python=sys.executable)

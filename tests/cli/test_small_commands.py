@@ -16,7 +16,6 @@ from torchyard.cli.explain import load_explanations
 from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
 from torchyard.machine.guards.judging import REASONS
-from torchyard.measure.outcome import BUSY
 from torchyard.process.trouble import TROUBLE_KINDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
@@ -69,7 +68,9 @@ def test_workloads_as_json(capsys: Capture) -> None:
 def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
     known = load_explanations()
     wanted = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *TROUBLE_KINDS]
-    wanted += [reason.lower().replace(" ", "-") for reason in (BUSY, *REASONS)]
+    wanted += [
+        reason.lower().replace(" ", "-") for reason in ("noisy machine", "untrusted", *REASONS)
+    ]
     wanted += ["target", "workload", "suite", "variant", "launch", "block", "pair", "comparison"]
     wanted += ["verdict", "run", "study"]
     assert [word for word in wanted if word not in known] == []

@@ -77,7 +77,18 @@ ROWS = (
     supported("kernels/embedding training", Verdict.SAME, 1.001, 0.006, 0.61),
     replace(
         supported("models/resnet inference b8", Verdict.UNDECIDED, 1.021, 0.03, 0.18),
-        reasons=("measured on a busy machine (A)",),
+        reasons=("left out as untrusted: noisy machine: 9 of 10 pairs were disturbed (A)",),
+    ),
+    CrossRow(
+        workload="models/lstm inference",
+        one=side(9e6, 1.31),
+        other=side(7e6, 1.62, trusted=False),
+        support="not supported",
+        basis="speedups",
+        alike=True,
+        verdict=Verdict.UNTRUSTED,
+        ratio=1.62 / 1.31,
+        untrusted=("noisy machine: 9 of 10 pairs were disturbed (B)",),
     ),
     CrossRow(
         workload="models/gpt training +step",
@@ -87,7 +98,7 @@ ROWS = (
         basis="times",
         ratio=88 / 61,
         reasons=(
-            "no common baseline: baseline torch, baseline torch git differ",
+            "not comparable: baseline differs in torch (2.9.0 vs 2.10.0), torch git (1a2b vs 3c4d)",
             "one launch speaks for its own processes only (B)",
         ),
     ),
@@ -156,7 +167,17 @@ OUTCOME = GateOutcome(
             max_slowdown=0.05,
             slowdown=-0.31,
             support="not supported",
-            why=("no common baseline: baseline torch differs",),
+            why=("not comparable: baseline differs in torch (2.9.0 vs 2.10.0)",),
+        ),
+        GateRow(
+            workload="models/lstm inference",
+            variants=("inductor", "inductor"),
+            standing="untrusted",
+            action="untrusted",
+            max_slowdown=0.02,
+            slowdown=-0.19,
+            support="not supported",
+            why=("noisy machine: 9 of 10 pairs were disturbed (B)",),
         ),
         GateRow(
             workload="models/resnet inference b8",

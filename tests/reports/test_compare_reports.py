@@ -49,7 +49,11 @@ HISTORY = [
                 high=1.3,
             ),
             SeriesPoint(
-                run="=cmd", started="2025-01-02T03:04:05.678Z", revision="", value=1.3, busy=True
+                run="=cmd",
+                started="2025-01-02T03:04:05.678Z",
+                revision="",
+                value=1.3,
+                untrusted=True,
             ),
         ],
     )
@@ -87,7 +91,7 @@ def test_a_narrow_terminal_shows_the_same_numbers() -> None:
 
 def test_a_row_without_support_never_shows_a_verdict() -> None:
     for make in COMPARE_FORMATS.values():
-        lone = replace(TWO_RUNS, rows=TWO_RUNS.rows[3:], unpaired=(), mean=None)
+        lone = replace(TWO_RUNS, rows=TWO_RUNS.rows[4:], unpaired=(), mean=None)
         text = make(lone).lower()
         for verdict in ("▲ faster", "▼ slower", "= same", "? undecided", '"verdict": "'):
             assert verdict not in text
@@ -112,11 +116,12 @@ def test_csv_has_one_row_for_everything() -> None:
     rows = list(csv.DictReader(io.StringIO(COMPARE_FORMATS["csv"](TWO_RUNS))))
     assert [row["support"] for row in rows] == [
         *["common baseline"] * 3,
-        "not supported",
+        *["not supported"] * 2,
         "A measured, B failed",
         "A absent, B measured",
     ]
-    assert rows[3]["verdict"] == ""
+    assert [row["verdict"] for row in rows[3:5]] == ["untrusted", ""]
+    assert [row["trusted"] for row in rows[3:5]] == ["False", "True"]
     assert rows[0]["verdict"] == Verdict.SLOWER.value
 
 
@@ -164,7 +169,7 @@ def test_names_in_terminals_and_tables_cannot_act() -> None:
 
 def test_rows_that_say_the_same_share_a_note() -> None:
     twice = replace(TWO_RUNS, rows=(TWO_RUNS.rows[2], TWO_RUNS.rows[2]))
-    assert compare_text(twice).count("measured on a busy machine (A)") == 1
+    assert compare_text(twice).count("9 of 10 pairs were disturbed (A)") == 1
     assert notes_of_row(TWO_RUNS.rows[0]) == []
 
 
@@ -184,7 +189,7 @@ def test_one_run_has_no_drift_against_itself() -> None:
 
 
 def test_a_passing_gate_says_what_it_saw() -> None:
-    fine = replace(OUTCOME, rows=OUTCOME.rows[4:])
+    fine = replace(OUTCOME, rows=OUTCOME.rows[5:])
     assert gate_verdict(fine) == "gate passed: 1 workload keeps its limit, 1 workload is new"
     assert gate_markdown(fine).startswith("### ✅ Gate passed")
     assert json.loads(gate_json(fine))["passed"] is True

@@ -39,7 +39,7 @@ def sample() -> list[SeriesHistory]:
     """A step, a drift and nothing, the changed ones first."""
     drifting = [
         point._replace(value=point.value * (1.0 + 0.1 * place / 120), low=None, high=None)
-        for place, point in enumerate(points_of(120, noise=0.01, busy=(30, 31)))
+        for place, point in enumerate(points_of(120, noise=0.01, untrusted=(30, 31)))
     ]
     table = {
         series_of("kernels/conv inference"): points_of(60, seed=3),
@@ -150,7 +150,7 @@ def test_chart_has_points_levels_and_changes() -> None:
     assert [round(level["level"], 1) for level in levels] == [1.5, 1.4]
     assert [(level["from"], level["to"]) for level in levels] == [(-0.5, 24.5), (24.5, 39.5)]
     assert "drifted over" in history_description(drift)
-    assert "busy machine" in history_description(drift)
+    assert "untrusted" in history_description(drift)
     assert "no change found" in history_description(quiet)
 
 
@@ -217,9 +217,10 @@ def test_plot_of_few_equal_and_no_points() -> None:
     assert (
         "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(flat)))).count("•") == 3
     )
-    busy = [point._replace(busy=True) for point in points_of(3, level=9.0)]
+    untrusted = [point._replace(untrusted=True) for point in points_of(3, level=9.0)]
     assert (
-        "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(busy)))).count("○") == 3
+        "".join(plot_lines(SeriesHistory(series=series_of(), points=tuple(untrusted)))).count("○")
+        == 3
     )
 
 

@@ -54,7 +54,7 @@ def test_csv(rows: Sequence[dict[str, Any]]) -> None:
     # A spreadsheet would run it.
     assert read[0]["workload"].startswith("'=cmd()/a")
     assert read[0]["suite"] == "'=cmd()"
-    assert (read[0]["verdict"], read[0]["busy"]) == ("faster", "false")
+    assert (read[0]["verdict"], read[0]["trusted"]) == ("faster", "true")
     assert float(read[0]["speedup"]) == 1.25
     (failed,) = [row for row in read if row["verdict"] == "failed"]
     assert (failed["speedup"], failed["memory_bytes"], failed["launches"]) == ("", "", "0")
@@ -68,7 +68,7 @@ def test_json_lines(rows: Sequence[dict[str, Any]]) -> None:
     assert len(read) == 3
     assert read[0]["workload"] == FORMULA.label
     assert read[0]["verdict"] == "faster"
-    assert read[0]["busy"] is False
+    assert read[0]["trusted"] is True
     assert read[0]["memory_bytes"] == 2**20
     assert [row["speedup"] for row in read if row["verdict"] == "failed"] == [None]
 

@@ -22,7 +22,7 @@ CONV = Workload(suite="kernels", name="conv[3x3]", device="cuda")
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four days of runs: two machines, a failure, a wrong and a busy result. Not to be changed."""
+    """Four days of runs: two machines, a failure, a wrong and an untrusted result. Not to be changed."""
     home = tmp_path_factory.mktemp("kept") / "runs"
     write_run(home, day(1), [compared(speedup=1.1), FAILED], revision="first")
     write_run(home, day(2), [compared(speedup=1.2), compared(GPT, speedup=0.9)], notes=["hot"])
@@ -84,7 +84,7 @@ def test_a_comparison_is_known_in_full(kept: Path) -> None:
     assert (entry.baseline_ns, entry.candidate_ns) == (1.0e6, 1e6 / 1.1)
     assert (entry.compile_s, entry.memory_bytes) == (3.5, 2**20)
     assert entry.torch == "2.9.0"
-    assert not entry.busy
+    assert entry.trusted
     assert (failed.speedup, failed.low, failed.candidate_ns) == (None, None, None)
 
 
@@ -162,7 +162,7 @@ def test_histories(kept: Path) -> None:
         assert [(point.run, point.value) for point in points] == [(day(1), 1.1), (day(2), 1.2)]
         assert [point.revision for point in points] == ["first", "ab" * 20]
         assert (points[0].low, points[0].high) == (1.1 * 0.99, 1.1 * 1.01)
-        assert [point.busy for point in store.points(found[2])] == [True]
+        assert [point.untrusted for point in store.points(found[2])] == [True]
         assert store.points(replace(matmul, machine="none")) == []
 
 

@@ -30,7 +30,7 @@ def points_of(
     step_at: int | None = None,
     ratio: float = 0.9,
     noise: float = 0.005,
-    busy: Sequence[int] = (),
+    untrusted: Sequence[int] = (),
     level: float = 1.5,
     seed: int = 1,
 ) -> list[SeriesPoint]:
@@ -41,7 +41,7 @@ def points_of(
         value = level * random.lognormvariate(0.0, noise)
         if step_at is not None and place >= step_at:
             value *= ratio
-        if place in busy:
+        if place in untrusted:
             value *= 2.0
         moment = START + timedelta(days=place)
         found.append(
@@ -52,7 +52,7 @@ def points_of(
                 value=value,
                 low=value * 0.99,
                 high=value * 1.01,
-                busy=place in busy,
+                untrusted=place in untrusted,
             )
         )
     return found

@@ -23,7 +23,6 @@ from torchyard.core.study import Budget, Study
 from torchyard.core.variant import Environment, Target, Variant
 from torchyard.core.workload import Workload
 from torchyard.measure.guard_summary import summarize_guards
-from torchyard.measure.outcome import BUSY
 from torchyard.measure.pairs import pair_blocks
 from torchyard.results.run_folder import RunWriter
 from torchyard.results.run_reader import Run, read_run
@@ -176,7 +175,7 @@ def _comparison(
         baseline_metrics=_metrics(plan, blocks, base.name),
         candidate_metrics=_metrics(plan, blocks, candidate.name),
         guards=summarize_guards(blocks, base.name, candidate.name),
-        notes=(f"{BUSY}: all pairs were disturbed",) if paired.busy else (),
+        untrusted=("noisy machine: all pairs were disturbed",) if paired.busy else (),
     )
     if key in plan.wrong:
         bad = Accuracy(status=AccuracyStatus.FAIL, detail="output 0 is off by 3")

@@ -64,7 +64,7 @@ def comparison(
     accuracy: Accuracy | None = PASS,
     compile_s: float | None = 10.0,
     memory: tuple[int, int] | None = (200, 100),
-    busy: bool = False,
+    untrusted: bool = False,
 ) -> Comparison:
     """One row, its estimate made from effects with exactly this mean and spread."""
     rng = np.random.default_rng(seed)
@@ -91,7 +91,7 @@ def comparison(
             peak_memory_bytes=after,
             memory_method="resident set",
         ),
-        notes=("busy machine: 5 of 6 pairs were disturbed",) if busy else (),
+        untrusted=("noisy machine: 5 of 6 pairs were disturbed",) if untrusted else (),
     )
 
 

@@ -14,7 +14,6 @@ from torchyard.core.cross_comparison import CrossRow
 from torchyard.core.variant import Environment, Variant
 from torchyard.results.baseline_file import read_baseline_file, write_baseline_file
 from torchyard.results.run_reader import Run, read_run
-from torchyard.workflow.compare_numbers import is_busy
 from torchyard.workflow.compare_rules import Rules
 from torchyard.workflow.compare_runs import compare_sides
 from torchyard.workflow.compare_sides import Side
@@ -60,10 +59,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     return read_run(folder / "first"), read_run(folder / "second")
 
 
-def holds(row: CrossRow, wanted: float, *, busy: bool) -> None:
+def holds(row: CrossRow, wanted: float, *, untrusted: bool) -> None:
     """The ratio is near, and the verdict is that of the ratio or none."""
     assert row.ratio == pytest.approx(wanted, rel=0.5)
-    if busy:
+    if untrusted:
         assert (row.support, row.verdict) == ("not supported", None)
     else:
         assert row.verdict is not None
@@ -92,7 +91,7 @@ def test_two_runs_and_a_gate(runs: tuple[Run, Run], tmp_path: Path) -> None:
     assert not [fact for fact in found.facts if fact.blocks]
     for name, wanted in (("half", 1.0), ("quarter", 0.25)):
         sides = [one for run in runs for one in run.comparisons if one.candidate == name]
-        holds(rows[name], wanted, busy=any(map(is_busy, sides)))
+        holds(rows[name], wanted, untrusted=not all(one.trusted for one in sides))
     outcome = run_gate(found, Gate(max_slowdown=0.5))
     standings = {row.variants[1]: row.standing for row in outcome.rows}
     assert standings["quarter"] in {"crossed", "unsupported", "undecided"}

@@ -147,14 +147,20 @@ def test_the_session_spread_widens_the_interval(main: Run, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"machine": {**MACHINE, "cpu": "Other 7000"}}, "other machine"),
-        ({"machine": {}}, "other machine"),
-        ({"machine": {**MACHINE, "governor": "powersave"}}, "other conditions: governor"),
+        ({"machine": {**MACHINE, "cpu": "Other 7000"}}, "not comparable: machine differs (example"),
+        ({"machine": {}}, "not comparable: machine differs (example"),
+        (
+            {"machine": {**MACHINE, "governor": "powersave"}},
+            "not comparable: conditions differ in governor (performance vs powersave)",
+        ),
         (
             {"study": replace(STUDY, settings=replace(STUDY.settings, threads=1))},
-            "other conditions: setting threads",
+            "not comparable: conditions differ in setting threads (default vs 1)",
         ),
-        ({"target": {"torch": "2.8.0"}}, "no common baseline: baseline torch"),
+        (
+            {"target": {"torch": "2.8.0"}},
+            "not comparable: baseline differs in torch (2.9.0 vs 2.8.0)",
+        ),
         (
             {
                 "study": replace(
@@ -165,9 +171,9 @@ def test_the_session_spread_widens_the_interval(main: Run, runs: Path) -> None:
                     ),
                 )
             },
-            "no common baseline: baseline variables",
+            'not comparable: baseline differs in variables (none vs {"A": "1"})',
         ),
-        ({"busy": True}, "measured on a busy machine (B)"),
+        ({"busy": True}, "noisy machine: all pairs were disturbed (B)"),
         ({"launches": 1}, "one launch speaks for its own processes only (B)"),
     ],
 )
@@ -179,9 +185,10 @@ def test_what_the_data_cannot_support_gets_no_verdict(
     found = compare(side(main), side(other))
 
     for row in found.rows:
-        assert (row.support, row.verdict, row.p_value) == ("not supported", None, None)
+        verdict = Verdict.UNTRUSTED if "noisy" in reason else None
+        assert (row.support, row.verdict, row.p_value) == ("not supported", verdict, None)
         assert row.ratio is not None
-        assert row.reasons[0].startswith(reason), row.reasons
+        assert (row.untrusted or row.reasons)[0].startswith(reason), row.reasons
     assert found.mean is None
     assert any(fact.blocks for fact in found.facts) is not ("(B)" in reason)
 
@@ -190,7 +197,7 @@ def test_a_machine_that_nobody_knows_is_like_no_other(tmp_path: Path) -> None:
     one = write_session(tmp_path / "one", Plan(machine={}))
     other = write_session(tmp_path / "other", Plan(machine={}, seed=2))
     row = row_of(compare(side(one), side(other)))
-    assert (row.verdict, row.reasons[0]) == (None, "the machine is not known")
+    assert (row.verdict, row.reasons[0]) == (None, "not comparable: machine differs (unknown)")
 
 
 def test_facts_that_change_by_themselves_block_nothing(main: Run, tmp_path: Path) -> None:
@@ -256,12 +263,12 @@ def test_a_failed_candidate_of_the_same_run_is_listed(tmp_path: Path) -> None:
     assert [(item.workload, item.one) for item in found.unpaired] == [(GPT.label, "failed")]
 
 
-def test_busy_pairs_of_one_run_get_no_verdict(tmp_path: Path) -> None:
+def test_untrusted_pairs_of_one_run_get_no_verdict(tmp_path: Path) -> None:
     run = write_session(tmp_path / "run", Plan(busy=True))
     for one in ("slow", "eager"):
         row = row_of(compare(side(run, one), side(run, "fast")))
-        assert (row.support, row.verdict) == ("not supported", None)
-        assert row.reasons[0] == "measured on a busy machine"
+        assert (row.support, row.verdict) == ("not supported", Verdict.UNTRUSTED)
+        assert row.untrusted[0].startswith("noisy machine")
         assert row.interval is not None
 
 
@@ -298,7 +305,7 @@ def test_a_session_that_cannot_be_compared_is_left_out_and_said(main: Run, tmp_p
     now = write_session(tmp_path / "now", Plan(seed=31))
     row = row_of(compare(Side(text="baseline:x", runs=(main, busy)), side(now)))
     assert (row.support, row.one.sessions) == ("common baseline", 1)
-    assert row.reasons == ("measured on a busy machine (A)",)
+    assert row.reasons == ("left out as untrusted: noisy machine: all pairs were disturbed (A)",)
 
 
 def test_one_candidate_each_is_compared_whatever_its_name(main: Run, tmp_path: Path) -> None:
@@ -328,7 +335,7 @@ def test_facts_of_several_candidates_are_told_apart(main: Run, tmp_path: Path) -
         tmp_path / "other", Plan(study=replace(STUDY, candidates=(tuned, STUDY.candidates[1])))
     )
     facts = {fact.name: (fact.one, fact.other) for fact in compare(side(main), side(other)).facts}
-    assert facts["fast variables"] == ("", "A=1")
+    assert facts["fast variables"] == ("none", '{"A": "1"}')
     assert not any(name.startswith("slow") for name in facts)
 
 

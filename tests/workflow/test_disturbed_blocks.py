@@ -17,8 +17,8 @@ import pytest
 from tiny_bench import bench, write_file
 
 from torchyard.core.block import Block
+from torchyard.core.comparison import Verdict
 from torchyard.machine.guards.judging import WAITED
-from torchyard.measure.outcome import BUSY
 from torchyard.reports.formats import FORMATS
 from torchyard.results.run_reader import Run, read_run
 
@@ -72,7 +72,8 @@ def test_fighting_for_cores_makes_blocks_dirty_and_reports_say_so(tmp_path: Path
     waited = [block for block in blocks if WAITED in block.dirty]
     assert len(waited) > 0.8 * len(blocks)
     row = disturbed.comparisons[0]
-    assert row.notes[0].startswith(BUSY)
+    assert row.untrusted[0].startswith("noisy machine")
+    assert row.state is Verdict.UNTRUSTED
     assert row.guards.blocks == len(blocks)
     assert dict(row.guards.reasons)[WAITED] == len(waited)
     for name in ("terminal", "markdown", "json", "csv", "html"):

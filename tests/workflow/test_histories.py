@@ -1,4 +1,4 @@
-"""Histories: commit ranges, busy points, many series at once, times asked for, and the memory."""
+"""Histories: commit ranges, untrusted points, many series at once, times asked for, and the memory."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_a_step_names_the_revisions_around_it() -> None:
     assert change.towards("time") == "better"
 
 
-def test_busy_points_are_kept_and_not_judged() -> None:
-    busy = (10, 11, 12, 13, 14, 24, 25, 26)
-    found = history_of(series_of(), points_of(40, step_at=25, busy=busy))
+def test_untrusted_points_are_kept_and_not_judged() -> None:
+    untrusted = (10, 11, 12, 13, 14, 24, 25, 26)
+    found = history_of(series_of(), points_of(40, step_at=25, untrusted=untrusted))
     assert len(found.points) == 40
     assert found.left_out == 8
     (change,) = found.changes
@@ -115,11 +115,11 @@ def test_nothing_that_fits_is_said() -> None:
         histories(MemoryStore({}), Wanted(workload="kernels/none"))
 
 
-def test_busy_points_can_be_judged_on_request() -> None:
-    points = [one._replace(busy=True) for one in points_of(40, step_at=25)]
+def test_untrusted_points_can_be_judged_on_request() -> None:
+    points = [one._replace(untrusted=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
     assert histories(store, Wanted())[0].changes == ()
-    (found,) = histories(store, Wanted(), with_busy=True)
+    (found,) = histories(store, Wanted(), with_untrusted=True)
     assert [change.position for change in found.changes] == [25]
 
 
@@ -135,7 +135,7 @@ def grown(memory: HistoryMemory, points: list[SeriesPoint], *sizes: int) -> list
 
 
 def test_memory_gives_what_scratch_gives_at_every_length(tmp_path: Path) -> None:
-    points = points_of(460, step_at=150, ratio=1.04, busy=range(0, 460, 9), seed=4)
+    points = points_of(460, step_at=150, ratio=1.04, untrusted=range(0, 460, 9), seed=4)
     memory = HistoryMemory(tmp_path / "changes.json")
     for size in (30, 200, 201, 330, 331, 400, 460):
         assert grown(memory, points, size) == grown(HistoryMemory(), points, size)

@@ -331,17 +331,17 @@ def test_rows_that_no_cell_asked_for_are_kept() -> None:
     ]
 
 
-def test_a_busy_machine_and_several_machines_are_doubts() -> None:
+def test_untrusted_rows_and_several_machines_are_doubts() -> None:
     one, other = workload("one"), workload("other")
     cells = [cell(1, study(one)), cell(2, study(other))]
     runs = [
-        run([comparison(one, busy=True)]),
+        run([comparison(one, untrusted=True)]),
         run([comparison(other)], id_="b", machine={"cpu": "Other 7", "cores": "4"}),
     ]
     found = sweep_summary(plan(cells), [status(c) for c in cells], runs)
-    assert any("1 of 2 comparisons were disturbed" in doubt for doubt in found.doubts)
+    assert any("1 of 2 comparisons is untrusted" in doubt for doubt in found.doubts)
     assert any("2 kinds of machine" in doubt for doubt in found.doubts)
-    assert found.rows[0].reason.startswith("measured on a busy machine")
+    assert found.rows[0].reason.startswith("untrusted: noisy machine")
 
 
 def test_a_shard_says_that_it_is_one() -> None:

@@ -58,7 +58,7 @@ class BenchSession:
         if code == WorkerFailed.exit_code:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("measured on a busy machine: see the notes, and `torchyard explain 6`")
+            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
         return code if code or quieted.is_back else StepFailed.exit_code
 
     def _measure(self, quieted: QuietMachine, heard: Heard) -> None:
@@ -117,11 +117,9 @@ class BenchSession:
 
 
 def exit_code_of(comparisons: Sequence[Comparison]) -> int:
-    """5 when every comparison failed, 6 when one was made on a busy machine, else 0."""
-    from torchyard.measure.outcome import BUSY
-
+    """5 when every comparison failed, 6 when one must not be trusted, else 0."""
     if comparisons and all(row.verdict is Verdict.FAILED for row in comparisons):
         return WorkerFailed.exit_code
-    if any(note.startswith(BUSY) for row in comparisons for note in row.notes):
+    if not all(row.trusted for row in comparisons):
         return Untrustworthy.exit_code
     return 0

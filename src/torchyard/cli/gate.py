@@ -24,6 +24,7 @@ from torchyard.cli.side_options import percent, session_option
 if TYPE_CHECKING:
     from torchyard.core.cross_comparison import CrossComparison
     from torchyard.core.gate_outcome import GateOutcome
+    from torchyard.errors import TorchyardError
     from torchyard.results.run_reader import Run
     from torchyard.workflow.compare_sides import Side
     from torchyard.workflow.gate import Gate
@@ -45,7 +46,8 @@ Examples:
   torchyard gate --baseline base.json --limits study.toml --markdown gate.md
 
 Hold a run against limits. Exit code 7 when a limit is crossed for sure: the whole interval lies
-beyond it. What is undecided, not supported, missing or failing is decided by the options below, and
+beyond it. Exit code 6 when no limit is crossed and numbers of a workload with a limit are untrusted:
+the gate has neither passed nor failed. What is undecided, not supported, missing or failing is decided by the options below, and
 said. RUN is a run's id or the beginning of it, its folder, `latest` (when left out), or RUN#VARIANT.
 """
 
@@ -110,8 +112,8 @@ said. RUN is a run's id or the beginning of it, its folder, `latest` (when left 
 )
 @common_options
 def gate(run: str, as_json: bool, **options: Any) -> int:
-    """Compare, judge, say, and end with 7 when the gate is shut."""
-    from torchyard.errors import GateFailed
+    """Compare, judge, report, and return the exit code."""
+    from torchyard.errors import GateFailed, Untrustworthy
     from torchyard.reports.gate_reports import gate_json, gate_markdown, gate_text, gate_verdict
     from torchyard.workflow.compare_sides import choose_side
     from torchyard.workflow.gate import run_gate
@@ -125,10 +127,13 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     for path, option, append in files:
         _write(path, gate_markdown(outcome), option=option, append=append)
     print_data(gate_json(outcome) if as_json else printable(gate_text(outcome)))
-    if not outcome.failed:
+    if not outcome.failed and not outcome.untrusted:
         return 0
-    error = GateFailed(
-        gate_verdict(outcome), why=_first_reasons(outcome), hint="`torchyard explain 7` says more"
+    kind = GateFailed if outcome.failed else Untrustworthy
+    error: TorchyardError = kind(
+        gate_verdict(outcome),
+        why=_first_reasons(outcome),
+        hint=f"`torchyard explain {kind.exit_code}` says more",
     )
     if not as_json:
         raise error
@@ -244,5 +249,6 @@ def _write(path: Path, text: str, *, option: str, append: bool) -> None:
 
 def _first_reasons(outcome: GateOutcome) -> str:
     shut = [row for row in outcome.rows if row.action == "fail"]
+    shut = shut or [row for row in outcome.rows if row.action == "untrusted"]
     names = ", ".join(f"{row.workload} ({row.standing})" for row in shut[:3])
     return f"{names} and {len(shut) - 3} more" if len(shut) > 3 else names  # noqa: PLR2004

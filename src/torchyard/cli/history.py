@@ -37,7 +37,7 @@ Examples:
 Look for changes in the histories of workloads. A history is one workload with one candidate and
 baseline on one machine. Steps and slow drifts are told apart; single bad runs and machines with two
 speeds are no changes. The cause of a change lies after the first revision of its range, up to and
-with the second. Runs on a busy machine are shown and not judged.
+with the second. Untrusted results are shown and not judged.
 """
 
 _which = section("Which histories (texts may hold * and ?)")
@@ -71,9 +71,11 @@ _how = section("How to show them")
     "looked at after every run.",
 )
 @_which(
+    "--with-untrusted",
     "--with-busy",
+    "with_untrusted",
     is_flag=True,
-    help="Judge runs on a busy machine, too: pairs may hold where times do not.",
+    help="Judge untrusted results, too (`torchyard explain untrusted`).",
 )
 @_how("--changes-only", is_flag=True, help="Leave out histories, and pictures, without a change.")
 @_how(
@@ -99,7 +101,7 @@ def history(
     until: str | None,
     least: str | None,
     alpha: str | None,
-    with_busy: bool,
+    with_untrusted: bool,
     changes_only: bool,
     format_name: str | None,
     output: Path | None,
@@ -143,7 +145,7 @@ def history(
             wanted,
             measured,
             rules=rules,
-            with_busy=with_busy,
+            with_untrusted=with_untrusted,
             memory=HistoryMemory(place),
             progress=counted("looking for changes"),
         )

@@ -19,7 +19,7 @@ __all__ = ["FILTER_NAMES", "VERDICTS", "filter_options", "moment_of", "wanted_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Written out because `core` must not be loaded for `--help`; a test holds them to the type there.
-VERDICTS: Final = ("faster", "slower", "same", "undecided", "wrong", "failed")
+VERDICTS: Final = ("faster", "slower", "same", "undecided", "untrusted", "wrong", "failed")
 FILTER_NAMES: Final = (
     *("run", "study", "state", "workload", "suite", "mode", "device", "baseline", "candidate"),
     *("verdicts", "machine", "revision", "since", "until", "limit"),

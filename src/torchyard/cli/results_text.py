@@ -43,19 +43,27 @@ def run_table(runs: Sequence[RunEntry]) -> str:
 
 def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = True) -> str:
     """One line for each comparison."""
+    heading: tuple[str, ...]
+    rows: list[tuple[str, ...]]
     heading = ("WORKLOAD", "BASELINE", "CANDIDATE", "VERDICT", "SPEEDUP", "INTERVAL", "LAUNCHES")
     rows = [
         (
             entry.workload,
             entry.baseline,
             entry.candidate,
-            entry.verdict.value + (" (busy machine)" if entry.busy else ""),
-            _number(entry.speedup),
-            f"{_number(entry.low)} to {_number(entry.high)}" if entry.low is not None else "",
+            entry.verdict.value,
+            _bracketed(entry, _number(entry.speedup)),
+            _bracketed(
+                entry,
+                f"{_number(entry.low)} to {_number(entry.high)}" if entry.low is not None else "",
+            ),
             str(entry.launches or ""),
         )
         for entry in entries
     ]
+    if any(not entry.trusted for entry in entries):
+        heading += ("UNTRUSTED BECAUSE",)
+        rows = [(*row, entry.untrusted) for row, entry in zip(rows, entries, strict=True)]
     if not with_run:
         return columns(heading, rows)
     runs = [(entry.run, _short(entry.revision), entry.machine) for entry in entries]
@@ -106,6 +114,11 @@ def _short(revision: str) -> str:
         part[:_COMMIT_LETTERS] if len(part) == _COMMIT_WHOLE and part.isalnum() else part
         for part in revision.split(", ")
     )
+
+
+def _bracketed(entry: ComparisonEntry, text: str) -> str:
+    """Numbers in parentheses are not to be used."""
+    return text if entry.trusted or not text else f"({text})"
 
 
 def _number(value: float | None) -> str:

@@ -129,9 +129,7 @@ class SweepSession:
         if code == WorkerFailed.exit_code:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk(
-                "some cells were measured on a busy machine: see the notes, and `torchyard explain 6`"
-            )
+            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
         return code
 
 

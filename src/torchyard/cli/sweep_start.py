@@ -35,7 +35,7 @@ Examples:
 
 Measure whole suites: each workload in each mode and precision is a cell, compared as `torchyard
 bench` does, and each precision becomes a run that all reports read. Options override the study file.
-Exit code 5 when every cell failed, 6 when one was measured on a busy machine, 130 after Ctrl-C.
+Exit code 5 when every cell failed, 6 when a result is untrusted, 130 after Ctrl-C.
 """
 
 

@@ -57,10 +57,12 @@ def verdicts_text(rows: Sequence[Comparison], *, reasons: bool = True) -> str:
     """`inductor faster 1.25x, aot_eager failed (why)`."""
     said = []
     for row in rows:
-        speedup = f" {row.estimate.speedup:.3f}x" if row.estimate is not None else ""
-        why = one_line(row.failure.message)[:120] if row.failure is not None else ""
+        number = f"{row.estimate.speedup:.3f}x" if row.estimate is not None else ""
+        speedup = f" {number if row.trusted else f'({number})'}" if number else ""
+        why = "; ".join(map(one_line, row.untrusted))[:120]
+        why = one_line(row.failure.message)[:120] if row.failure is not None else why
         said.append(
-            f"{row.candidate} {row.verdict}{speedup}" + (f" ({why})" if why and reasons else "")
+            f"{row.candidate} {row.state}{speedup}" + (f" ({why})" if why and reasons else "")
         )
     return ", ".join(said)
 

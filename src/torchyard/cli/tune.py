@@ -130,6 +130,7 @@ _OPTIONS = (
 def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     """Race settings for a workload."""
     from torchyard.cli.invoke import INTERRUPTED
+    from torchyard.errors import Untrustworthy
 
     for name in ("html", "env_file"):
         if options[name] is not None:
@@ -149,6 +150,8 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     if interrupted:
         talk(f"go on with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
         return INTERRUPTED
+    if race.confirmed is not None and race.confirmed.untrusted:
+        return Untrustworthy.exit_code
     return 0
 
 

@@ -48,7 +48,7 @@ class SeriesHistory:
 
     series: Series
     points: tuple[SeriesPoint, ...]
-    """All of them, oldest first; busy ones are shown and not judged."""
+    """All of them, oldest first; untrusted ones are shown and not judged."""
     changes: tuple[ChangePoint, ...] = ()
     weak: tuple[ChangePoint, ...] = ()
     """Changes that stand alone, but not among as many series as were looked at."""
@@ -56,7 +56,7 @@ class SeriesHistory:
     @property
     def left_out(self) -> int:
         """How many points were not judged."""
-        return sum(point.busy for point in self.points)
+        return sum(point.untrusted for point in self.points)
 
     @property
     def largest(self) -> ChangePoint | None:

@@ -17,6 +17,7 @@ __all__ = [
     "BUSY",
     "TIMES_AGREE",
     "UNTRUSTED",
+    "WITHOUT_SPEED",
     "Accuracy",
     "AccuracyStatus",
     "Comparison",
@@ -37,9 +38,6 @@ BUSY: Final = "busy machine"
 TIMES_AGREE: Final = 2e-3
 """Largest difference of log(time ratio) from log(speedup) that three shown digits hide."""
 
-UNTRUSTED: Final = "untrusted"
-"""Shown instead of a timing verdict that must not be used."""
-
 
 class Verdict(StrEnum):
     """What the comparison says. `wrong` and `failed` are answers too."""
@@ -48,8 +46,15 @@ class Verdict(StrEnum):
     SLOWER = "slower"
     SAME = "same"
     UNDECIDED = "undecided"
+    UNTRUSTED = "untrusted"
+    """Shown instead of a timing verdict that must not be used; see `Comparison.state`."""
     WRONG = "wrong"
     FAILED = "failed"
+
+
+UNTRUSTED: Final = Verdict.UNTRUSTED
+WITHOUT_SPEED: Final = frozenset({Verdict.WRONG, Verdict.FAILED, Verdict.UNTRUSTED})
+"""States in which a speedup must not be used: no mean, no ranking, no gate."""
 
 
 class AccuracyStatus(StrEnum):
@@ -226,20 +231,29 @@ class Comparison:
     untrusted: tuple[str, ...] = ()
     """Why the numbers of this row must not be trusted, a sentence each. Empty when they may be."""
 
+    def __post_init__(self) -> None:
+        """Read rows of earlier releases, which carry the reason as a note."""
+        moved = tuple(note for note in self.notes if note.startswith(BUSY))
+        if moved:
+            kept = tuple(note for note in self.notes if note not in moved)
+            reasons = tuple(dict.fromkeys((*self.untrusted, *moved)))
+            object.__setattr__(self, "notes", kept)
+            object.__setattr__(self, "untrusted", reasons)
+
     @property
     def trusted(self) -> bool:
         """Whether the numbers may be used. Every view shows `state` instead of `verdict`."""
-        return not self.untrusted and not self.busy
+        return not self.untrusted
 
     @property
-    def state(self) -> str:
+    def state(self) -> Verdict:
         """The word to show: the verdict, or `untrusted` where a timing verdict must not be used.
 
         `wrong` and `failed` do not depend on times and are shown either way.
         """
         if self.trusted or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
-            return self.verdict.value
-        return UNTRUSTED
+            return self.verdict
+        return Verdict.UNTRUSTED
 
     @property
     def passed(self) -> bool:
@@ -257,7 +271,7 @@ class Comparison:
         """Iterations after which compiling has paid for itself; infinite when it never does.
 
         The first compilation of the candidate, beyond the baseline's, over the time that it saves.
-        None where a compile time or the speedup is unknown.
+        None where a compile time or the speedup is unknown or not trusted.
         """
         return None if self.estimate is None else self._break_even(self.estimate.speedup)
 
@@ -274,7 +288,7 @@ class Comparison:
 
     def _break_even(self, speedup: float) -> float | None:
         cost_s, time_ns = self.candidate_metrics.compile_cold_s, self.baseline_metrics.time_ns
-        if cost_s is None or not time_ns or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
+        if cost_s is None or not time_ns or self.state in WITHOUT_SPEED:
             return None
         cost_s = max(0.0, cost_s - (self.baseline_metrics.compile_cold_s or 0.0))
         if not speedup > 1:
@@ -314,8 +328,3 @@ class Comparison:
             candidate_metrics=replace(self.candidate_metrics, time_ns=middle / root),
             notes=(*self.notes, note),
         )
-
-    @property
-    def busy(self) -> bool:
-        """Whether it was measured on a busy machine: its number must not be believed."""
-        return any(note.startswith(BUSY) for note in self.notes)

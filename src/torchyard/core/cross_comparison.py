@@ -70,6 +70,8 @@ class SideNumbers:
     compile_s: float | None = None
     memory_bytes: int | None = None
     dirty_share: float | None = None
+    trusted: bool = True
+    """Whether all sessions behind the numbers are trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,8 @@ class CrossRow:
     alike: bool = False
     """Whether all but the candidates is alike: machine, settings and baseline."""
     verdict: Verdict | None = None
-    """None exactly when the comparison is not supported."""
+    """None when the comparison is not supported; `untrusted` when numbers of a side must not be
+    used."""
     ratio: float | None = None
     interval: Interval | None = None
     p_value: float | None = None
@@ -96,6 +99,13 @@ class CrossRow:
     """Degrees of freedom of that error."""
     reasons: tuple[str, ...] = ()
     """Why there is no verdict, or what the reader of the number must know."""
+    untrusted: tuple[str, ...] = ()
+    """Why the numbers must not be trusted. Such a row has no support, p-value or place in a mean."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the numbers may be used."""
+        return not self.untrusted
 
     @property
     def baseline_shift(self) -> float | None:

@@ -19,17 +19,28 @@ __all__ = [
     "GateOutcome",
     "GateRow",
     "Policy",
+    "RowAction",
     "Standing",
 ]
 
 Standing = Literal[
-    "crossed", "failing", "unsupported", "missing", "undecided", "kept", "no limit", "new"
+    "crossed",
+    "failing",
+    "untrusted",
+    "unsupported",
+    "missing",
+    "undecided",
+    "kept",
+    "no limit",
+    "new",
 ]
 STANDINGS: Final[tuple[Standing, ...]] = get_args(Standing)
 """The gravest first. `crossed` and `kept` are sure; `undecided` has the limit inside its interval."""
 
 Action = Literal["pass", "warn", "fail"]
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
+RowAction = Literal["pass", "warn", "fail", "untrusted"]
+"""What follows from a row. `untrusted` is no policy: such a row neither passes nor fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +71,7 @@ class GateRow:
     variants: tuple[str, str]
     """Before and now."""
     standing: Standing
-    action: Action
+    action: RowAction
     max_slowdown: float | None = None
     slowdown: float | None = None
     low: float | None = None
@@ -89,8 +100,13 @@ class GateOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the gate is shut."""
+        """Whether the gate is shut. Without that it has passed only if nothing is untrusted."""
         return any(row.action == "fail" for row in self.rows)
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether a workload with a limit has numbers that must not be used."""
+        return any(row.action == "untrusted" for row in self.rows)
 
     @property
     def judged(self) -> int:

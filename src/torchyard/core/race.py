@@ -187,6 +187,9 @@ class Standing:
     why: str = ""
     accuracy: Accuracy | None = None
     """For choices that change results: how much."""
+    untrusted: str = ""
+    """Why the numbers of its last measurement must not be trusted. Such a contender is not
+    confirmed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +203,8 @@ class Share:
     """By Holm over the choices of the winner."""
     kept: bool
     """Only choices that are faster beyond doubt stay in the recommendation."""
+    untrusted: str = ""
+    """Why the numbers must not be trusted; such a choice is not kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

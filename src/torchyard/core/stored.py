@@ -76,6 +76,7 @@ class ComparisonEntry:
     baseline: str
     candidate: str
     verdict: Verdict
+    """The state that is shown (`Comparison.state`)."""
     speedup: float | None = None
     low: float | None = None
     high: float | None = None
@@ -86,8 +87,13 @@ class ComparisonEntry:
     memory_bytes: int | None = None
     torch: str = ""
     """Of the candidate's target."""
-    busy: bool = False
-    """Measured on a busy machine: its number must not be believed."""
+    untrusted: str = ""
+    """Why its numbers must not be trusted; empty when they may be."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its numbers may be used."""
+        return not self.untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,4 +147,4 @@ class SeriesPoint(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
-    busy: bool = False
+    untrusted: bool = False

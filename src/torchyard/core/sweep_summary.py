@@ -65,7 +65,7 @@ class SweepRow:
     speedup: float | None = None
     interval: Interval | None = None
     verdict: Verdict
-    """After the correction for all comparisons of the sweep."""
+    """The state that is shown, after the correction for all comparisons of the sweep."""
     verdict_alone: Verdict
     """Before it."""
     p_value: float | None = None
@@ -81,8 +81,8 @@ class SweepRow:
     """Candidate over baseline; None unless both were measured the same way."""
     break_even: float | None = None
     """Iterations after which the time saved has paid for compiling; None where nothing is saved."""
-    busy: bool = False
-    """Measured on a busy machine: not to be believed."""
+    untrusted: tuple[str, ...] = ()
+    """Why its numbers must not be trusted. Its verdict is then `untrusted`, and no mean holds it."""
     reason: str = ""
     """Why it did not pass, or what a reader of its number must know."""
     log: str = ""
@@ -95,6 +95,11 @@ class SweepRow:
     def has_number(self) -> bool:
         """Whether there is a speed, right or wrong."""
         return self.speedup is not None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its numbers may be used."""
+        return not self.untrusted
 
     @property
     def demoted(self) -> bool:
@@ -148,6 +153,8 @@ class SweepGroup:
     memory_rows: int = 0
     break_even_median: float | None = None
     break_even_rows: int = 0
+    untrusted: int = 0
+    """Rows that no mean holds because their numbers must not be trusted."""
 
     @property
     def passed(self) -> int:

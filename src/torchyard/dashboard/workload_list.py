@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.core.comparison import Verdict
+from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
 from torchyard.core.stored import ComparisonEntry, Series
 from torchyard.dashboard.archive import MOST_RECENT, Archive
@@ -49,14 +49,22 @@ class WorkloadRow:
     def speedup(self) -> str:
         """The latest."""
         speedup = self.latest.speedup if self.latest else None
-        return ABSENT if speedup is None else f"{number_text(speedup)}x"
+        return ABSENT if speedup is None else self._shown(f"{number_text(speedup)}x")
 
     @property
     def interval(self) -> str:
         """Of the latest."""
         if self.latest is None or self.latest.low is None or self.latest.high is None:
             return ""
-        return f"[{number_text(self.latest.low)}, {number_text(self.latest.high)}]"
+        return self._shown(f"[{number_text(self.latest.low)}, {number_text(self.latest.high)}]")
+
+    @property
+    def untrusted(self) -> str:
+        """Why the latest must not be trusted."""
+        return self.latest.untrusted if self.latest else ""
+
+    def _shown(self, text: str) -> str:
+        return f"({text})" if self.untrusted else text
 
 
 def workload_table(
@@ -89,7 +97,7 @@ def _row(archive: Archive, series: Series) -> WorkloadRow:
     speedups = [
         entry.speedup
         for entry in reversed(recent)
-        if entry.speedup is not None and entry.verdict is not Verdict.WRONG
+        if entry.speedup is not None and entry.verdict not in WITHOUT_SPEED
     ]
     return WorkloadRow(
         series=series,

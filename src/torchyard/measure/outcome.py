@@ -10,7 +10,6 @@ from typing import Final
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
-    BUSY,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -28,7 +27,7 @@ from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
 from torchyard.worker import options
 
-__all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
+__all__ = ["Spent", "make_comparison", "make_estimate"]
 
 
 _PROCESS_LIVES: Final = frozenset({"raised", "cannot-build"})
@@ -86,6 +85,7 @@ def make_comparison(
     """
     accuracy = knowledge.accuracy.get(candidate.name)
     notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
+    untrusted: list[str] = []
     found: Estimate | None = None
     untrusted: list[str] = []
     verdict = Verdict.FAILED
@@ -106,7 +106,9 @@ def make_comparison(
         total = paired.pairs + paired.dropped
         said = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
         if paired.busy:
-            notes.insert(0, f"{BUSY}: {paired.disturbed} of {total} pairs were disturbed: {said}")
+            untrusted.append(
+                f"noisy machine: {paired.disturbed} of {total} pairs were disturbed: {said}"
+            )
         notes.extend(text for text in paired.one_sided if text not in found.reasons)
         if paired.dropped:
             notes.append(f"{paired.dropped} of {total} pairs left out: {said}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from torchyard.core.block import Block
-from torchyard.core.comparison import Comparison, Failure
+from torchyard.core.comparison import UNTRUSTED, Comparison, Failure
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study
 from torchyard.core.variant import Variant
@@ -269,7 +269,8 @@ class WorkloadSession:
             spread = ""
             if found.interval is not None:
                 spread = f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"
-            self._say("look", f"{candidate.name} {found.speedup:.3f}x{spread} {found.verdict}")
+            word = UNTRUSTED if paired.busy else found.verdict
+            self._say("look", f"{candidate.name} {found.speedup:.3f}x{spread} {word}")
             if last or decided(found, self._study.budget):
                 self._stop(candidate)
 

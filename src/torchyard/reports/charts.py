@@ -68,7 +68,10 @@ class SpeedupAxis:
 
 
 def numbers_of(comparison: Comparison) -> list[float]:
-    """What a chart shows of a comparison: nothing when its speed does not count."""
+    """What a chart shows of a comparison: nothing when its speed does not count.
+
+    Untrusted ones are drawn, in a look of their own.
+    """
     estimate = comparison.estimate
     if estimate is None or not estimate.launches or comparison.verdict is Verdict.WRONG:
         return []

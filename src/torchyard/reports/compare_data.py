@@ -29,7 +29,10 @@ _EMPTY: Final = CrossRow(
 
 def compare_json(comparison: CrossComparison) -> str:
     """Valid JSON: numbers that are none become null."""
-    rows = [{**encode(row), "baseline_shift": row.baseline_shift} for row in comparison.rows]
+    rows = [
+        {**encode(row), "trusted": row.trusted, "baseline_shift": row.baseline_shift}
+        for row in comparison.rows
+    ]
     document = {
         "schema": COMPARE_SCHEMA,
         "schema_version": COMPARE_SCHEMA_VERSION,
@@ -76,6 +79,8 @@ def _row(row: CrossRow) -> dict[str, Cell]:
         "support": row.support,
         "basis": row.basis,
         "verdict": row.verdict.value if row.verdict else None,
+        "trusted": row.trusted,
+        "untrusted": "; ".join(row.untrusted),
         "ratio": row.ratio,
         "ratio_low": interval.low if interval else None,
         "ratio_high": interval.high if interval else None,

@@ -107,7 +107,7 @@ def _cells(point: SeriesPoint) -> tuple[str, ...]:
         one_line(point.revision)[:_REVISION_LETTERS] or "unknown",
         f"{number_text(point.value)}x",
         interval,
-        "busy machine" if point.busy else "",
+        "untrusted" if point.untrusted else "",
     )
 
 

@@ -35,6 +35,7 @@ _STYLES: Final[dict[Verdict | None, str]] = {
     Verdict.FASTER: "green",
     Verdict.SLOWER: "red",
     Verdict.UNDECIDED: "dim",
+    Verdict.UNTRUSTED: "yellow",
     None: "dim",
 }
 _ASCII: Final = str.maketrans(
@@ -117,7 +118,7 @@ def _table(comparison: CrossComparison, ascii_only: bool) -> Table:
             "\n".join(ratio_text(row)),
         )
         table.add_row(
-            *(Text(_fit(cell, ascii_only)) for cell in cells),
+            *(Text(_fit(cell, ascii_only), style="" if row.trusted else "dim") for cell in cells),
             verdict.append(_fit(f"\n  {p_of_row(row)}", ascii_only), style="default"),
             str(notes.get("; ".join(notes_of_row(row)), "")),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from torchyard.core.comparison import TIMES_AGREE
+from torchyard.core.comparison import TIMES_AGREE, UNTRUSTED
 from torchyard.core.cross_comparison import (
     Basis,
     CrossComparison,
@@ -81,15 +81,24 @@ def side_time(numbers: SideNumbers) -> str:
 
 def side_speedup(numbers: SideNumbers) -> str:
     """The speedup over its own baseline; its name is in the heading of the sides."""
-    return ABSENT if numbers.speedup is None else f"{number_text(numbers.speedup)}x"
+    if numbers.speedup is None:
+        return ABSENT
+    return _shown(f"{number_text(numbers.speedup)}x", trusted=numbers.trusted)
 
 
 def ratio_text(row: CrossRow) -> tuple[str, str]:
-    """The ratio and its interval."""
-    ratio = ABSENT if row.ratio is None else f"{number_text(row.ratio)}x"
+    """The ratio and its interval; in parentheses when they are not trusted."""
+    ratio = ABSENT
+    if row.ratio is not None:
+        ratio = _shown(f"{number_text(row.ratio)}x", trusted=row.trusted)
     if row.interval is None:
         return ratio, ABSENT if row.support == "not supported" else "no interval"
-    return ratio, f"[{number_text(row.interval.low)}, {number_text(row.interval.high)}]"
+    ends = f"[{number_text(row.interval.low)}, {number_text(row.interval.high)}]"
+    return ratio, _shown(ends, trusted=row.trusted)
+
+
+def _shown(text: str, *, trusted: bool) -> str:
+    return text if trusted else f"({text})"
 
 
 def verdict_of_row(row: CrossRow) -> str:
@@ -107,7 +116,8 @@ def p_of_row(row: CrossRow) -> str:
 
 def notes_of_row(row: CrossRow) -> list[str]:
     """Everything a reader of the row must know, the reason for no verdict first."""
-    notes = [one_line(reason) for reason in row.reasons]
+    notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in row.untrusted]
+    notes += [one_line(reason) for reason in row.reasons]
     if row.support == "not supported":
         notes.append(f"the ratio is of {_BASES[row.basis]}")
     elif _times_disagree(row):
@@ -138,6 +148,8 @@ def counts_text(comparison: CrossComparison) -> str:
         for support, text in supports.items()
         if (count := sum(row.support == support for row in rows))
     ]
+    untrusted = sum(not row.trusted for row in rows)
+    parts += [f"{untrusted} of them untrusted"] if untrusted else []
     noun = "row" if len(rows) == 1 else "rows"
     text = f"{len(rows)} {noun}: {', '.join(parts)}" if rows else "no rows"
     left = len(comparison.unpaired)

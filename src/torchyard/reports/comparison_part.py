@@ -49,11 +49,12 @@ def comparison_part(
 ) -> dict[str, Any]:
     """Everything the template asks for."""
     estimate = comparison.estimate if _has_number(comparison) else None
+    shown = "{}".format if comparison.trusted else "({})".format
     effects = effects_of(comparison, blocks)
     failure = comparison.failure
-    p_value = estimate and (
-        estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
-    )
+    p_value = None
+    if estimate is not None and comparison.trusted:
+        p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
     return {
         "anchor": f"comparison-{index}",
         "comparison": comparison,
@@ -62,12 +63,12 @@ def comparison_part(
         "title": title_of(comparison),
         "suite": one_line(comparison.workload.suite),
         "candidate": one_line(comparison.candidate),
-        "verdict": comparison.verdict.value,
-        "verdict_rank": list(Verdict).index(comparison.verdict),
-        "mark": MARKS[comparison.verdict],
-        "speedup": f"{number_text(estimate.speedup)}x" if estimate else ABSENT,
-        "interval": interval_text(estimate) if estimate else "",
-        "p": p_text(estimate),
+        "verdict": comparison.state.value,
+        "verdict_rank": list(Verdict).index(comparison.state),
+        "mark": MARKS[comparison.state],
+        "speedup": shown(f"{number_text(estimate.speedup)}x") if estimate else ABSENT,
+        "interval": shown(interval_text(estimate)) if estimate else "",
+        "p": p_text(comparison),
         "p_value": p_value,
         "pairs": pairs_text(estimate),
         "baseline_time": time_text(comparison.baseline_metrics),

@@ -1,7 +1,8 @@
 """One row per comparison in the columns of PyTorch's own harness, `benchmarks/dynamo`.
 
 For scripts that read its performance tables: the same names, the same units (milliseconds, seconds,
-gigabytes of 10^9 bytes), the same rows of zeros for what failed. What that table has no column for,
+gigabytes of 10^9 bytes), the same rows of zeros for what failed, was wrong or must not
+be trusted. What that table has no column for,
 intervals and p-values above all, is in the `csv` format. A counter that Torchyard does not record
 has no column.
 """
@@ -12,7 +13,7 @@ import csv
 from io import StringIO
 from typing import Final
 
-from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
+from torchyard.core.comparison import WITHOUT_SPEED, Comparison, VariantMetrics
 from torchyard.reports.csv_report import Cell, safe_cell
 from torchyard.results.run_reader import Run
 
@@ -35,7 +36,6 @@ COLUMNS: Final = (
 )
 _BYTES_PER_GB: Final = 10**9
 _NS_PER_MS: Final = 10**6
-_WITHOUT_SPEED: Final = frozenset({Verdict.WRONG, Verdict.FAILED})
 
 
 def to_dynamo_csv(run: Run) -> str:
@@ -57,7 +57,7 @@ def _row(comparison: Comparison) -> dict[str, Cell]:
     baseline, candidate = comparison.baseline_metrics, comparison.candidate_metrics
     estimate = comparison.estimate
     counts = (
-        comparison.verdict not in _WITHOUT_SPEED and estimate is not None and estimate.launches > 0
+        comparison.state not in WITHOUT_SPEED and estimate is not None and estimate.launches > 0
     )
     time_ns = candidate.time_ns
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from torchyard.core.gate_outcome import Action, GateOutcome, GateRow, Standing
+from torchyard.core.gate_outcome import GateOutcome, GateRow, RowAction, Standing
 from torchyard.core.records import encode
 from torchyard.core.units import format_percent
 from torchyard.reports.compare_data import finite
@@ -19,6 +19,7 @@ __all__ = [
     "GATE_SCHEMA_VERSION",
     "gate_json",
     "gate_markdown",
+    "gate_state",
     "gate_text",
     "gate_verdict",
 ]
@@ -27,11 +28,17 @@ GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1
 """Raised when a key changes its meaning or goes away; added keys do not raise it."""
 
-_MARKS: Final[dict[Action, str]] = {"fail": "❌", "warn": "⚠️", "pass": "✅"}
+_MARKS: Final[dict[RowAction, str]] = {
+    "fail": "❌",
+    "warn": "⚠️",
+    "pass": "✅",
+    "untrusted": "🚫",
+}
 """On a page; a terminal gets the word itself."""
 _SAID: Final[dict[Standing, str]] = {
     "crossed": "cross their limit",
     "failing": "fail or give wrong results now",
+    "untrusted": "are untrusted",
     "unsupported": "cannot be judged from these data",
     "missing": "are missing",
     "undecided": "are undecided",
@@ -42,6 +49,7 @@ _SAID: Final[dict[Standing, str]] = {
 _SAID_ONE: Final[dict[Standing, str]] = {
     "crossed": "crosses its limit",
     "failing": "fails or gives wrong results now",
+    "untrusted": "is untrusted",
     "unsupported": "cannot be judged from these data",
     "missing": "is missing",
     "undecided": "is undecided",
@@ -62,11 +70,20 @@ _HEADINGS: Final = ("", "workload", "change", "limit", "standing")
 
 def gate_verdict(outcome: GateOutcome) -> str:
     """One sentence: `gate failed: 1 workload crosses its limit`."""
-    if not outcome.failed:
+    word = gate_state(outcome)
+    if word == "passed":
         return f"gate passed: {_counts(outcome)}"
-    shut = [row.standing for row in outcome.rows if row.action == "fail"]
+    action = "fail" if word == "failed" else "untrusted"
+    shut = [row.standing for row in outcome.rows if row.action == action]
     parts = [_many(standing, shut.count(standing)) for standing in dict.fromkeys(shut)]
-    return f"gate failed: {', '.join(parts)}"
+    return f"gate {word}: {', '.join(parts)}"
+
+
+def gate_state(outcome: GateOutcome) -> str:
+    """`failed`, `untrusted` (neither passed nor failed) or `passed`."""
+    if outcome.failed:
+        return "failed"
+    return "untrusted" if outcome.untrusted else "passed"
 
 
 def gate_text(outcome: GateOutcome) -> str:
@@ -95,7 +112,7 @@ def gate_text(outcome: GateOutcome) -> str:
 
 def gate_markdown(outcome: GateOutcome) -> str:
     """A summary that a bot can post; names in it can only be read."""
-    mark = "❌" if outcome.failed else "✅"
+    mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
     lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
     lines += [
         f"Change of {escaped(_what(outcome))}.",
@@ -134,7 +151,8 @@ def gate_json(outcome: GateOutcome) -> str:
     document = {
         "schema": GATE_SCHEMA,
         "schema_version": GATE_SCHEMA_VERSION,
-        "passed": not outcome.failed,
+        "passed": gate_state(outcome) == "passed",
+        "state": gate_state(outcome),
         "verdict": gate_verdict(outcome),
         "counts": outcome.counts(),
         **encode(outcome),
@@ -147,6 +165,8 @@ def _cells(outcome: GateOutcome, row: GateRow) -> tuple[str, ...]:
     if row.low is not None and row.high is not None:
         low, high = (format_percent(end, signed=True) for end in (row.low, row.high))
         change += f" [{low}, {high}]"
+    if row.standing == "untrusted" and row.slowdown is not None:
+        change = f"({change})"
     limit = ABSENT if row.max_slowdown is None else format_percent(row.max_slowdown, signed=True)
     return (_title(outcome, row), change, limit, row.standing)
 

@@ -112,7 +112,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
                     "y": {**y, "field": "number"},
                     "stroke": {"value": "var(--accent)"},
                     "fill": {
-                        "condition": {"test": "datum.busy", "value": "var(--page)"},
+                        "condition": {"test": "datum.untrusted", "value": "var(--page)"},
                         "value": "var(--accent)",
                     },
                     "shape": {
@@ -147,7 +147,7 @@ def history_description(history: SeriesHistory) -> str:
     if every > 1:
         parts.append(f"every {every}th is drawn, changes rest on all")
     if history.left_out:
-        parts.append("hollow points are of a busy machine and not judged")
+        parts.append("hollow points are untrusted and not judged")
     ends = _ends(history, 1.0)
     if any(not ends[0] <= point.value <= ends[1] for point in history.points):
         parts.append("triangles lie beyond the edge")
@@ -171,7 +171,7 @@ def _every(count: int) -> int:
 
 def _ends(history: SeriesHistory, scale: float) -> tuple[float, float]:
     """Of the axis: it holds nearly all judged points, so that a bad run does not flatten them."""
-    judged = sorted(point.value for point in history.points if not point.busy)
+    judged = sorted(point.value for point in history.points if not point.untrusted)
     values = judged or sorted(point.value for point in history.points) or [1.0]
     cut = int(len(values) * (1.0 - _SHOWN_SHARE) / 2.0)
     low, high = values[cut], values[-1 - cut]
@@ -198,12 +198,12 @@ def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[s
         "number": point.value * scale,
         "low": point.low * scale if known and point.low is not None else None,
         "high": point.high * scale if known and point.high is not None else None,
-        "busy": point.busy,
+        "untrusted": point.untrusted,
         "started": when_text(point),
         "revision": revision_text(point),
         "run": point.run,
         "value": value_text(metric, point.value),
-        "state": "busy machine, not judged" if point.busy else "judged",
+        "state": "untrusted, not judged" if point.untrusted else "judged",
     }
 
 
@@ -215,7 +215,7 @@ def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
     ends.append(len(history.points))
     levels = []
     for number, (start, end) in enumerate(pairwise(ends)):
-        values = [point.value for point in history.points[start:end] if not point.busy]
+        values = [point.value for point in history.points[start:end] if not point.untrusted]
         # Every second stretch is what a change took: nothing for a step, the slope of a drift.
         if number % 2 == 0 and values:
             levels.append({"from": start - 0.5, "to": end - 0.5, "level": median(values) * scale})

@@ -72,7 +72,7 @@ def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
                 one_line(point.run),
                 revision_text(point),
                 value_text(metric, point.value),
-                "busy machine" if point.busy else "",
+                "untrusted, not judged" if point.untrusted else "",
             )
             for point in reversed(one.points[-_LAST_RUNS:])
         ],

@@ -20,14 +20,14 @@ __all__ = ["plot_lines"]
 _HEIGHT: Final = 10
 _SHOWN_SHARE: Final = 0.98
 """The axis holds this share of the points; what lies beyond is put at the edge."""
-_POINT, _BUSY, _STEP, _DRIFT, _EDGE = "•", "○", "▲", "~", "│"
-_ASCII: Final = str.maketrans({_POINT: "*", _BUSY: "o", _STEP: "^", _EDGE: "|", "µ": "u"})
+_POINT, _UNTRUSTED, _STEP, _DRIFT, _EDGE = "•", "○", "▲", "~", "│"
+_ASCII: Final = str.maketrans({_POINT: "*", _UNTRUSTED: "o", _STEP: "^", _EDGE: "|", "µ": "u"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
     value: float | None
-    busy: float | None
+    untrusted: float | None
     mark: str
 
 
@@ -35,7 +35,7 @@ def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = F
     """The picture, top to bottom; empty when there are no points."""
     if not history.points:
         return []
-    judged = [point.value for point in history.points if not point.busy]
+    judged = [point.value for point in history.points if not point.untrusted]
     low, high = _reach(judged or [point.value for point in history.points])
     ends = [value_text(history.series.metric, value) for value in (high, low)]
     margin = max(map(len, ends))
@@ -75,21 +75,25 @@ def _columns(history: SeriesHistory, width: int) -> list[_Column]:
             mark = _DRIFT
         points = [history.points[place] for place in places]
         columns.append(
-            _Column(value=_middle(points, busy=False), busy=_middle(points, busy=True), mark=mark)
+            _Column(
+                value=_middle(points, untrusted=False),
+                untrusted=_middle(points, untrusted=True),
+                mark=mark,
+            )
         )
-        columns += [_Column(value=None, busy=None, mark=_DRIFT if mark == _DRIFT else " ")] * (
+        columns += [_Column(value=None, untrusted=None, mark=_DRIFT if mark == _DRIFT else " ")] * (
             wide - 1
         )
     return columns
 
 
-def _middle(points: Sequence[SeriesPoint], *, busy: bool) -> float | None:
-    values = [point.value for point in points if point.busy is busy]
+def _middle(points: Sequence[SeriesPoint], *, untrusted: bool) -> float | None:
+    values = [point.value for point in points if point.untrusted is untrusted]
     return median(values) if values else None
 
 
 def _cell(column: _Column, row: int, low: float, high: float) -> str:
-    for value, mark in ((column.value, _POINT), (column.busy, _BUSY)):
+    for value, mark in ((column.value, _POINT), (column.untrusted, _UNTRUSTED)):
         if value is not None:
             share = min(max((high - value) / (high - low), 0.0), 1.0)
             if round(share * (_HEIGHT - 1)) == row:

@@ -66,7 +66,7 @@ def counts_text(history: SeriesHistory) -> str:
         parts.append(f"{when_text(history.points[0])} to {when_text(history.points[-1])}")
     if history.left_out:
         every = "all" if history.left_out == len(history.points) else str(history.left_out)
-        parts.append(f"{every} on a busy machine, not judged (--with-busy judges them)")
+        parts.append(f"{every} untrusted, not judged (--with-untrusted judges them)")
     if history.weak:
         parts.append(
             f"{len(history.weak)} more would stand alone, but not among all histories looked at"

@@ -191,11 +191,12 @@ def _notes(run: Run) -> list[str]:
 
 def _warning(run: Run) -> str:
     text = _STATES.get(run.state, "")
-    busy = sum(one.busy for one in run.comparisons)
-    if busy:
-        of = f"{busy} of {len(run.comparisons)} comparisons were"
+    untrusted = sum(not one.trusted for one in run.comparisons)
+    if untrusted:
+        verb = "is" if untrusted == 1 else "are"
         text += (
-            f" The machine was busy: {of} disturbed most of the time. Do not believe their numbers."
+            f" {untrusted} of {len(run.comparisons)} comparisons {verb} untrusted: do not use these"
+            " numbers. They are in parentheses and in no mean."
         )
     if run.torn_lines:
         noun = "record was" if run.torn_lines == 1 else "records were"

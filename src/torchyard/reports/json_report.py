@@ -67,6 +67,9 @@ def to_json(run: Run) -> str:
             {
                 "label": comparison.workload.label,
                 **encode(comparison),
+                "verdict": comparison.state.value,
+                "state": comparison.state.value,
+                "trusted": comparison.trusted,
                 "break_even": _break_even(comparison),
             }
             for comparison in run.comparisons

@@ -54,9 +54,9 @@ def to_markdown(run: Run) -> str:
             time_text(comparison.baseline_metrics),
             comparison.candidate,
             time_text(comparison.candidate_metrics),
-            speedup_text(comparison.estimate),
-            p_text(comparison.estimate),
-            verdict_text(comparison.verdict),
+            speedup_text(comparison),
+            p_text(comparison),
+            verdict_text(comparison.state),
             pairs_text(comparison.estimate),
         )
         lines.append("| " + " | ".join(escaped(cell) for cell in cells) + " |")

@@ -71,9 +71,11 @@ def _verdicts(test: PerfTest) -> str:
         elif one.estimate is not None:
             interval = one.estimate.interval
             said = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+            number = f"{one.estimate.speedup:.3f}x{said}"
+            why = f" ({'; '.join(one.untrusted)})" if one.untrusted else ""
             lines.append(
-                f"{one.workload.label}: {one.candidate} is {one.estimate.speedup:.3f}x{said} of "
-                f"{one.baseline}: {one.verdict}"
+                f"{one.workload.label}: {one.candidate} is "
+                f"{number if one.trusted else f'({number})'} of {one.baseline}: {one.state}{why}"
             )
     return "\n".join(one_line(line) for line in lines)
 

@@ -6,7 +6,7 @@ Knows the race alone; names are data of the specs and never code.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from torchyard.core.race import DEFAULT_NAME, Race
 from torchyard.reports.race_text import last_standings
@@ -15,6 +15,12 @@ __all__ = ["race_spec", "standings_spec"]
 
 _COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c6d31"]
 """Okabe and Ito's, which colour-blind readers can tell apart."""
+_UNTRUSTED: Final = "untrusted"
+_KINDS: Final = {
+    "alone, while racing": "#0072b2",
+    "on fresh launches": "#d55e00",
+    _UNTRUSTED: "var(--untrusted)",
+}
 
 
 def race_spec(race: Race) -> dict[str, Any]:
@@ -89,7 +95,7 @@ def standings_spec(race: Race) -> dict[str, Any]:
             "speedup": one.speedup,
             "low": one.interval.low if one.interval is not None else one.speedup,
             "high": one.interval.high if one.interval is not None else one.speedup,
-            "kind": "alone, while racing",
+            "kind": _UNTRUSTED if one.untrusted else "alone, while racing",
         }
         for one in last_standings(race)
         if one.speedup is not None and math.isfinite(one.speedup)
@@ -102,7 +108,7 @@ def standings_spec(race: Race) -> dict[str, Any]:
                 "speedup": done.speedup,
                 "low": done.interval.low,
                 "high": done.interval.high,
-                "kind": "on fresh launches",
+                "kind": _UNTRUSTED if done.untrusted else "on fresh launches",
             }
         )
     rows.sort(key=lambda row: -float(str(row["speedup"])))
@@ -117,6 +123,8 @@ def standings_spec(race: Race) -> dict[str, Any]:
             max(low, float(str(row["low"]))),
             min(high, float(str(row["high"]))),
         )
+    present = {str(row["kind"]) for row in rows}
+    kinds = {kind: colour for kind, colour in _KINDS.items() if kind in present}
     y = {
         "field": "contender",
         "type": "nominal",
@@ -132,8 +140,8 @@ def standings_spec(race: Race) -> dict[str, Any]:
         "type": "nominal",
         "title": None,
         "scale": {
-            "domain": ["alone, while racing", "on fresh launches"],
-            "range": ["#0072b2", "#d55e00"],
+            "domain": list(kinds),
+            "range": list(kinds.values()),
         },
         "legend": {"orient": "bottom"},
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchyard.core.comparison import Interval
 from torchyard.core.race import DEFAULT_NAME, Race, Standing
 from torchyard.core.units import format_duration
-from torchyard.reports.plain_text import aligned
+from torchyard.reports.plain_text import aligned, one_line
 from torchyard.tune.recipe_text import code_lines, is_set_outside, shell_line, study_text
 
 __all__ = ["last_standings", "race_text", "space_text", "verdict_line"]
@@ -51,6 +51,11 @@ def verdict_line(race: Race) -> str:
         )
     if done is None:
         return "the default is best: no choice was faster"
+    if done.untrusted:
+        return (
+            f"nothing is recommended: the confirmation of {done.contender} is untrusted: "
+            f"{one_line(done.untrusted)}"
+        )
     found = ""
     if done.speedup is not None:
         found = (
@@ -86,10 +91,14 @@ def _table(race: Race) -> str:
         (
             dimensions.get(one.contender, ""),
             one.contender,
-            "" if one.speedup is None else f"{one.speedup:.3f}x",
-            _interval(one.interval),
+            "" if one.speedup is None else _shown(f"{one.speedup:.3f}x", one.untrusted),
+            _shown(_interval(one.interval), one.untrusted),
             str(one.launches),
-            one.why if one.state in ("failed", "wrong") else "",
+            one.why
+            if one.state in ("failed", "wrong")
+            else f"untrusted: {one_line(one.untrusted)}"
+            if one.untrusted
+            else "",
         )
         for one in standings
     ]
@@ -102,7 +111,9 @@ def _shares(race: Race) -> str:
     lines = ["what each choice gives, beside the others of the winner:"]
     for share in race.shares:
         kept = "" if share.kept else "  left out: not faster beyond doubt"
-        lines.append(f"  {share.choice}: {share.speedup:.3f}x {_interval(share.interval)}{kept}")
+        kept = f"  left out: untrusted: {one_line(share.untrusted)}" if share.untrusted else kept
+        number = _shown(f"{share.speedup:.3f}x {_interval(share.interval)}", share.untrusted)
+        lines.append(f"  {share.choice}: {number}{kept}")
     return "\n".join(lines)
 
 
@@ -143,6 +154,11 @@ def _changed(done: Standing) -> str:
             f"{found.baseline_rmse:.3g}"
         )
     return text
+
+
+def _shown(text: str, untrusted: str) -> str:
+    """Numbers in parentheses are not to be used."""
+    return f"({text})" if text and untrusted else text
 
 
 def _interval(interval: Interval | None) -> str:

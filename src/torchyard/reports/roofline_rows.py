@@ -58,8 +58,8 @@ class RooflineRow:
     key: PeakKey
     attainment: Attainment | None
     """None without a peak."""
-    busy: bool = False
-    """Measured on a busy machine, so slower than it is."""
+    untrusted: bool = False
+    """Whether its times must not be trusted."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak
                 metrics=metrics,
                 key=key,
                 attainment=attainment_of(metrics, peak) if peak else None,
-                busy=comparison.busy,
+                untrusted=not comparison.trusted,
             )
         )
     return Roofline(

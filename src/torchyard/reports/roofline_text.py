@@ -69,11 +69,10 @@ def notes_of_roofline(roofline: Roofline) -> list[str]:
         f"{key.command}"
         for key in roofline.missing
     ]
-    busy = sum(row.busy for row in roofline.rows)
-    if busy:
+    untrusted = sum(row.untrusted for row in roofline.rows)
+    if untrusted:
         notes.append(
-            f"{busy} of {len(roofline.rows)} rows were measured on a busy machine: their shares are "
-            "too low"
+            f"{untrusted} of {len(roofline.rows)} rows have untrusted times: do not use their shares"
         )
     above = [
         one_line(f"{row.name} ({row.variant})")

@@ -16,7 +16,7 @@ from torchyard.reports.charts import numbers_of, speedup_axis
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.suite_means import SuiteMean
 from torchyard.reports.suite_rows import SuiteRow
-from torchyard.reports.wording import MARKS, interval_text, number_text, title_of
+from torchyard.reports.wording import MARKS, number_text, speedup_text, title_of
 
 __all__ = ["ROWS_NAMED", "forest_description", "forest_spec", "verdicts_spec"]
 
@@ -27,10 +27,16 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 900, 300
 _ROW: Final = 19
 _LABEL_WIDTH: Final = 330
 _MEAN: Final = "mean"
-_PLOTTED: Final = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
+_PLOTTED: Final = (
+    Verdict.FASTER,
+    Verdict.SLOWER,
+    Verdict.SAME,
+    Verdict.UNDECIDED,
+    Verdict.UNTRUSTED,
+)
 _KINDS: Final = [*(verdict.value for verdict in _PLOTTED), _MEAN]
 _COLOURS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
-_SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "diamond"]
+_SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "cross", "diamond"]
 
 
 def forest_spec(
@@ -140,7 +146,10 @@ def forest_spec(
                     "stroke": colour,
                     "shape": shape,
                     "fill": {
-                        "condition": {"test": "datum.kind == 'undecided'", "value": "var(--page)"},
+                        "condition": {
+                            "test": "datum.kind == 'undecided' || datum.kind == 'untrusted'",
+                            "value": "var(--page)",
+                        },
                         "field": "kind",
                         "scale": {"domain": _KINDS, "range": _COLOURS},
                         "legend": None,
@@ -326,9 +335,9 @@ def _row(place: int, comparison: Comparison, *, several: bool) -> dict[str, Any]
     return {
         "place": place,
         "label": title_of(comparison) if several else one_line(comparison.workload.label),
-        "kind": comparison.verdict.value,
+        "kind": comparison.state.value,
         "speedup": estimate.speedup,
         "low": interval.low if interval else estimate.speedup,
         "high": interval.high if interval else estimate.speedup,
-        "text": f"{number_text(estimate.speedup)}x {interval_text(estimate)}",
+        "text": speedup_text(comparison),
     }

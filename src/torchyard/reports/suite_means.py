@@ -1,7 +1,7 @@
 """One mean per candidate over the comparisons that count, and the list of those that do not.
 
-`stats` computes the mean; this chooses what goes in, so that a wrong or failed candidate never
-lifts it, and says what was left out.
+`stats` computes the mean; this chooses what goes in, so that a wrong, failed or untrusted comparison
+never changes it, and says what was left out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchyard.core.comparison import Comparison, Estimate, Interval, Scope, Verdict
+from torchyard.core.comparison import (
+    WITHOUT_SPEED,
+    Comparison,
+    Estimate,
+    Interval,
+    Scope,
+    Verdict,
+)
+from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import accuracy_text, failure_text
 
 __all__ = ["SuiteMean", "left_out", "suite_means"]
@@ -26,6 +34,8 @@ class SuiteMean:
     comparisons: int
     scope: Scope
     """What the interval speaks for: new processes, or only the ones that ran."""
+    untrusted: int = 0
+    """Comparisons that were left out because their numbers must not be trusted."""
 
 
 def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) -> list[SuiteMean]:
@@ -49,6 +59,7 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
                     interval=mean[1],
                     comparisons=len(estimates),
                     scope="launches" if counts_in_mean(estimates[0]) else "processes",
+                    untrusted=sum(one.state is Verdict.UNTRUSTED for one in rows),
                 )
             )
     return means
@@ -70,7 +81,7 @@ def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
     """Of one candidate's rows, those that `geometric_mean` averages."""
     from torchyard.stats.suite import counts_in_mean
 
-    sound = [one for one in rows if one.verdict not in {Verdict.WRONG, Verdict.FAILED}]
+    sound = [one for one in rows if one.state not in WITHOUT_SPEED]
     over_launches = [one for one in sound if one.estimate and counts_in_mean(one.estimate)]
     return over_launches or [one for one in sound if _has_interval(one.estimate)]
 
@@ -86,4 +97,6 @@ def _reason(comparison: Comparison) -> str:
         return "no reason was recorded"
     if comparison.verdict is Verdict.WRONG:
         return f"results {accuracy_text(comparison.accuracy)}"
+    if not comparison.trusted:
+        return "; ".join(one_line(reason) for reason in comparison.untrusted)
     return "too few launches for a spread between them"

@@ -45,7 +45,7 @@ def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[
             for one in comparisons
             if (one.workload.suite, one.baseline, one.candidate) == (suite, baseline, candidate)
         ]
-        found = Counter(one.verdict for one in own)
+        found = Counter(one.state for one in own)
         means = suite_means(own, confidence=confidence)
         rows.append(
             SuiteRow(

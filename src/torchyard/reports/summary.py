@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.suite_means import SuiteMean, left_out, suite_means
-from torchyard.reports.wording import MARKS, number_text, title_of
+from torchyard.reports.wording import MARKS, number_text, title_of, verdict_text
 
 __all__ = ["counts_text", "mean_text", "summary_lines", "verdict_counts"]
 
 
 def verdict_counts(comparisons: Sequence[Comparison]) -> dict[Verdict, int]:
-    """How many comparisons got each verdict, in the order of the table's legend."""
-    counts = Counter(comparison.verdict for comparison in comparisons)
+    """How many comparisons are in each state, in the order of the table's legend."""
+    counts = Counter(comparison.state for comparison in comparisons)
     return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 
@@ -34,11 +34,12 @@ def counts_text(comparisons: Sequence[Comparison]) -> str:
 def mean_text(mean: SuiteMean) -> str:
     """`inductor against eager: geometric mean 1.052x [1.031, 1.073] over 5 comparisons`."""
     scope = ", for the processes that ran only" if mean.scope == "processes" else ""
+    untrusted = f" ({mean.untrusted} untrusted left out)" if mean.untrusted else ""
     return (
         f"{one_line(mean.candidate)} against {one_line(mean.baseline)}: geometric mean "
         f"{number_text(mean.speedup)}x "
         f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}] "
-        f"over {mean.comparisons} comparison{'s' if mean.comparisons != 1 else ''}{scope}"
+        f"over {mean.comparisons} comparison{'s' if mean.comparisons != 1 else ''}{untrusted}{scope}"
     )
 
 
@@ -50,8 +51,7 @@ def summary_lines(comparisons: Sequence[Comparison], *, confidence: float = 0.95
     if missing:
         lines.append("not in the mean:")
         lines.extend(
-            f"  {MARKS[comparison.verdict]} {comparison.verdict.value}  "
-            f"{title_of(comparison)}: {reason}"
+            f"  {verdict_text(comparison.state)}  {title_of(comparison)}: {reason}"
             for comparison, reason in missing
         )
     return lines

@@ -34,6 +34,7 @@ from torchyard.reports.sweep_wording import (
     reasons_of,
     row_name,
     selection_text,
+    speedup_cell,
     sweep_line,
 )
 from torchyard.reports.vega import inline_chart
@@ -132,6 +133,7 @@ def _matrix_cell(group: SweepGroup) -> dict[str, str]:
         if mean
         else "no workload in common",
         "of": f"of {mean.workloads} in common" if mean else "",
+        "untrusted": f"{group.untrusted} untrusted left out" if group.untrusted else "",
         "tone": _tone(mean),
         "own": mean_cell(own) if own and (mean is None or own.workloads != mean.workloads) else "",
         "not_wrong": mean_cell(group.not_wrong) if group.not_wrong else "",
@@ -147,7 +149,7 @@ def _tone(mean: MeanSpeedup | None) -> str:
 
 
 def _row_tone(row: SweepRow) -> str:
-    if row.end == "passed":
+    if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
         return row.verdict.value
     return {"not-finished": "undecided", "wrong": "wrong"}.get(row.end, "failed")
 
@@ -174,13 +176,22 @@ def _section(groups: Sequence[SweepGroup], rows: Sequence[SweepRow]) -> dict[str
     return {
         "name": group_name(key),
         "baseline": one_line(key.baseline),
-        "means": [(one_line(group.key.candidate), mean_cell(group.common)) for group in groups],
+        "means": [
+            (one_line(group.key.candidate), mean_cell(group.common, untrusted=group.untrusted))
+            for group in groups
+        ],
         "rows": [_row(row) for row in own],
     }
 
 
+def _word(row: SweepRow) -> str:
+    if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
+        return row.verdict.value
+    return end_text(row.end)
+
+
 def _row(row: SweepRow) -> dict[str, Any]:
-    plotted, interval = bool(_numbers(row)), row.interval
+    plotted, (speedup, interval) = bool(_numbers(row)), speedup_cell(row)
     shown = row.verdict if row.end in {"wrong", *_PLOTTED} else None
     return {
         "name": row_name(row),
@@ -192,11 +203,9 @@ def _row(row: SweepRow) -> dict[str, Any]:
         "verdict": row.verdict.value,
         "tone": _row_tone(row),
         "mark": end_mark(row),
-        "word": row.verdict.value if row.end == "passed" else end_text(row.end),
-        "speedup": f"{number_text(row.speedup)}x" if shown and row.has_number else ABSENT,
-        "interval": f"[{number_text(interval.low)}, {number_text(interval.high)}]"
-        if shown and interval
-        else "",
+        "word": _word(row),
+        "speedup": speedup if shown else ABSENT,
+        "interval": interval if shown else "",
         "value": row.speedup if plotted else "",
         "estimate": row,
         "plotted": plotted,

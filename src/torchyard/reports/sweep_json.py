@@ -25,6 +25,8 @@ def sweep_json(summary: SweepSummary) -> str:
         "groups": [_group(group) for group in summary.groups],
         "totals": [_group(group) for group in summary.totals],
     }
+    for record, row in zip(document["rows"], summary.rows, strict=True):
+        record.update(state=row.verdict.value, trusted=row.trusted)
     for name in ("best", "worst"):
         rows = getattr(summary, name)
         document[name] = [summary.rows.index(row) for row in rows]

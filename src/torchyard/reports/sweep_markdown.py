@@ -23,10 +23,11 @@ from torchyard.reports.sweep_wording import (
     reasons_of,
     row_name,
     selection_text,
+    speedup_cell,
     sweep_line,
     verdict_lines,
 )
-from torchyard.reports.wording import ABSENT, number_text, verdict_text
+from torchyard.reports.wording import ABSENT, verdict_text
 
 __all__ = ["sweep_markdown"]
 
@@ -101,8 +102,8 @@ def _group_cells(group: SweepGroup) -> list[str]:
         group_name(group.key),
         group.key.candidate,
         f"{passed}: {rest}" if rest else passed,
-        mean_cell(group.common),
-        mean_cell(group.own),
+        mean_cell(group.common, untrusted=group.untrusted),
+        mean_cell(group.own, untrusted=group.untrusted),
     ]
 
 
@@ -117,13 +118,11 @@ def _cost_cells(group: SweepGroup) -> list[str]:
 
 
 def _row_cells(row: SweepRow) -> list[str]:
-    interval = row.interval
-    ends = f" [{number_text(interval.low)}, {number_text(interval.high)}]" if interval else ""
     times = [
         ABSENT if t is None else format_duration(t) for t in (row.baseline_ns, row.candidate_ns)
     ]
     p_value = ABSENT if row.p_adjusted is None else f"{row.p_adjusted:.3g}"
-    speedup = f"{number_text(row.speedup)}x{ends}"
+    speedup = " ".join(filter(None, speedup_cell(row)))
     names = [row.workload, row.precision, row.candidate]
     return [*names, speedup, p_value, verdict_text(row.verdict), *times]
 

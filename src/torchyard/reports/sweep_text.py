@@ -22,10 +22,11 @@ from torchyard.reports.sweep_wording import (
     reasons_of,
     row_name,
     selection_text,
+    speedup_cell,
     sweep_line,
     verdict_lines,
 )
-from torchyard.reports.wording import ABSENT, number_text, verdict_text
+from torchyard.reports.wording import ABSENT, verdict_text
 
 __all__ = ["sweep_text"]
 
@@ -66,8 +67,8 @@ def _group_cells(group: SweepGroup) -> tuple[str, ...]:
         group_name(group.key),
         one_line(group.key.candidate),
         passed_text(group),
-        mean_cell(group.common),
-        mean_cell(group.own),
+        mean_cell(group.common, untrusted=group.untrusted),
+        mean_cell(group.own, untrusted=group.untrusted),
         ends_text(group),
     )
 
@@ -91,9 +92,8 @@ def _named_once(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def _row_cells(row: SweepRow) -> tuple[str, ...]:
-    interval = row.interval
-    said = f"[{number_text(interval.low)}, {number_text(interval.high)}]" if interval else ABSENT
-    return (verdict_text(row.verdict), f"{number_text(row.speedup)}x", said, row_name(row))
+    speedup, interval = speedup_cell(row)
+    return (verdict_text(row.verdict), speedup, interval or ABSENT, row_name(row))
 
 
 def _failures(rows: Sequence[SweepRow]) -> Iterator[str]:

@@ -38,6 +38,7 @@ __all__ = [
     "row_name",
     "seconds_text",
     "selection_text",
+    "speedup_cell",
     "sweep_line",
     "verdict_lines",
 ]
@@ -81,7 +82,7 @@ def end_text(end: End) -> str:
 
 def end_mark(row: SweepRow) -> str:
     """What did not pass is crossed out, whatever its speed."""
-    if row.end == "passed":
+    if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
         return MARKS[row.verdict]
     return MARKS[Verdict.UNDECIDED if row.end == "not-finished" else Verdict.FAILED]
 
@@ -96,12 +97,24 @@ def passed_text(group: SweepGroup) -> str:
     return pass_text(group.passed, group.workloads)
 
 
-def mean_cell(mean: MeanSpeedup | None) -> str:
-    """`1.052x [1.031, 1.073] of 5`."""
+def mean_cell(mean: MeanSpeedup | None, *, untrusted: int = 0) -> str:
+    """`1.052x [1.031, 1.073] of 5`, with the number of untrusted rows that it does not hold."""
+    rest = f" ({untrusted} untrusted left out)" if untrusted else ""
     if mean is None:
-        return ABSENT
+        return ABSENT + rest
     scope = ", one launch" if mean.scope == "processes" else ""
-    return f"{number_text(mean.speedup)}x {_interval(mean.interval)} of {mean.workloads}{scope}"
+    number = f"{number_text(mean.speedup)}x {_interval(mean.interval)}"
+    return f"{number} of {mean.workloads}{scope}{rest}"
+
+
+def speedup_cell(row: SweepRow) -> tuple[str, str]:
+    """Speedup and interval; in parentheses when they are not trusted."""
+    if row.speedup is None:
+        return ABSENT, ""
+    texts = [f"{number_text(row.speedup)}x", _interval(row.interval) if row.interval else ""]
+    if not row.trusted:
+        texts = [f"({text})" if text else "" for text in texts]
+    return texts[0], texts[1]
 
 
 def not_wrong_lines(groups: Sequence[SweepGroup]) -> list[str]:

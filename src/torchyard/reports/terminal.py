@@ -42,6 +42,7 @@ _STYLES: Final[dict[Verdict, str]] = {
     Verdict.SLOWER: "red",
     Verdict.SAME: "",
     Verdict.UNDECIDED: "dim",
+    Verdict.UNTRUSTED: "yellow",
     Verdict.WRONG: "bold red",
     Verdict.FAILED: "bold red",
 }
@@ -137,14 +138,14 @@ class ComparisonTable:
             estimate = comparison.estimate
             self._add(
                 table,
-                comparison.verdict,
+                comparison,
                 workload_text(comparison),
                 self._baseline_time(comparison),
                 one_line(comparison.candidate),
                 time_text(comparison.candidate_metrics),
-                speedup_text(estimate),
-                p_text(estimate),
-                verdict_text(comparison.verdict),
+                speedup_text(comparison),
+                p_text(comparison),
+                verdict_text(comparison.state),
                 pairs_text(estimate),
                 number,
             )
@@ -160,14 +161,14 @@ class ComparisonTable:
         table.add_column("notes", justify="right", no_wrap=True)
         for comparison, number in zip(self._comparisons, self._numbers(), strict=True):
             estimate = comparison.estimate
-            speedup, _, interval = speedup_text(estimate).partition(" ")
+            speedup, _, interval = speedup_text(comparison).partition(" ")
             self._add(
                 table,
-                comparison.verdict,
+                comparison,
                 f"{workload_text(comparison)}\n  {one_line(comparison.candidate)}",
                 f"{self._baseline_time(comparison)}\n{time_text(comparison.candidate_metrics)}",
                 f"{speedup}\n{interval}",
-                f"{verdict_text(comparison.verdict)}\n  {p_text(estimate)}",
+                f"{verdict_text(comparison.state)}\n  {p_text(comparison)}",
                 pairs_text(estimate),
                 number,
             )
@@ -190,13 +191,17 @@ class ComparisonTable:
         time = time_text(comparison.baseline_metrics)
         return time if self._common_baseline else f"{one_line(comparison.baseline)} {time}"
 
-    def _add(self, table: Table, verdict: Verdict, *cells: str) -> None:
+    def _add(self, table: Table, comparison: Comparison, *cells: str) -> None:
         from rich.text import Text
 
-        said = verdict_text(verdict)
+        said = verdict_text(comparison.state)
+        plain = "" if comparison.trusted else "dim"
         table.add_row(
             *(
-                Text(self._fit(cell), style=_STYLES[verdict] if cell.startswith(said) else "")
+                Text(
+                    self._fit(cell),
+                    style=_STYLES[comparison.state] if cell.startswith(said) else plain,
+                )
                 for cell in cells
             )
         )

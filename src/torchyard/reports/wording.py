@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from torchyard.core.comparison import (
+    UNTRUSTED,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -44,6 +45,7 @@ MARKS: Final[dict[Verdict, str]] = {
     Verdict.SLOWER: "▼",
     Verdict.SAME: "=",
     Verdict.UNDECIDED: "?",
+    Verdict.UNTRUSTED: "!",
     Verdict.WRONG: "✗",
     Verdict.FAILED: "✗",
 }
@@ -85,11 +87,13 @@ def interval_text(estimate: Estimate) -> str:
     return f"[{number_text(estimate.interval.low)}, {number_text(estimate.interval.high)}]"
 
 
-def speedup_text(estimate: Estimate | None) -> str:
-    """`1.352x [1.341, 1.363]`."""
+def speedup_text(comparison: Comparison) -> str:
+    """`1.352x [1.341, 1.363]`; `(1.352x [1.341, 1.363])` when it is not trusted."""
+    estimate = comparison.estimate
     if estimate is None or not estimate.launches:
         return ABSENT
-    return f"{number_text(estimate.speedup)}x {interval_text(estimate)}"
+    text = f"{number_text(estimate.speedup)}x {interval_text(estimate)}"
+    return text if comparison.trusted else f"({text})"
 
 
 def time_text(metrics: VariantMetrics) -> str:
@@ -97,9 +101,10 @@ def time_text(metrics: VariantMetrics) -> str:
     return ABSENT if metrics.time_ns is None else format_duration(metrics.time_ns)
 
 
-def p_text(estimate: Estimate | None) -> str:
-    """The p-value, adjusted for the number of comparisons where that was done."""
-    if estimate is None:
+def p_text(comparison: Comparison) -> str:
+    """The p-value, adjusted for the number of comparisons; none of what is not trusted."""
+    estimate = comparison.estimate
+    if estimate is None or not comparison.trusted:
         return ABSENT
     p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
     if p_value is None or not math.isfinite(p_value):
@@ -180,7 +185,7 @@ def failure_text(failure: Failure) -> str:
 
 def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> list[str]:
     """Everything a reader of the row must know, the gravest first."""
-    notes: list[str] = []
+    notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in comparison.untrusted]
     if comparison.failure is not None:
         notes.append(failure_text(comparison.failure))
     if comparison.verdict is Verdict.WRONG:
@@ -188,7 +193,7 @@ def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> 
     elif comparison.accuracy is not None and comparison.accuracy.status is not AccuracyStatus.PASS:
         notes.append(f"results {accuracy_text(comparison.accuracy)}")
     if comparison.estimate is not None:
-        notes.extend(_estimate_notes(comparison.verdict, comparison.estimate, precision_goal))
+        notes.extend(_estimate_notes(comparison.state, comparison.estimate, precision_goal))
     breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
     if breaks:
         notes.append(f"{breaks} graph break{'s' if breaks != 1 else ''}")

@@ -34,7 +34,16 @@ T = TypeVar("T")
 
 BASELINE_FORMAT: Final = 1
 """Raised when an older Torchyard could no longer read the file; added keys do not raise it."""
-_KEPT_FACTS: Final = ("format", "id", "state", "torchyard", "started", "finished", "revision")
+_KEPT_FACTS: Final = (
+    "format",
+    "id",
+    "state",
+    "torchyard",
+    "method",
+    "started",
+    "finished",
+    "revision",
+)
 _LEFT_OUT_OF_TARGETS: Final = ("executable", "pid")
 
 

@@ -43,7 +43,8 @@ COLUMNS: Final[Mapping[str, type]] = {
     "candidate_ns": float,
     "compile_s": float,
     "memory_bytes": int,
-    "busy": bool,
+    "trusted": bool,
+    "untrusted": str,
     "torchyard": str,
     "notes": str,
 }

@@ -10,9 +10,11 @@ from typing import Final, Literal, get_args
 __all__ = [
     "COMPARISONS_FILE",
     "END_STATES",
+    "FIRST_METHOD",
     "FORMAT_VERSION",
     "LAUNCHES_FILE",
     "LOGS_FOLDER",
+    "METHOD_VERSION",
     "PROGRESS_FILE",
     "RECORD_FILES",
     "RUN_FILE",
@@ -25,6 +27,12 @@ State = Literal["running", "finished", "interrupted", "failed"]
 
 FORMAT_VERSION: Final = 1
 """Raised when an older Torchyard could no longer read the folder; added keys do not raise it."""
+
+METHOD_VERSION: Final = 2
+"""Raised when times of unchanged programs would come out differently: what is timed, flushed,
+warmed up or left out. Runs of different methods are not compared."""
+FIRST_METHOD: Final = 1
+"""Of runs that do not record it."""
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 END_STATES: Final[tuple[State, ...]] = ("finished", "interrupted", "failed")

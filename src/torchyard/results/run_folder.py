@@ -32,6 +32,7 @@ from torchyard.results.layout import (
     FORMAT_VERSION,
     LAUNCHES_FILE,
     LOGS_FOLDER,
+    METHOD_VERSION,
     RUN_FILE,
     SAMPLES_FILE,
 )
@@ -72,6 +73,7 @@ class RunWriter:
             "id": folder.name,
             "state": "running",
             "torchyard": __version__,
+            "method": METHOD_VERSION,
             "command": list(command),
             "started": _now(),
             "finished": None,

@@ -88,7 +88,7 @@ def audit_of(seen: Measured) -> Audit:
         between=between,
         unpaired=spread_between([math.log(one.levels_ns[0]) for one in launches]),
         drift=_drift(launches, chosen),
-        verdict=seen.comparison.verdict,
+        verdict=seen.comparison.state,
         ratio=None if estimate is None or not estimate.launches else estimate.speedup,
         ratio_interval=None if estimate is None else estimate.interval,
         resolvable=resolvable,
@@ -106,7 +106,7 @@ def audit_of(seen: Measured) -> Audit:
             for block in seen.blocks[::every]
         ),
         series_every=every,
-        notes=seen.comparison.notes,
+        notes=(*seen.comparison.untrusted, *seen.comparison.notes),
     )
 
 

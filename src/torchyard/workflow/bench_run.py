@@ -84,7 +84,7 @@ def run_bench(
                 listener(
                     Event(
                         kind="comparison",
-                        text=f"{comparison.candidate}: {comparison.verdict}",
+                        text=f"{comparison.candidate}: {comparison.state}",
                         workload=workload.label,
                         fraction=(number + 1) / len(study.workloads),
                         comparison=comparison,

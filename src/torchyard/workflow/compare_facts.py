@@ -1,17 +1,24 @@
 """Facts of two runs side by side: which ones differ, and which of these forbid a verdict.
 
 The ratio of two speedups compares the candidates only while everything else is alike: hardware, the
-machine's settings, how it was measured, and the baseline itself. Such facts block. What the two
-candidates are is what is compared, and the rest only informs. Only looks at records.
+machine's settings, the method and settings of the measurement, the workload and the baseline itself.
+Such facts block. What the two candidates are is what is compared, and the rest only informs. Variants,
+workloads and settings are compared field by field from their dataclasses, so that a new field counts
+without being named here. Only looks at records.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from torchyard.core.comparison import Comparison
 from torchyard.core.cross_comparison import FactDifference
+from torchyard.core.records import encode
 from torchyard.core.variant import Variant
+from torchyard.results.layout import FIRST_METHOD
 from torchyard.results.machine_identity import machine_name
 from torchyard.results.revision import revision_of_variant, target_facts
 from torchyard.results.run_reader import Run
@@ -24,6 +31,7 @@ __all__ = [
     "conditions_apart",
     "differing",
     "other_facts",
+    "workload_facts",
 ]
 
 Facts = dict[str, str]
@@ -32,8 +40,31 @@ UNKNOWN: Final = "unknown"
 _UNAVAILABLE: Final = "unavailable, because "
 _PASSING: Final = frozenset({"load", "memory", "architecture", "cpu", "cores", "tune"})
 """Facts of a machine that change by themselves, or that its name holds already."""
-_SETTINGS: Final = ("threads", "seed", "reseat", "paired_layout", "flush_l2", "block_s")
-_TARGET: Final = ("torch", "torch_git", "torch_config", "python", "threads", "openmp", "allocators")
+_LIMITS: Final = frozenset({"start_limit_s", "step_limit_s", "block_limit_s"})
+"""Settings that end a measurement and do not change one that succeeds."""
+_TARGET: Final = {
+    "torch": "torch",
+    "torch_git": "torch git",
+    "torch_config": "torch config",
+    "torch_files": "torch files",
+    "python": "python",
+    "threads": "threads in use",
+    "interop_threads": "interop threads in use",
+    "openmp": "openmp",
+    "allocators": "allocators",
+    "randomisation_off": "address randomisation off",
+    "variables": "variables in use",
+}
+"""What a target says of itself that sets the speed of what runs in it."""
+_NAMES: Final = frozenset({"name", "target name", "target python"})
+"""Fields of a variant that are names or places. Builds are told apart by what they say of themselves."""
+_MUST_BE_KNOWN: Final = frozenset(
+    {"machine", "baseline torch", "baseline definition", "workload device model"}
+)
+"""Facts of which two unknown values are not taken to be alike."""
+_PAIRS: Final = frozenset({"variables", "options", "parameters"})
+_DEFAULT: Final = "default"
+_WORDS: Final = frozenset({UNKNOWN, _DEFAULT, "none"})
 _LONGEST: Final = 160
 
 
@@ -49,12 +80,54 @@ def condition_facts(run: Run) -> Facts:
             for name, value in facts.items()
             if name not in _PASSING
         },
-        "tuned": "yes" if isinstance(tune, Mapping) and tune else "no",
+        "tuned": _tuned(tune),
+        "method version": str(run.info.get("method", FIRST_METHOD)),
         **{
-            f"setting {name.replace('_', '-')}": str(getattr(run.study.settings, name))
-            for name in _SETTINGS
+            f"setting {name.replace('_', '-')}": _field_text(value)
+            for name, value in encode(run.study.settings).items()
+            if name not in _LIMITS
         },
     }
+
+
+def _tuned(tune: object) -> str:
+    """What a tune wrote, without the values it found: knob -> places and values."""
+    written = tune.get("written") if isinstance(tune, Mapping) else None
+    if not isinstance(written, Mapping):
+        return "yes" if tune else "no"
+    wanted = {
+        str(knob): [re.sub(r": .* -> ", ": ", part) for part in str(text).split("; ")]
+        for knob, text in written.items()
+    }
+    return _text(wanted)
+
+
+def workload_facts(run: Run, row: Comparison) -> Facts:
+    """What was run: every field of the workload, and what became of its defaults."""
+    target = next((one for one in run.study.variants if one.name == row.baseline), None)
+    metrics = row.baseline_metrics
+    return {
+        **{
+            f"workload {name.replace('_', ' ')}": _field_text(value)
+            for name, value in _fields(encode(row.workload))
+        },
+        "workload device model": _device(run, target, row.workload.device),
+        "workload batch size in use": _text(metrics.batch_size),
+        "workload loss in use": metrics.loss,
+        "workload operations": _text(metrics.flops),
+        "workload bytes moved": _text(metrics.moved_bytes),
+    }
+
+
+def _device(run: Run, variant: Variant | None, device: str) -> str:
+    """The card behind `cuda` or `cuda:1`; empty for a processor."""
+    kind, _, index = device.partition(":")
+    if kind == "cpu" or variant is None:
+        return ""
+    devices = target_facts(run.info, variant).get("devices")
+    start = f"{kind}:{index or 0} "
+    found = [str(one) for one in devices if str(one).startswith(start)] if devices else []
+    return found[0].removeprefix(start) if found else UNKNOWN
 
 
 def baseline_facts(run: Run, name: str) -> Facts:
@@ -108,7 +181,7 @@ def differing(one: Facts, other: Facts, *, blocks: bool = False) -> list[FactDif
     found = []
     for name in dict.fromkeys([*one, *other]):
         before, after = one.get(name, UNKNOWN), other.get(name, UNKNOWN)
-        if before != after or (name == "machine" and before == UNKNOWN):
+        if before != after or (blocks and name in _MUST_BE_KNOWN and UNKNOWN in (before, after)):
             shown = _apart(before, after)
             found.append(FactDifference(name=name, one=shown[0], other=shown[1], blocks=blocks))
     return found
@@ -117,28 +190,53 @@ def differing(one: Facts, other: Facts, *, blocks: bool = False) -> list[FactDif
 def _variant_facts(run: Run, name: str, role: str) -> Facts:
     variant = next((one for one in run.study.variants if one.name == name), None)
     if variant is None:
-        return {role: "not in the study"}
+        return {f"{role} definition": UNKNOWN}
     return {f"{role} {key}": text for key, text in _identity(run, variant)}
 
 
 def _identity(run: Run, variant: Variant) -> Iterator[tuple[str, str]]:
     facts = target_facts(run.info, variant)
-    yield from ((key.replace("_", " "), _text(facts.get(key))) for key in _TARGET)
-    yield "backend", variant.backend
-    yield "precision", variant.precision
-    yield "variables", _pairs((*variant.target.variables, *variant.environment.variables))
-    yield "preload", ", ".join(variant.environment.preload)
-    yield "own threads", str(variant.environment.threads)
+    yield from ((name, _text(facts.get(key))) for key, name in _TARGET.items())
+    yield from (
+        (name, _field_text(value)) for name, value in _fields(encode(variant)) if name not in _NAMES
+    )
 
 
-def _pairs(variables: tuple[tuple[str, str], ...]) -> str:
-    return " ".join(f"{key}={value}" for key, value in sorted(variables))
+def _fields(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field; those of a target have its name before theirs, those of an environment do not."""
+    for key, value in record.items():
+        name = before + key
+        if isinstance(value, Mapping):
+            yield from _fields(value, "" if key == "environment" else f"{name} ")
+        elif key in _PAIRS:
+            # Of two values of one name the last counts, as when they are set.
+            yield name, dict(value)
+        else:
+            yield name, value
+
+
+def _field_text(value: Any) -> str:
+    """The same for a field in which nothing means that it was left to its default."""
+    return _DEFAULT if value is None else _text(value)
 
 
 def _text(value: Any) -> str:
+    """A text that no other value has. Plain words stay plain; what could be misread is quoted."""
     if value is None:
         return UNKNOWN
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, str):
+        return json.dumps(value) if value in _WORDS or _is_json(value) else value
+    if isinstance(value, (list, tuple, Mapping)) and not value:
+        return "none"
+    return json.dumps(value, sort_keys=True)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:

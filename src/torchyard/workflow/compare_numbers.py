@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from torchyard.core.comparison import Comparison, Interval, VariantMetrics, Verdict
 from torchyard.core.cross_comparison import SideNumbers, SideState
-from torchyard.measure.outcome import BUSY
 from torchyard.results.run_reader import Run
 
-__all__ = ["is_busy", "numbers_of", "row_obstacles", "state_of"]
+__all__ = ["numbers_of", "row_obstacles", "state_of"]
 
 _FEWEST_LAUNCHES = 2
 
@@ -29,19 +28,12 @@ def state_of(row: Comparison) -> SideState:
     return "measured"
 
 
-def is_busy(row: Comparison) -> bool:
-    """Whether most of its pairs were disturbed."""
-    return any(note.startswith(BUSY) for note in row.notes)
-
-
 def row_obstacles(row: Comparison) -> list[str]:
-    """Why the comparison cannot be set against one of another run."""
+    """Why the comparison cannot be set against one of another run, trust aside."""
     found = row.estimate
     if found is None:
         return ["no number"]
     obstacles = []
-    if is_busy(row):
-        obstacles.append("measured on a busy machine")
     if found.scope != "launches" or found.launches < _FEWEST_LAUNCHES:
         obstacles.append("one launch speaks for its own processes only")
     elif found.interval is None:
@@ -73,6 +65,7 @@ def numbers_of(found: Sequence[tuple[Run, Comparison]], variant: str) -> SideNum
         compile_s=metrics.compile_cold_s,
         memory_bytes=metrics.peak_memory_bytes,
         dirty_share=sum(row.guards.dirty for row in rows) / blocks if blocks else None,
+        trusted=all(row.trusted for row in rows),
     )
 
 
@@ -85,6 +78,7 @@ def _of_baseline(rows: Sequence[Comparison], variant: str) -> SideNumbers:
         baseline_ns=_middle(row.baseline_metrics.time_ns for row in rows),
         compile_s=metrics.compile_cold_s,
         memory_bytes=metrics.peak_memory_bytes,
+        trusted=all(row.trusted for row in rows),
     )
 
 

@@ -14,7 +14,7 @@ from torchyard.errors import UsageError
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
 from torchyard.workflow.compare_interleaved import RunBlocks, pair_variants, read_blocks
-from torchyard.workflow.compare_numbers import is_busy, numbers_of, state_of
+from torchyard.workflow.compare_numbers import numbers_of, state_of
 from torchyard.workflow.compare_rules import Rules
 
 __all__ = ["same_run_rows"]
@@ -37,12 +37,14 @@ def same_run_rows(
             continue
         recorded = _recorded(own, pair)
         if recorded is not None:
-            found, busy = recorded
+            found, untrusted = recorded
         else:
             blocks = _blocks(run) if blocks is None else blocks
             paired, found = pair_variants(run, label, *pair, blocks)
-            busy = paired.busy
-        rows.append(_row(run, label, pair, own, found, busy=busy, rules=rules))
+            noisy = ("noisy machine: most pairs were disturbed",) if paired.busy else ()
+            reasons = [why for row in own if row.candidate in pair for why in row.untrusted]
+            untrusted = tuple(dict.fromkeys((*noisy, *reasons)))
+        rows.append(_row(run, label, pair, own, found, untrusted=untrusted, rules=rules))
     return rows, unpaired
 
 
@@ -56,11 +58,13 @@ def _blocks(run: Run) -> RunBlocks:
     return read_blocks(run)
 
 
-def _recorded(own: list[Comparison], pair: tuple[str, str]) -> tuple[Estimate, bool] | None:
+def _recorded(
+    own: list[Comparison], pair: tuple[str, str]
+) -> tuple[Estimate, tuple[str, ...]] | None:
     """What the run itself found, when one of the two is its baseline."""
     for row in own:
         if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
-            return row.estimate, is_busy(row)
+            return row.estimate, row.untrusted
     return None
 
 
@@ -71,7 +75,7 @@ def _row(
     own: list[Comparison],
     found: Estimate,
     *,
-    busy: bool,
+    untrusted: tuple[str, ...],
     rules: Rules,
 ) -> CrossRow:
     flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
@@ -84,11 +88,9 @@ def _row(
         effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
     reasons = [] if flipped else [text for text in found.reasons if "interval" not in text]
     reasons = list(dict.fromkeys([*found.withheld, *reasons]))
-    if busy:
-        reasons.insert(0, "measured on a busy machine")
-    if effect is None or busy:
+    if effect is None or untrusted:
         ratio = found.speedup if found.launches else None
-        if effect is None and not reasons:
+        if effect is None and not reasons and not untrusted:
             reasons.append("too little data for an interval")
         return CrossRow(
             workload=label,
@@ -98,8 +100,10 @@ def _row(
             basis="pairs",
             alike=True,
             ratio=1.0 / ratio if ratio and flipped else ratio,
+            verdict=Verdict.UNTRUSTED if untrusted else None,
             interval=interval_of(effect, rules.confidence) if effect is not None else None,
             reasons=tuple(reasons),
+            untrusted=untrusted,
         )
     return CrossRow(
         workload=label,

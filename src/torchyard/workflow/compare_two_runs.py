@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from torchyard.core.comparison import Comparison
+from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.cross_comparison import (
     Basis,
     CrossRow,
@@ -22,7 +22,12 @@ from torchyard.core.cross_comparison import (
 )
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
-from torchyard.workflow.compare_facts import baseline_facts, conditions_apart, differing
+from torchyard.workflow.compare_facts import (
+    baseline_facts,
+    conditions_apart,
+    differing,
+    workload_facts,
+)
 from torchyard.workflow.compare_numbers import numbers_of, row_obstacles, state_of
 from torchyard.workflow.compare_rules import Rules
 from torchyard.workflow.compare_sides import Side
@@ -31,6 +36,8 @@ __all__ = ["two_run_rows", "unmatched_rows"]
 
 Measured = list[tuple[Run, Comparison]]
 
+_MOST_SAID: Final = 4
+_LONGEST_VALUE: Final = 60
 _INTERRUPTED: Final = "interrupted by hand, which is a look that was not planned"
 
 
@@ -69,16 +76,15 @@ def _row(
     numbers = (numbers_of(found[0], pair[0]), numbers_of(found[1], pair[1]))
     lone = [number.variant for number in numbers if not number.baseline]
     if lone:
-        return _unsupported(
-            label, numbers, [f"not interleaved: {lone[0]} is the baseline of its run"]
-        )
-    kept, reasons, alike = _comparable(found)
+        reasons = [f"not interleaved: {lone[0]} is the baseline of its run"]
+        return _unsupported(label, numbers, reasons, untrusted=_untrusted(found))
+    kept, reasons, untrusted, alike = _comparable(found)
     effects = tuple(
         [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
         for side in kept
     )
     if not all(effects):
-        return _unsupported(label, numbers, reasons, alike=alike)
+        return _unsupported(label, numbers, reasons, alike=alike, untrusted=untrusted)
     effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
     numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
     return CrossRow(
@@ -104,6 +110,7 @@ def _unsupported(
     reasons: Sequence[str],
     *,
     alike: bool = False,
+    untrusted: Sequence[str] = (),
 ) -> CrossRow:
     """A number without a verdict: of speedups where these have a common baseline, else of times."""
     one, other = numbers
@@ -118,17 +125,30 @@ def _unsupported(
         support="not supported",
         basis=basis,
         alike=alike,
+        verdict=Verdict.UNTRUSTED if untrusted else None,
         ratio=top / bottom if top and bottom else None,
         reasons=tuple(reasons),
+        untrusted=tuple(untrusted),
     )
+
+
+def _untrusted(found: tuple[Measured, Measured]) -> list[str]:
+    """Why sessions must not be trusted, each with its side."""
+    return [
+        f"{text} ({letter})"
+        for letter, side in zip("AB", found, strict=True)
+        for text in dict.fromkeys(why for _, row in side for why in row.untrusted)
+    ]
 
 
 def _comparable(
     found: tuple[Measured, Measured],
-) -> tuple[tuple[Measured, Measured], list[str], bool]:
-    """The sessions of both sides that can be compared, why others cannot, and whether any are alike.
+) -> tuple[tuple[Measured, Measured], list[str], list[str], bool]:
+    """Choose the sessions that can be compared.
 
-    Alike in all but the candidates, whatever their own numbers are worth. The newest session of the other side is what all sessions have to match.
+    Returns them, why others cannot be compared, why the numbers must not be trusted (when a side has
+    no trusted session), and whether each side has a session that is alike in all but the candidate.
+    The newest session of the other side is what all sessions have to match.
     """
     reasons: dict[str, list[str]] = {}
     kept: tuple[Measured, Measured] = ([], [])
@@ -143,7 +163,7 @@ def _comparable(
                 reasons.setdefault(_said(blocking), [])
             for text in obstacles:
                 reasons.setdefault(text, []).append(letter)
-            if not blocking and not obstacles:
+            if not blocking and not obstacles and row.trusted:
                 kept[place].append((run, row))
                 if run.state == "interrupted":
                     reasons.setdefault(_INTERRUPTED, []).append(letter)
@@ -151,29 +171,54 @@ def _comparable(
         f"{text} ({' and '.join(dict.fromkeys(where))})" if where else text
         for text, where in reasons.items()
     ]
-    return kept, said, all(alike)
+    without = any(not any(row.trusted for _, row in side) for side in found)
+    left_out = [] if without else [f"left out as untrusted: {why}" for why in _untrusted(found)]
+    return kept, said + left_out, _untrusted(found) if without else [], all(alike)
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
     """Facts that must be alike and are not; a machine that nobody knows is like no other."""
-    return conditions_apart(one[0], other[0]) + differing(
-        baseline_facts(one[0], one[1].baseline),
-        baseline_facts(other[0], other[1].baseline),
-        blocks=True,
-    )
+    return [
+        *conditions_apart(one[0], other[0]),
+        *differing(workload_facts(*one), workload_facts(*other), blocks=True),
+        *differing(
+            baseline_facts(one[0], one[1].baseline),
+            baseline_facts(other[0], other[1].baseline),
+            blocks=True,
+        ),
+    ]
 
 
 def _said(blocking: Sequence[FactDifference]) -> str:
-    first = blocking[0]
-    if first.name == "machine" and first.one == first.other:
-        return "the machine is not known"
-    if first.name == "machine":
-        return f"other machine: {first.one} and {first.other}"
-    names = ", ".join(fact.name for fact in blocking[:4])
-    more = f" and {len(blocking) - 4} more" if len(blocking) > 4 else ""  # noqa: PLR2004
-    verb = "differs" if len(blocking) == 1 else "differ"
-    common = any(fact.name.startswith("baseline") for fact in blocking)
-    return f"{'no common baseline' if common else 'other conditions'}: {names}{more} {verb}"
+    """`not comparable: baseline differs in cores (0-3 vs 0-7)`."""
+    parts = []
+    for owner in ("machine", "workload", "baseline", ""):
+        own = [fact for fact in blocking if _owner(fact) == owner]
+        if not own:
+            continue
+        texts = [_difference(fact, owner) for fact in own[:_MOST_SAID]]
+        more = f" and {len(own) - _MOST_SAID} more" if len(own) > _MOST_SAID else ""
+        what = {"machine": "machine differs", "": "conditions differ in"}.get(
+            owner, f"{owner} differs in"
+        )
+        parts.append(f"{what} {', '.join(texts)}{more}")
+    return f"not comparable: {'; '.join(parts)}"
+
+
+def _owner(fact: FactDifference) -> str:
+    first = fact.name.partition(" ")[0]
+    return first if first in {"machine", "workload", "baseline"} else ""
+
+
+def _difference(fact: FactDifference, owner: str) -> str:
+    name = fact.name.removeprefix(f"{owner} ") if owner != "machine" else ""
+    values = [_shortened(text) for text in (fact.one, fact.other)]
+    said = "unknown" if values == ["unknown", "unknown"] else f"{values[0]} vs {values[1]}"
+    return f"{name} ({said})".strip()
+
+
+def _shortened(text: str) -> str:
+    return f"{text[:_LONGEST_VALUE]}…" if len(text) > _LONGEST_VALUE else text or "none"
 
 
 def _by_label(side: Side, variant: str) -> dict[str, Measured]:

@@ -2,7 +2,8 @@
 
 A limit is crossed when the whole interval lies beyond it, and kept when the whole interval lies within
 it; with many workloads, crossings are corrected for their number. What lies between, what the data
-cannot support, and what is missing or fails now is decided by a policy, and said. Compile time and
+cannot support, and what is missing or fails now is decided by a policy, and said. A workload whose
+numbers are untrusted neither passes nor fails, and no policy changes that. Compile time and
 memory are single readings: they are held against the limit as they are, and said to be so.
 """
 
@@ -17,11 +18,11 @@ from typing import Final
 from torchyard.core.cross_comparison import CrossComparison, CrossRow, Unpaired
 from torchyard.core.gate_outcome import (
     STANDINGS,
-    Action,
     GateLimit,
     GateOutcome,
     GateRow,
     Policy,
+    RowAction,
     Standing,
 )
 from torchyard.core.stored import Metric
@@ -118,6 +119,12 @@ def _row(row: CrossRow, gate: Gate, alpha: float) -> GateRow:
         support=row.support,
         why=row.reasons,
     )
+    if not row.trusted:
+        slowdown = 1.0 / row.ratio - 1.0 if row.ratio and gate.metric == "speedup" else None
+        standing_now: Standing = "untrusted" if limit is not None else "no limit"
+        return replace(
+            found, standing=standing_now, slowdown=slowdown, why=(*row.untrusted, *found.why)
+        )
     if gate.metric in {"compile", "memory"}:
         return _reading(found, row, gate.metric)
     ratio = row.ratio
@@ -197,12 +204,13 @@ def _unpaired(item: Unpaired, gate: Gate) -> GateRow:
     )
 
 
-def _action(standing: Standing, policy: Policy, row: GateRow) -> Action:
+def _action(standing: Standing, policy: Policy, row: GateRow) -> RowAction:
     if standing == "failing" and any("did not work before" in text for text in row.why):
         # Nothing got worse; it is still said.
         return "pass" if policy.on_failing == "pass" else "warn"
-    actions: dict[Standing, Action] = {
+    actions: dict[Standing, RowAction] = {
         "crossed": "fail",
+        "untrusted": "untrusted",
         "failing": policy.on_failing,
         "unsupported": policy.on_unsupported,
         "missing": policy.on_missing,

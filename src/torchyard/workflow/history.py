@@ -47,13 +47,13 @@ def histories(
     metric: Metric = "speedup",
     *,
     rules: Rules | None = None,
-    with_busy: bool = False,
+    with_untrusted: bool = False,
     memory: HistoryMemory | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SeriesHistory]:
     """Every series that fits, with the changes in the time that is asked for.
 
-    `with_busy` judges points of busy machines like all others. Raises NothingToDo when no series
+    `with_untrusted` judges untrusted points like all others. Raises NothingToDo when no series
     fits.
     """
     found = store.series(wanted, metric)
@@ -71,8 +71,8 @@ def histories(
     looked_at = []
     for number, series in enumerate(found, start=1):
         points = store.points(series)
-        if with_busy:
-            points = [point._replace(busy=False) for point in points]
+        if with_untrusted:
+            points = [point._replace(untrusted=False) for point in points]
         looked_at.append(history_of(series, points, rules=rules, memory=memory))
         if progress is not None:
             progress(number, len(found))
@@ -105,7 +105,7 @@ def ranked(found: Sequence[SeriesHistory]) -> list[SeriesHistory]:
 
 
 def _judged(point: SeriesPoint) -> bool:
-    return not point.busy and math.isfinite(point.value) and point.value > 0.0
+    return not point.untrusted and math.isfinite(point.value) and point.value > 0.0
 
 
 def _moves(

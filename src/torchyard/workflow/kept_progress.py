@@ -50,7 +50,8 @@ def _record(event: Event) -> dict[str, object]:
     made = event.comparison
     if made is not None:
         record["candidate"] = made.candidate[:_LONGEST_TEXT]
-        record["verdict"] = made.verdict.value
+        record["verdict"] = made.state.value
+        record["trusted"] = made.trusted
         speedup = made.estimate.speedup if made.estimate is not None else math.nan
         record["speedup"] = speedup if math.isfinite(speedup) else None
     return record

@@ -46,6 +46,8 @@ class Outcome:
     wrong: str = ""
     accuracy: Accuracy | None = None
     time_ns: float | None = None
+    untrusted: str = ""
+    """Why the numbers must not be trusted: enough to go on racing, too little to recommend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,7 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
                 wrong=_wrong(row, contender),
                 accuracy=row.accuracy,
                 time_ns=row.candidate_metrics.time_ns,
+                untrusted="; ".join(row.untrusted),
             )
         )
     return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=against_ns)

@@ -175,9 +175,15 @@ class RaceRun:
             [1.0 if one is None or one.p_value is None else one.p_value for one in found]
         )
         shares = []
-        for choice, one, p_adjusted in zip(joined.choices, found, adjusted, strict=True):
-            kept = one is not None and one.log < 0.0 and p_adjusted <= self.race.alpha
-            shares.append(_share(choice, one, p_adjusted, kept=kept, alpha=self.race.alpha))
+        reasons = [outcome.untrusted for outcome in result.outcomes]
+        for choice, one, p_adjusted, untrusted in zip(
+            joined.choices, found, adjusted, reasons, strict=True
+        ):
+            faster = one is not None and one.log < 0.0 and p_adjusted <= self.race.alpha
+            share = _share(
+                choice, one, p_adjusted, kept=faster and not untrusted, alpha=self.race.alpha
+            )
+            shares.append(replace(share, untrusted=untrusted))
         self.race = replace(self.race, shares=tuple(shares))
         kept_names = {share.choice for share in shares if share.kept}
         proposed = Contender(
@@ -203,7 +209,7 @@ class RaceRun:
         confirmed = False
         if len(effects) > 1 and not outcome.failure and not outcome.wrong:
             found = pooled(effects, alpha=self.race.alpha, least_sd=outcome.pair_floor)
-            confirmed = found.low > 0.0 and not outcome.withheld
+            confirmed = found.low > 0.0 and not outcome.withheld and not outcome.untrusted
             standing = replace(
                 standing,
                 why=outcome.withheld,
@@ -211,6 +217,7 @@ class RaceRun:
                 interval=found.interval(self.race.alpha),
                 p_value=found.p_value,
                 accuracy=outcome.accuracy,
+                untrusted=outcome.untrusted,
             )
         self.race = replace(
             self.race,
@@ -273,6 +280,7 @@ class RaceRun:
                 against=against.name,
                 launches=len(effects),
                 accuracy=outcome.accuracy,
+                untrusted=outcome.untrusted,
             )
             if outcome.failure or outcome.wrong:
                 state, why = ("failed", outcome.failure) if outcome.failure else ("wrong", "")

@@ -17,7 +17,7 @@ from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Study
 from torchyard.core.sweep import Attempt, CellStatus, Outcome
 from torchyard.errors import NothingToDo, ResultsDamaged
-from torchyard.results.layout import LOGS_FOLDER, SAMPLES_FILE
+from torchyard.results.layout import FIRST_METHOD, LOGS_FOLDER, SAMPLES_FILE
 from torchyard.results.machine_identity import machine_name
 from torchyard.results.record_lines import read_records
 from torchyard.results.run_folder import RunWriter
@@ -142,7 +142,9 @@ def _origin(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not started:
         return {}
     owner = next((info.get("owner") for info in infos if info.get("started") == started[0]), None)
-    return {"started": started[0], "measured_by": owner}
+    methods = {info.get("method", FIRST_METHOD) for info in infos}
+    method = methods.pop() if len(methods) == 1 else "several"
+    return {"started": started[0], "measured_by": owner, "method": method}
 
 
 def _copy(run: Run, writer: RunWriter, logs: Path) -> None:

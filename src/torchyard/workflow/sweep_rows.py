@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.comparison import Accuracy, AccuracyStatus, Comparison, Failure, Verdict
+from torchyard.core.comparison import (
+    WITHOUT_SPEED,
+    Accuracy,
+    AccuracyStatus,
+    Comparison,
+    Failure,
+    Verdict,
+)
 from torchyard.core.sweep import Attempt, CellStatus, Outcome
 from torchyard.core.sweep_summary import End, SweepRow
 from torchyard.core.workload import Workload
@@ -121,7 +128,7 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
     estimate = one.estimate if one.estimate is not None and one.estimate.launches else None
     end, reason = _end_of(one, checked=found.checked)
     before, after = one.baseline_metrics, one.candidate_metrics
-    decided = one.verdict not in {Verdict.WRONG, Verdict.FAILED}
+    verdict = one.state if one.state in WITHOUT_SPEED else alone
     memory = None
     if before.peak_memory_bytes and after.peak_memory_bytes:
         like_for_like = before.memory_method == after.memory_method
@@ -137,8 +144,8 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
         end=end,
         speedup=estimate.speedup if estimate else None,
         interval=estimate.interval if estimate else None,
-        verdict=alone if decided else one.verdict,
-        verdict_alone=alone if decided else one.verdict,
+        verdict=verdict,
+        verdict_alone=verdict,
         p_value=estimate.p_value if estimate else None,
         launches=estimate.launches if estimate else 0,
         baseline_ns=before.time_ns,
@@ -146,8 +153,10 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
         compile_s=after.compile_cold_s,
         memory_ratio=memory,
         break_even=_break_even(one, alone) if end in CLAIMING else None,
-        busy=one.busy,
-        reason=reason,
+        untrusted=one.untrusted,
+        reason="; ".join(
+            [*(f"untrusted: {why}" for why in one.untrusted), *filter(None, [reason])]
+        ),
         log=one.failure.log if one.failure else "",
         log_tail=one.failure.log_tail if one.failure else "",
         tries=_tries(status),

@@ -1,7 +1,7 @@
 """A sweep as a whole: corrected verdicts, means over common workloads, false alarms.
 
-Reads what is already measured and changes nothing. Means hold passed rows only and are never
-clipped; rows that did not pass stand beside them. Knows nothing of how a summary looks.
+Reads what is already measured and changes nothing. Means hold passed, trusted rows only and are
+never clipped; rows that did not pass stand beside them. Knows nothing of how a summary looks.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _rows(
         estimate = found.comparison.estimate
         alone = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
         row = row_of(found, status=status, alone=alone)
-        if estimate is not None and row.end in CLAIMING:
+        if estimate is not None and row.end in CLAIMING and row.trusted:
             measured[len(rows)] = estimate
         rows.append(row)
     return rows, measured
@@ -148,8 +148,6 @@ def _corrected(rows: list[SweepRow], tested: Measured, budget: Budget) -> list[S
         places, adjust_for_suite(whole, budget.alpha, family="sweep"), strict=True
     ):
         reasons = [row_reason for row_reason in (rows[place].reason, *found.reasons) if row_reason]
-        if rows[place].busy:
-            reasons.insert(0, "measured on a busy machine: not to be believed")
         result[place] = replace(
             rows[place],
             p_adjusted=found.p_adjusted,
@@ -253,6 +251,7 @@ def _group(
         memory_rows=len(memories),
         break_even_median=median(break_evens) if break_evens else None,
         break_even_rows=len(break_evens),
+        untrusted=sum(row.verdict is Verdict.UNTRUSTED for row in mine),
     )
 
 
@@ -310,7 +309,7 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
         wilson_interval,
     )
 
-    tested = [row for row in rows if row.end in CLAIMING and row.p_value is not None]
+    tested = [r for r in rows if r.end in CLAIMING and r.trusted and r.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
     significant = sum(_excludes_one(row.interval) for row in tested)
     excess, excess_chance = excess_of_small(p_values)
@@ -338,11 +337,12 @@ def _doubts(summary: SweepSummary, machines: int) -> Iterable[str]:
     left = summary.cells - summary.cells_finished
     if left:
         yield f"{left} of {summary.cells} cells are not finished: every number may still change"
-    busy = sum(row.busy for row in summary.rows)
-    if busy:
+    untrusted = sum(not row.trusted for row in summary.rows)
+    if untrusted:
+        verb = "is" if untrusted == 1 else "are"
         yield (
-            f"{busy} of {len(summary.rows)} comparisons were disturbed most of the time: "
-            "do not believe their numbers"
+            f"{untrusted} of {len(summary.rows)} comparisons {verb} untrusted: their numbers are in "
+            "no mean, no list of extremes and no correction"
         )
     if not summary.checked:
         yield "results were not checked: passed says only that there is a number"

@@ -52,7 +52,7 @@
   }
 
   // Progress of runs that are going.
-  const MARKS = { faster: "▲", slower: "▼", same: "=", undecided: "?", wrong: "✗", failed: "✗" };
+  const MARKS = { faster: "▲", slower: "▼", same: "=", undecided: "?", untrusted: "!", wrong: "✗", failed: "✗" };
   const element = (name, className, text) => {
     const made = document.createElement(name);
     if (className) made.className = className;
@@ -73,7 +73,8 @@
         const row = made.get(key) || part("made").appendChild(document.createElement("li"));
         made.set(key, row);
         const verdict = element("span", `verdict ${event.verdict}`, `${MARKS[event.verdict]} ${event.verdict}`);
-        const speedup = typeof event.speedup === "number" ? `${event.speedup.toFixed(3)}x` : "";
+        const number = typeof event.speedup === "number" ? `${event.speedup.toFixed(3)}x` : "";
+        const speedup = number && event.trusted === false ? `(${number})` : number;
         row.replaceChildren(verdict, element("span", "", `${event.workload} · ${event.candidate}`), element("span", "muted", speedup));
       } else {
         part("now").textContent = event.workload ? `${event.workload}: ${event.text}` : event.text;

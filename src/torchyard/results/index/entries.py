@@ -58,7 +58,7 @@ def milliseconds(moment: str) -> int:
 
 
 def _run(run: Run) -> RunEntry:
-    counts = Counter(row.verdict for row in run.comparisons)
+    counts = Counter(row.state for row in run.comparisons)
     return RunEntry(
         id=_clean(run.folder.name),
         folder=str(run.folder),
@@ -87,7 +87,7 @@ def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
         device=_clean(row.workload.device),
         baseline=_clean(row.baseline),
         candidate=_clean(row.candidate),
-        verdict=row.verdict,
+        verdict=row.state,
         speedup=estimate.speedup if estimate else None,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
@@ -97,7 +97,7 @@ def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
         compile_s=row.candidate_metrics.compile_cold_s,
         memory_bytes=row.candidate_metrics.peak_memory_bytes,
         torch=_clean(torch),
-        busy=row.busy,
+        untrusted=_clean("; ".join(row.untrusted)),
     )
 
 

@@ -43,7 +43,7 @@ RUN_COLUMNS: Final = (
 _COMPARISON_COLUMNS: Final = (
     "r.id, r.started, l.machine, b.revision, l.workload, l.suite, l.mode, l.device, l.baseline,"
     " l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns, c.candidate_ns,"
-    " c.compile_s, c.memory_bytes, b.torch, c.busy"
+    " c.compile_s, c.memory_bytes, b.torch, c.untrusted"
 )
 # CROSS JOIN keeps the order of tables as written. `h` is the small index on runs alone: rows that
 # do not fit are passed over without a look into the table.
@@ -146,15 +146,15 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
     # Nearly always it is one line, whose comparisons lie in the wanted order: nothing to sort.
     fits = "c.line = ?" if len(lines) == 1 else f"c.line IN ({', '.join('?' * len(lines))})"
     rows = connection.execute(
-        f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.busy FROM comparisons c"
+        f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.untrusted <> '' FROM comparisons c"
         " CROSS JOIN runs r ON r.number = c.run CROSS JOIN builds b ON b.number = c.build"
         f" WHERE {fits} AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG}"
         " ORDER BY c.moment, c.run",
         [number for (number,) in lines],
     )
     return [
-        SeriesPoint(run, started, revision, float(value), low, high, bool(busy))
-        for run, started, revision, value, low, high, busy in rows
+        SeriesPoint(run, started, revision, float(value), low, high, bool(untrusted))
+        for run, started, revision, value, low, high, untrusted in rows
     ]
 
 
@@ -206,7 +206,7 @@ def _comparison_of_row(row: Sequence[Any]) -> ComparisonEntry:
         compile_s=row[17],
         memory_bytes=row[18],
         torch=row[19],
-        busy=bool(row[20]),
+        untrusted=row[20],
     )
 
 

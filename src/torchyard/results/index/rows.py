@@ -80,7 +80,7 @@ def insert_runs(cursor: sqlite3.Cursor, found: Sequence[tuple[FullMark, Entries]
                 number,
                 _build(cursor, builds, row),
                 _PLACES[row.verdict],
-                row.busy,
+                row.untrusted,
                 min(row.launches, _LARGEST),
                 *_values(row),
             )

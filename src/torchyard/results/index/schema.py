@@ -23,7 +23,7 @@ VERSION: Final = 3
 """Raised whenever tables, or what is put into them, change."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = tuple(Verdict)
-"""A verdict is kept as its place here."""
+"""The state of a comparison (`Comparison.state`) is kept as its place here."""
 
 TABLES: Final = ("runs", "lines", "builds", "comparisons", "run_builds", "looks")
 
@@ -78,7 +78,7 @@ CREATE: Final = (
         run INTEGER NOT NULL,
         build INTEGER NOT NULL,
         verdict INTEGER NOT NULL,
-        busy INTEGER NOT NULL,
+        untrusted TEXT NOT NULL,
         launches INTEGER NOT NULL,
         speedup REAL,
         low REAL,
