@@ -80,9 +80,9 @@ class Saving:
     """What a fix saves per step: an estimated range, and a bound that it does not exceed."""
 
     low_ns: float
-    """The operators that go away for certain, at their fastest repeat."""
+    """The operators that go away for certain: lower quartile of the repeats."""
     high_ns: float
-    """All operators that the fix concerns, at their slowest repeat."""
+    """All operators that the fix concerns: upper quartile of the repeats."""
     low_share: float
     high_share: float
     bound_ns: float | None = None

@@ -17,6 +17,8 @@ from torchyard.values.native_file import NativeRun
 from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
 from torchyard.values.savings import (
+    MOST_DISAGREEMENT,
+    NOISY,
     CallTimes,
     Chain,
     NotMeasured,
@@ -134,7 +136,11 @@ def _from_recipe(
     if low is None or high is None:
         said = str(price.get("unavailable", ""))
         return replace(worth, unavailable="; ".join(text for text in (why, said) if text))
-    if not times.clocks or "noisy" in why:
+    if not times.clocks or NOISY in why:
+        return replace(worth, unavailable=why)
+    differ = float(price.get("differ", 1.0))
+    if differ > MOST_DISAGREEMENT:
+        why = f"{NOISY}: repeats of the operator alone differ by a factor of {differ:.2g}"
         return replace(worth, unavailable=why)
     step = times.step(times.clocks[0])
     saving = Saving(

@@ -15,12 +15,25 @@ from typing import Any, Final
 from torchyard.core.values import Saving, ValueFinding
 from torchyard.values.native_file import NativeRun, SiteTime
 
-__all__ = ["ANY_SHAPES", "CallTimes", "Chain", "NotMeasured", "chain_of", "saving_of", "total_of"]
+__all__ = [
+    "ANY_SHAPES",
+    "MOST_DISAGREEMENT",
+    "NOISY",
+    "CallTimes",
+    "Chain",
+    "NotMeasured",
+    "chain_of",
+    "saving_of",
+    "total_of",
+]
 
 ANY_SHAPES: Final = "*"
 MOST_DISAGREEMENT: Final = 2.0
-"""Slowest over fastest repeat of a chain; beyond it the machine was too noisy to measure it."""
+"""Upper over lower quartile of the repeats of a chain; beyond it the machine was too noisy."""
+_ADDED_TO: Final = ("zeroed only to be added to", "gradient zeroed only to be added to")
+"""How details of zeros begin that an operator adds to."""
 LEAST_CALLS: Final = 3
+NOISY: Final = "noisy machine"
 _PARALLEL: Final = 1.1
 """CPU time over wall time of a call from which on it ran on several threads."""
 _CERTAIN: Final = frozenset({"wasted", "repeated"})
@@ -69,6 +82,8 @@ class Chain:
     """Wasted part over operator, least and most, timed alone: for waste inside of operators."""
     alone_ns: float | None = None
     """The wasted part timed alone."""
+    moved: bool = False
+    """Whether a fix needs new memory in every step instead, so that it may save nothing."""
     unknown: str = ""
     """Why calls are missing."""
 
@@ -117,9 +132,9 @@ class CallTimes:
         return found
 
     def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
-        """Return the fastest and the slowest repeat."""
-        groups = site.wall_ns if clock == "wall" else site.cpu_ns
-        return min(groups), max(groups)
+        """Return the lower and the upper quartile of the repeats."""
+        found = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
+        return (found[0], found[2]) if found is not None else (0.0, 0.0)
 
     def most(self, site: SiteTime, clock: str) -> float:
         """Return the most that one call takes on average, threads that spin after it included."""
@@ -150,6 +165,7 @@ def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Cha
         share=float(recipe.get("share", 1.0)),
         alone=None if low is None or high is None else (min(1.0, low), min(1.0, high)),
         alone_ns=price.get("wasted_ns"),
+        moved=finding.detail.startswith(_ADDED_TO),
         unknown=recipe.get("calls_unknown", ""),
     )
 
@@ -201,7 +217,7 @@ def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
         )
     if not trusted:
         worst = min(one.slowest / max(1.0, one.fastest) for one in sums.values())
-        raise NotMeasured(f"noisy machine: repeats differ by a factor of {worst:.2g}")
+        raise NotMeasured(f"{NOISY}: repeats differ by a factor of {worst:.2g}")
     first = trusted[0]
     lows = [sums[clock].low / times.step(clock)[2] for clock in trusted]
     highs = [sums[clock].high / times.step(clock)[0] for clock in trusted]
@@ -250,7 +266,7 @@ def _add(
     fastest, slowest = times.range(site, clock)
     most, count = times.most(site, clock), part.per_step
     low, high, bound = 0.0, slowest, most + times.overhead(clock)
-    if part.role in _CERTAIN:
+    if part.role in _CERTAIN and not chain.moved:
         low = fastest
         if part.key[0] in _FRESH_FILLS:
             low = min(fastest, chain.alone_ns or 0.0)

@@ -18,6 +18,8 @@ from torchyard.worker.values.places import Place
 
 WASTED = "wasted"
 """The operator of the finding."""
+PASSES = "passes"
+"""The same, where readers get the operator's input instead of its result: that input stays."""
 REPEATED = "repeated"
 """Repeats an earlier call, on inputs that are wasted themselves."""
 ONLY_FOR = "only for it"
@@ -34,7 +36,7 @@ INSIDE = "inside"
 _REPEATING = frozenset({"duplicate", "unchanged across steps"})
 """Patterns that mean `computed again`: what follows from the result is computed again, too."""
 _WIDE = "heavy type"
-_WINDOW = 4096
+_WINDOW = 16384
 """Calls of a program without steps that are looked at together."""
 _MOST_VALUES = 50_000
 _MOST_PAST = 8192
@@ -44,15 +46,20 @@ _ROUNDS = 3
 """Backward calls and their inputs alternate; longer alternations are not followed."""
 
 
+Form = Tuple[torch.dtype, int]
+"""Type and number of elements."""
+
+
 class Call:
     """One call of an operator."""
 
     __slots__ = (
         "backward",
-        "dtype",
         "finding",
+        "form",
         "node",
         "own",
+        "passes",
         "readers",
         "reads",
         "repeats",
@@ -63,7 +70,8 @@ class Call:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.reads: List["Call"] = []
-        self.readers: List["Call"] = []
+        self.readers: List[Tuple["Call", Form]] = []
+        """Calls that read its result, and in which form."""
         self.finding: Optional[Finding] = None
         self.role = ""
         self.backward = False
@@ -73,7 +81,9 @@ class Call:
         """Same operator on the same values as an earlier call."""
         self.own = True
         """Whether what it wrote was made by a call of this graph."""
-        self.dtype: Optional[torch.dtype] = None
+        self.passes = False
+        """Whether a fix hands on an input of the form of its result."""
+        self.form: Optional[Form] = None
 
 
 class CallGraph:
@@ -116,7 +126,9 @@ class CallGraph:
         if writer is not None:
             self._attach(writer, finding, role)
         elif past is not None and past[0] is state:
-            self._count(finding, past[1], role)  # its graph is gone, and its chain with it
+            self._count(finding, past[1], WASTED if role == PASSES else role)
+            if role != PASSES:  # the calls around it are forgotten
+                self._left_out.add(id(finding))
         else:
             return False
         return True
@@ -125,7 +137,7 @@ class CallGraph:
         if role in (SHRINKS, INSIDE):
             self._partly.append((call, finding, role))
         elif call.finding is None:
-            call.finding, call.role = finding, role
+            call.finding, call.role, call.passes = finding, WASTED, role == PASSES
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
         """Add a call that just returned."""
@@ -144,7 +156,7 @@ class CallGraph:
             state = self._state(tensor)
             if state is None:
                 continue
-            call.dtype = tensor.dtype
+            call.form = (tensor.dtype, tensor.numel())
             self._writers[state.key] = (state, call)
             value = None if key is None else self._ids_of(("result", key, position))
             self._values[state.key] = (state, self._fresh() if value is None else value)
@@ -188,7 +200,7 @@ class CallGraph:
         self.resolve()
         for finding, counts in self._found.values():
             finding.recipe["sightings"] = self._sightings.get(id(finding), 0)
-            left_out = "more call sites than are followed" if id(finding) in self._left_out else ""
+            left_out = "calls that were not followed" if id(finding) in self._left_out else ""
             finding.recipe["calls_unknown"] = self._broken or left_out
             finding.recipe["calls"] = [
                 dict(site._asdict(), role=role, calls=count)
@@ -254,7 +266,7 @@ class CallGraph:
         writer = self._writer(state)
         if writer is not None and writer not in call.reads:
             call.reads.append(writer)
-            writer.readers.append(call)
+            writer.readers.append((call, (value.dtype, value.numel())))
         known = self._values.get(state.key)
         if known is None or known[0] is not state:
             known = self._values[state.key] = (state, self._fresh())
@@ -306,10 +318,15 @@ def _repeated_for(call: Call) -> Optional[Finding]:
 def _precede(calls: List[Call]) -> None:
     """In reverse: calls whose results only removed calls read."""
     for call in reversed(calls):
-        if call.finding is None and call.readers and call.own:
-            readers = [reader.finding for reader in call.readers]
-            if all(finding is not None for finding in readers):
-                call.finding, call.role = readers[-1], ONLY_FOR
+        if call.finding is not None or not call.readers or not call.own:
+            continue
+        if all(_removed(reader, form) for reader, form in call.readers):
+            call.finding, call.role = call.readers[-1][0].finding, ONLY_FOR
+
+
+def _removed(reader: Call, form: Form) -> bool:
+    """Whether a fix removes this reader, and does not hand on what it read."""
+    return reader.finding is not None and not (reader.passes and form == reader.form)
 
 
 def _affected(start: Call, finding: Finding) -> List[Tuple[Call, str]]:
@@ -318,9 +335,13 @@ def _affected(start: Call, finding: Finding) -> List[Tuple[Call, str]]:
     waiting = [start]
     while waiting:
         call = waiting.pop()
-        for reader in call.readers:
+        for reader, _ in call.readers:
             if id(reader) not in found:
                 found[id(reader)] = (reader, READS)
-                if finding.pattern == _WIDE and reader.dtype == start.dtype:
+                if finding.pattern == _WIDE and _dtype(reader) is _dtype(start):
                     waiting.append(reader)
     return list(found.values())
+
+
+def _dtype(call: Call) -> Optional[torch.dtype]:
+    return call.form[0] if call.form is not None else None

@@ -7,13 +7,14 @@ that it belongs to become recipes of the finding, the first time it is seen. Mea
 from typing import Any, List, Tuple
 
 from torchyard.worker.values.call_graph import INSIDE as INSIDE_CALL
-from torchyard.worker.values.call_graph import SHRINKS, CallGraph
+from torchyard.worker.values.call_graph import PASSES, SHRINKS, WASTED, CallGraph
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import operator_of, written_tensors
+from torchyard.worker.values.patterns.duplicate import OWN_INPUT, Duplicate
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.recipes import NoRecipe, Recipe, fill_recipe, recipe_of
-from torchyard.worker.values.strategies import DEAD, is_sum
+from torchyard.worker.values.strategies import DEAD, GUARD, is_sum
 
 PARTLY = frozenset(
     {"frequent values", "heavy type", "structured", "approximate", "sparse gradient"}
@@ -42,9 +43,10 @@ class WorthNotes:
         elif finding.pattern in PARTLY:
             self.graph.mark(finding, None if running else seen.state, SHRINKS)
         else:
-            self.graph.mark(finding, None if running else seen.state)
+            role = PASSES if _passes(finding, seen) else WASTED
+            self.graph.mark(finding, None if running else seen.state, role)
             if is_sum(finding) and not running:
-                self.graph.also(finding)  # the sum goes away with the zeros
+                self.graph.also(finding, role=PASSES)  # the sum goes away with the zeros
         if not finding.recipe:
             self._write_down(finding, seen)
 
@@ -89,6 +91,15 @@ class WorthNotes:
                 continue
             finding.recipe["operator"] = recipe
             finding.recipe["mending"] = INSIDE if inside else FILL_FIRST
+
+
+def _passes(finding: Finding, seen: Observation) -> bool:
+    """Whether readers get an input of the operator instead of its result."""
+    if finding.pattern == GUARD:
+        return seen.fresh
+    return finding.pattern == Duplicate.name and (
+        finding.detail == OWN_INPUT or seen.operator.copies
+    )
 
 
 def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
