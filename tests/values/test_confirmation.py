@@ -142,7 +142,7 @@ def test_what_to_look_for_is_each_chain_once() -> None:
 def test_the_time_of_a_step_is_never_that_of_a_recorded_one(
     run: NativeRun, expected: float | None
 ) -> None:
-    assert step_ns(run) == expected
+    assert step_ns(run)[0] == expected
 
 
 def test_times_seen_needs_the_whole_chain_at_the_end() -> None:
@@ -170,13 +170,9 @@ def test_recipes_survive_the_profile_file() -> None:
     assert back.findings[0].recipe == one.recipe
 
 
-def test_on_a_busy_machine_a_step_is_its_cpu_time() -> None:
+def test_a_step_has_a_time_on_each_clock() -> None:
     busy = replace(native(), steps=4, step_ns=500e6, step_cpu_ns=30e6)
-    assert step_ns(busy) == 30e6
-    many_threads = replace(busy, step_cpu_ns=900e6)
-    assert step_ns(many_threads) == 500e6
-    on_a_gpu = replace(busy, accelerated=True)
-    assert step_ns(on_a_gpu) == 500e6
+    assert step_ns(busy) == (500e6, 30e6)
     whole = replace(native(), steps=0, step_ns=None, program_ns=9e9, program_cpu_ns=2e9)
-    assert step_ns(whole) == 2e9
-    assert step_ns(replace(whole, recorded_whole=True)) is None
+    assert step_ns(whole) == (9e9, 2e9)
+    assert step_ns(replace(whole, recorded_whole=True)) == (None, None)

@@ -1,14 +1,18 @@
-"""What findings cost per step, and what mending all of them can save at most."""
+"""What findings cost per step: a range and a bound, or the reason why there is none."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from torchyard.core.values import Place, ValueFinding, ValueProfile
 from torchyard.values import prices
-from torchyard.values.prices import steps_looked_at, steps_of, upper_bound, with_prices
+from torchyard.values.native_file import NativeRun, SiteTime
+from torchyard.values.prices import priced, steps_looked_at, steps_of, wanted_sites
 
 
 def finding(operator: str = "aten::zero_", *, count: int = 4, line: int = 1) -> ValueFinding:
@@ -33,36 +37,118 @@ def profile(*findings: ValueFinding, steps: int = 5, **more: float) -> ValueProf
     )
 
 
-PRICE = {"operator_ns": 3000.0, "wasted_ns": 1000.0, "method": "best of 9", "fix": "so"}
+PRICE = {
+    "operator_ns": 3000.0,
+    "wasted_ns": 1000.0,
+    "wasted_low_ns": 1000.0,
+    "wasted_high_ns": 1200.0,
+    "differ": 1.1,
+    "fix": "so",
+}
 
 
-def test_a_price_per_step_follows_the_count() -> None:
-    worth = with_prices(profile(finding(count=8)), [PRICE]).findings[0].worth
-    assert worth.operator_ns == 3000
-    assert worth.wasted_ns == 1000
-    assert worth.per_step_ns == 2000
-    assert worth.share_of_step == 0.002
-    assert (worth.method, worth.unavailable) == ("best of 9", "")
+def call(operator: str = "aten::zero_", line: int = 1, **more: object) -> dict[str, Any]:
+    site = {"operator": operator, "file": "train.py", "line": line, "backward": False}
+    return {**site, "shapes": "float32[4]", "role": "wasted", "calls": 4, **more}
+
+
+def chained(*calls: dict[str, Any], count: int = 4, **recipe: object) -> ValueFinding:
+    """A finding that was seen four times in four steps."""
+    return replace(
+        finding(count=count),
+        recipe={"calls": list(calls or (call(),)), "sightings": 4, **recipe},
+    )
+
+
+def site(operator: str = "aten::zero_", line: int = 1, ns: float = 1000.0) -> SiteTime:
+    return SiteTime(
+        operator=operator,
+        file="train.py",
+        line=line,
+        backward=False,
+        shapes="float32[4]",
+        calls=16,
+        wall_ns=(ns, ns),
+        cpu_ns=(ns, ns),
+        wall_most_ns=1.5 * ns,
+        cpu_most_ns=1.5 * ns,
+    )
+
+
+def run(*sites: SiteTime, step_ns: float = 1e6) -> NativeRun:
+    return NativeRun(
+        format=1,
+        state="finished",
+        steps=8,
+        steps_ns=(step_ns,) * 3,
+        steps_cpu_ns=(step_ns,) * 3,
+        sites=sites,
+        site_steps=4,
+    )
+
+
+def test_a_finding_gets_a_range_and_a_bound() -> None:
+    worth = priced(profile(chained(count=8)), [PRICE], run(site())).findings[0].worth
+    assert worth.saving is not None
+    assert (worth.saving.low_ns, worth.saving.high_ns) == (2000, 2000)
+    assert (worth.saving.low_share, worth.saving.bound_share) == (0.002, 0.003)
+    assert (worth.per_step_ns, worth.share_of_step) == (2000, 0.002)
+    assert (worth.operator_ns, worth.wasted_ns, worth.unavailable) == (3000, 1000, "")
 
 
 def test_how_a_fix_is_simulated_is_kept_with_the_recipe() -> None:
-    assert with_prices(profile(finding()), [PRICE]).findings[0].recipe["fix"] == "so"
+    assert priced(profile(chained()), [PRICE], run(site())).findings[0].recipe["fix"] == "so"
 
 
-def test_without_the_time_of_a_step_there_is_no_share_and_a_reason() -> None:
-    bare = profile(finding(), step_ns=0.0)
-    found = with_prices(bare, [PRICE])
-    assert found.findings[0].worth.share_of_step is None
-    assert "was not timed" in found.findings[0].worth.unavailable
-    assert upper_bound(found) is None
+def test_without_the_time_of_a_step_nothing_is_priced() -> None:
+    for native in (None, replace(run(site()), steps_ns=(), steps_cpu_ns=())):
+        found = priced(profile(chained()), [PRICE], native)
+        assert found.findings[0].worth.saving is None
+        assert "was not timed" in found.findings[0].worth.unavailable
+        assert found.saving is None
+
+
+def test_calls_that_were_not_timed_are_estimated_alone_without_a_bound() -> None:
+    worth = priced(profile(chained()), [PRICE], run()).findings[0].worth
+    assert worth.saving is not None
+    assert (worth.saving.low_ns, worth.saving.high_ns) == (1000, 1200)
+    assert worth.saving.bound_share is None
+    assert "fewer than 3 times" in worth.method
+
+
+def test_repeats_that_disagree_are_not_measured() -> None:
+    noisy = {**PRICE, "differ": 5.0}
+    worth = priced(profile(chained()), [noisy], run()).findings[0].worth
+    assert worth.saving is None
+    assert worth.unavailable.startswith("noisy machine")
+    shaky = replace(site(), cpu_ns=(1e3, 9e3), wall_ns=(1e3, 9e3))
+    worth = priced(profile(chained()), [PRICE], run(shaky)).findings[0].worth
+    assert worth.saving is None
+    assert worth.unavailable.startswith("noisy machine"), "the price alone does not stand in"
 
 
 def test_what_was_not_priced_says_why() -> None:
-    found = with_prices(profile(finding(), finding(), finding()), [PRICE, {"unavailable": "x"}])
+    three = profile(finding(), finding(), finding())
+    found = priced(three, [PRICE, {"unavailable": "x"}], run())
     said = [item.worth.unavailable for item in found.findings]
     assert said[0] == ""
-    assert said[1] == "x"
+    assert said[1].endswith("; x")
     assert "ended before" in said[2]
+
+
+def test_the_total_has_a_bound_only_if_every_finding_has_one() -> None:
+    both = profile(chained(), chained(call("aten::mm", 2)))
+    known = priced(both, [PRICE, PRICE], run(site(), site("aten::mm", 2)))
+    assert known.saving is not None
+    assert known.saving.bound_share == pytest.approx(0.003)
+    part = priced(both, [PRICE, PRICE], run(site()))
+    assert part.saving is not None
+    assert part.saving.bound_share is None
+
+
+def test_every_site_of_every_chain_is_timed_once() -> None:
+    both = profile(chained(call(), call("aten::mm", 2)), chained(call("aten::mm", 2)))
+    assert [one["operator"] for one in wanted_sites(both)] == ["aten::zero_", "aten::mm"]
 
 
 def test_steps_that_were_left_out_do_not_count() -> None:
@@ -72,31 +158,6 @@ def test_steps_that_were_left_out_do_not_count() -> None:
         format=1, state="finished", torch="2", steps=11, counts={"steps_left_out": 8}
     )
     assert steps_looked_at(left_out) == 2
-
-
-def test_the_bound_counts_one_place_once() -> None:
-    one, same, other = finding(), finding(), finding(line=2)
-    dear = {**PRICE, "wasted_ns": 5000.0}
-    found = with_prices(profile(one, same, other), [PRICE, dear, PRICE])
-    assert upper_bound(found) == (5000 + 1000) / 1e6
-
-
-def test_work_inside_an_operator_belongs_to_it() -> None:
-    inner = ValueFinding(
-        pattern="dead initialisation",
-        operator="aten::fill_",
-        path=("aten::mm", "aten::zero_"),
-        place=Place(file="train.py", line=1),
-        count=4,
-    )
-    found = with_prices(profile(finding("aten::mm"), inner), [{**PRICE, "wasted_ns": 9e3}, PRICE])
-    assert upper_bound(found) == 9000 / 1e6
-
-
-def test_nobody_saves_more_than_everything() -> None:
-    found = with_prices(profile(finding(), step_ns=10.0), [PRICE])
-    assert upper_bound(found) == 1.0
-    assert found.findings[0].worth.share_of_step == 1.0
 
 
 def test_prices_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:

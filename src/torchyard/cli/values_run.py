@@ -34,6 +34,9 @@ Examples:
 Run a program as Python runs it and look at what its operators write. Its output, signals and exit
 code are its own; when it fails, what was found up to there is kept and reported. Exit code 7 when
 the program ended well and a --fail-on limit is crossed.
+
+A program that ends well is then run again without the profiler, to confirm findings and to time
+them; --once leaves that out.
 """
 
 
@@ -87,6 +90,11 @@ the program ended well and a --fail-on limit is crossed.
     "--device-memory", default="4GiB", metavar="SIZE", help="Extra memory of a GPU at most; 4GiB."
 )
 @_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
+@_how(
+    "--once",
+    is_flag=True,
+    help="Run the program only once: findings are neither confirmed nor priced.",
+)
 @_how("--gains", is_flag=True, help="Measure what mends gain, in pairs of launches; takes minutes.")
 @_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
 @_out(
@@ -103,7 +111,7 @@ the program ended well and a --fail-on limit is crossed.
 def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Profile a program."""
     from torchyard.core.records import encode
-    from torchyard.errors import GateFailed
+    from torchyard.errors import GateFailed, UsageError
     from torchyard.reports.values_text import values_text
     from torchyard.values.gate import crossed, parse_limit
     from torchyard.values.pattern_texts import pattern_names
@@ -113,9 +121,14 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     limits = [parse_limit(text, pattern_names()) for text in options["limits"]]
     if options["html"] is not None:
         check_writable(options["html"], option="--html")
+    if options["once"] and options["gains"]:
+        raise UsageError(
+            "--once and --gains exclude each other: gains need more runs of the program",
+            hint="leave out one of them",
+        )
     say = (lambda _: None) if options["quiet"] else talk
     profile, path = profile_values(
-        request, folder=options["run_dir"], say=say, gains=options["gains"]
+        request, folder=options["run_dir"], say=say, gains=options["gains"], once=options["once"]
     )
     if options["html"] is not None:
         from torchyard.reports.values_html import values_html

@@ -20,6 +20,7 @@ __all__ = [
     "Place",
     "Proof",
     "ProofTest",
+    "Saving",
     "SourceExcerpt",
     "ValueFinding",
     "ValueProfile",
@@ -75,16 +76,39 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a fix saves per step: an estimated range, and a bound that it does not exceed."""
+
+    low_ns: float
+    """The operators that go away for certain: lower quartile of the repeats."""
+    high_ns: float
+    """All operators that the fix concerns: upper quartile of the repeats."""
+    low_share: float
+    high_share: float
+    bound_ns: float | None = None
+    """With the slowest calls, and with what Python adds to every call; None where it is unknown."""
+    bound_share: float | None = None
+    clock: str = ""
+    """Of what the shares are: `CPU time`, `wall time`, or both."""
+    calls: float = 0.0
+    """Operator calls per step that the fix concerns."""
+    unpriced: tuple[str, ...] = ()
+    """Operators of the chain that were not timed: the range and the bound do not cover them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What mending a finding would save. None means not measured."""
+    """What a fix of a finding would save. None means not measured."""
 
     operator_ns: float | None = None
     """The operator natively, once."""
     wasted_ns: float | None = None
     """The wasted part of it, measured natively on the same bytes."""
     per_step_ns: float | None = None
-    """Upper bound for one step of the program."""
+    """The middle of the estimated saving per step."""
     share_of_step: float | None = None
+    saving: Saving | None = None
+    """None in profiles of older versions, and where nothing could be measured."""
     gain: float | None = None
     """Speedup of the operator with the fix simulated, by paired measurement."""
     gain_interval: Interval | None = None
@@ -175,7 +199,10 @@ class ValueProfile:
     steps: int = 0
     seconds: float = 0.0
     step_ns: float | None = None
-    """A step natively, without the profiler."""
+    """A step natively, without the profiler: wall time."""
+    step_cpu_ns: float | None = None
+    saving: Saving | None = None
+    """Of fixing every finding that was priced; calls that findings share count once."""
     counts: dict[str, int] = field(default_factory=dict)
     findings: tuple[ValueFinding, ...] = ()
     findings_left_out: int = 0

@@ -22,6 +22,7 @@ from torchyard.reports.values_wording import (
     MARKS,
     bytes_per_step,
     bytes_text,
+    chain_text,
     clipped,
     code_spans,
     detail_text,
@@ -39,7 +40,6 @@ from torchyard.reports.values_wording import (
 )
 from torchyard.reports.wording import ABSENT
 from torchyard.values.pattern_texts import pattern_text
-from torchyard.values.prices import upper_bound
 from torchyard.values.source_excerpts import AROUND_FINDING, with_excerpts
 
 __all__ = ["values_html"]
@@ -128,14 +128,16 @@ def _figures(profile: ValueProfile) -> list[tuple[str, str, str]]:
         ("findings", f"{len(findings):,}", f"{proven:,} proven"),
         ("bytes wasted in a step", format_bytes(wasted), _of_written(profile)),
     ]
-    bound = upper_bound(profile)
-    priced = any(_time(one) for one in findings)
-    if bound is None or profile.step_ns is None or not priced:
-        figures.append(("gain at most", ABSENT, "the time of findings was not measured"))
+    saving = profile.saving
+    if saving is None:
+        figures.append(("estimated saving", ABSENT, "the time of findings was not measured"))
     else:
-        time = format_duration(bound * profile.step_ns)
-        of = format_duration(profile.step_ns)
-        figures.append(("gain at most", format_percent(bound), f"{time} of a step of {of}"))
+        low, high = format_percent(saving.low_share), format_percent(saving.high_share)
+        bound = "no upper bound"
+        if saving.bound_share is not None:
+            bound = f"upper bound {format_percent(saving.bound_share)}"
+        of = f"of a step ({saving.clock}), {bound}"
+        figures.append(("estimated saving", low if low == high else f"{low} to {high}", of))
     return figures
 
 
@@ -209,7 +211,7 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     rows = [
         ("seen", f"{seen} ({steps_text(finding.steps)})" if steps else seen),
         ("wasted", f"{bytes_text(finding, profile)} per step, {_of_all(finding)}"),
-        ("time", f"{time_text(worth)} of a step at most" if worth.per_step_ns else ABSENT),
+        ("time", chain_text(worth) or time_text(worth)),
     ]
     if worth.operator_ns is not None and worth.wasted_ns is not None:
         wasted, whole = format_duration(worth.wasted_ns), format_duration(worth.operator_ns)

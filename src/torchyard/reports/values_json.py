@@ -14,7 +14,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.core.values import Certainty, ValueFinding, ValueProfile
 from torchyard.reports.values_wording import bytes_per_step, ordered, suggestion_text
-from torchyard.values.prices import steps_looked_at, upper_bound
+from torchyard.values.prices import steps_looked_at
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION", "finite", "values_json"]
 
@@ -26,7 +26,7 @@ SCHEMA_VERSION: Final = 1
 def values_json(profile: ValueProfile) -> str:
     """Valid JSON: numbers that are none become null."""
     sure = Counter(found.proof.certainty for found in profile.findings)
-    bound = upper_bound(profile)
+    saving = profile.saving
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -43,8 +43,9 @@ def values_json(profile: ValueProfile) -> str:
             "bytes_wasted_per_step": sum(
                 bytes_per_step(found, profile) for found in profile.findings
             ),
-            "upper_bound_share": bound,
-            "upper_bound_ns": None if bound is None else bound * (profile.step_ns or 0.0),
+            "saving": None if saving is None else encode(saving),
+            "upper_bound_share": None if saving is None else saving.bound_share,
+            "upper_bound_ns": None if saving is None else saving.bound_ns,
         },
         "looked_at": {
             "steps": steps_looked_at(profile),

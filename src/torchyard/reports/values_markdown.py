@@ -12,6 +12,7 @@ from torchyard.reports.values_wording import (
     bytes_text,
     calls_text,
     certainty_text,
+    chain_text,
     clipped,
     code_spans,
     detail_text,
@@ -84,6 +85,9 @@ def _sentences(finding: ValueFinding) -> Iterator[str]:
     if finding.proof.why:
         why = clipped(finding.proof.why, 500)
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
+    if chain_text(finding.worth):
+        text = chain_text(finding.worth)
+        yield f"{escaped(text[0].upper() + text[1:])}."
     if mended_text(finding.worth):
         said = mended_text(finding.worth)
         yield f"{escaped(said[0].upper() + said[1:])}."

@@ -12,6 +12,7 @@ from torchyard.reports.values_wording import (
     bytes_text,
     calls_text,
     certainty_text,
+    chain_text,
     clipped,
     detail_text,
     mended_text,
@@ -80,6 +81,8 @@ def _sentences(finding: ValueFinding) -> list[str]:
         said.append(detail_text(finding))
     if finding.proof.why:
         said.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
+    if chain_text(finding.worth):
+        said.append(chain_text(finding.worth))
     if mended_text(finding.worth):
         said.append(mended_text(finding.worth))
     if suggestion_text(finding):

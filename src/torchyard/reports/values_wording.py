@@ -13,11 +13,19 @@ from dataclasses import replace
 from typing import Final
 
 from torchyard.core.units import format_bytes, format_duration, format_percent
-from torchyard.core.values import Certainty, Place, ProofTest, ValueFinding, ValueProfile, Worth
+from torchyard.core.values import (
+    Certainty,
+    Place,
+    ProofTest,
+    Saving,
+    ValueFinding,
+    ValueProfile,
+    Worth,
+)
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.wording import ABSENT
 from torchyard.values.pattern_texts import suggestion_for
-from torchyard.values.prices import OF_WHOLE_STEPS, steps_of, upper_bound
+from torchyard.values.prices import OF_WHOLE_STEPS, steps_of
 
 __all__ = [
     "MARKS",
@@ -25,6 +33,7 @@ __all__ = [
     "bytes_text",
     "calls_text",
     "certainty_text",
+    "chain_text",
     "clipped",
     "code_spans",
     "detail_text",
@@ -34,6 +43,7 @@ __all__ = [
     "ordered",
     "place_text",
     "result_text",
+    "saving_text",
     "short_file",
     "state_sentence",
     "steps_text",
@@ -49,8 +59,6 @@ MARKS: Final[dict[Certainty, str]] = {
     Certainty.INPUT_DEPENDENT: "○",
 }
 _SURE: Final = tuple(Certainty)
-_SAVES_LATER: Final = frozenset({"sparse gradient", "heavy type", "frequent values", "structured"})
-"""Patterns whose results are smaller when mended, so that their readers have less to read."""
 _IF_ALWAYS: Final = "If it is so for every input of yours:"
 _MOST_NAME: Final = 160
 _MOST_SENTENCE: Final = 700
@@ -97,7 +105,7 @@ def title_of_program(profile: ValueProfile) -> str:
 
 
 def summary_sentence(profile: ValueProfile) -> str:
-    """How much was found, how sure it is, and what it is worth at most."""
+    """Say how much was found, how sure it is, and what fixing it saves."""
     count = len(profile.findings)
     if not count:
         operators = profile.counts.get("operators", 0)
@@ -106,26 +114,51 @@ def summary_sentence(profile: ValueProfile) -> str:
         return f"No wasted work was found in {operators:,} operators."
     sure = Counter(found.proof.certainty for found in profile.findings)
     said = ", ".join(f"{sure[word]} {word.value}" for word in Certainty if sure[word])
-    return f"{count} finding{'s' if count != 1 else ''} ({said}). {_bound_sentence(profile)}"
+    return f"{count} finding{'s' if count != 1 else ''} ({said}). {_saving_sentence(profile)}"
 
 
-def _bound_sentence(profile: ValueProfile) -> str:
-    bound = upper_bound(profile)
-    if bound is None or profile.step_ns is None:
+def _saving_sentence(profile: ValueProfile) -> str:
+    savings = [found.worth.saving for found in profile.findings]
+    count = sum(saving is not None for saving in savings)
+    if profile.saving is None or not count:
         wasted = sum(bytes_per_step(found, profile) for found in profile.findings)
         whose = f"per {_span(profile)}; their time was not measured."
         return f"They waste {format_bytes(wasted)} of writes {whose}"
-    priced = sum(_number(found.worth.per_step_ns) is not None for found in profile.findings)
-    if not priced:
-        return "Their time was not measured."
-    time = format_duration(bound * profile.step_ns)
-    what = "Mending all of them" if priced == len(profile.findings) else f"Mending {priced} of them"
-    if len(profile.findings) == 1:
-        what = "Mending it"
-    saved = f"saves at most {format_percent(bound)} of {_article(profile)} ({time})"
-    if any(found.pattern in _SAVES_LATER for found in profile.findings):
-        saved += " in the operators themselves; what comes after them may save more"
-    return f"{what} {saved}."
+    what = "Fixing all of them" if count == len(savings) else f"Fixing {count} of them"
+    if len(savings) == 1:
+        what = "Fixing it"
+    said = f"{what}: {saving_text(profile.saving, of=_article(profile))}."
+    if count < len(savings):
+        said += f" {len(savings) - count} not measured."
+    return said
+
+
+def saving_text(saving: Saving, *, of: str = "a step") -> str:
+    """`estimated saving 12.1-18.0% of a step (CPU time), upper bound 22.3%`."""
+    of = f"{of} ({saving.clock})" if saving.clock else of
+    shares = _range(format_percent(saving.low_share), format_percent(saving.high_share), "%")
+    bound = _number(saving.bound_share)
+    last = f"upper bound {format_percent(bound)}" if bound is not None else "no upper bound"
+    return f"estimated saving {shares} of {of}, {last}"
+
+
+def chain_text(worth: Worth) -> str:
+    """What the numbers of a finding cover, and what not; empty where nothing was measured."""
+    saving = worth.saving
+    if saving is None:
+        return f"time not measured: {clipped(worth.unavailable, 300)}" if worth.unavailable else ""
+    said = saving_text(saving)
+    if saving.calls:
+        said += f"; {saving.calls:,.3g} operator calls per step"
+    if saving.unpriced:
+        said += f"; not covered: {clipped(', '.join(saving.unpriced), 300)}"
+    return said
+
+
+def _range(low: str, high: str, unit: str = "") -> str:
+    if low == high:
+        return low
+    return f"{low.removesuffix(unit)}-{high}" if low.endswith(unit) else f"{low} to {high}"
 
 
 def _span(profile: ValueProfile) -> str:
@@ -202,11 +235,26 @@ def steps_text(steps: tuple[int, ...]) -> str:
 
 
 def time_text(worth: Worth) -> str:
-    """`1.23 ms (3.1%)`: of one step, at most."""
+    """`1.23-1.50 ms (3.1-3.8%)`: the estimated saving of one step."""
+    saving = worth.saving
+    if saving is None:
+        return _old_time_text(worth)
+    low_ns, high_ns = _number(saving.low_ns), _number(saving.high_ns)
+    if low_ns is None or high_ns is None:
+        return ABSENT
+    low, high = format_duration(low_ns), format_duration(high_ns)
+    time = _range(low, high, high.rpartition(" ")[1] + high.rpartition(" ")[2])
+    shares = _range(format_percent(saving.low_share), format_percent(saving.high_share), "%")
+    return f"{time} ({shares})"
+
+
+def _old_time_text(worth: Worth) -> str:
+    """A profile of an older version has one number, and no interval."""
     time_ns, share = _number(worth.per_step_ns), _number(worth.share_of_step)
     if time_ns is None:
         return ABSENT
-    return format_duration(time_ns) + (f" ({format_percent(share)})" if share is not None else "")
+    text = format_duration(time_ns) + (f" ({format_percent(share)})" if share is not None else "")
+    return f"about {text}"
 
 
 def gain_text(worth: Worth) -> str:

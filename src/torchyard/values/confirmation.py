@@ -6,13 +6,15 @@ in a run that nobody watches is not proven. The certainty itself is judged by th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torchyard.core.values import Certainty, Proof, ProofTest, ValueFinding, ValueProfile
 from torchyard.errors import ResultsDamaged
 from torchyard.values.native_file import NativeRun, read_native_run
+from torchyard.values.prices import wanted_sites
 from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
 from torchyard.worker.values.certainty import NATIVE_PROGRAM, judge
@@ -25,15 +27,22 @@ _LIMIT_FACTOR: Final = 3.0
 
 
 def confirm_in_target(
-    request: ProfileRequest, folder: Path, profile: ValueProfile
+    request: ProfileRequest,
+    folder: Path,
+    profile: ValueProfile,
+    *,
+    say: Callable[[str], None] = lambda _text: None,
 ) -> tuple[ValueProfile, NativeRun | None]:
     """Run the program again without the watch, silently, and judge every finding anew.
 
-    A program that did not finish is not run again: it would do half of its work twice.
+    The same run times the operators of the findings in every second step. A program without steps
+    runs up to two times more: once timed as a whole, once with its operators timed. A program that
+    did not finish is not run again: it would do half of its work twice.
     """
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None
     limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * profile.seconds)
+    sites = wanted_sites(profile) if not _compiles(profile) else []
     end = run_in_target(
         request,
         folder,
@@ -42,34 +51,69 @@ def confirm_in_target(
         limit_s=limit_s,
         native=True,
         wanted=wanted_chains(profile),
+        sites=sites,
     )
     try:
         native = read_native_run(end.output)
     except ResultsDamaged:
         why = f"the run without the profiler ended with {end.exit_code} and left nothing"
         return unconfirmed(profile, why), None
-    if native.steps == 0 and native.recorded_whole:
-        native = _timed_again(request, folder, native, limit_s)
+    if native.state == "finished":
+        native = _timed(request, folder, native, limit_s, sites, say)
     return confirm(profile, native), native
 
 
-def _timed_again(
-    request: ProfileRequest, folder: Path, native: NativeRun, limit_s: float
+def _timed(
+    request: ProfileRequest,
+    folder: Path,
+    native: NativeRun,
+    limit_s: float,
+    sites: list[dict[str, Any]],
+    say: Callable[[str], None],
 ) -> NativeRun:
-    """A program without steps had events recorded to its end: take its time once more without."""
-    end = run_in_target(
-        request, folder, name="timed", silent=True, limit_s=limit_s, native=True, wanted=[]
-    )
-    try:
-        timed = read_native_run(end.output)
-    except ResultsDamaged:
-        return native
-    return replace(
-        native,
-        program_ns=timed.program_ns,
-        program_cpu_ns=timed.program_cpu_ns,
-        recorded_whole=False,
-    )
+    """Run the program for the times that the first run could not take."""
+
+    def again(name: str, **plan: Any) -> NativeRun | None:
+        end = run_in_target(
+            request, folder, name=name, silent=True, limit_s=limit_s, native=True, wanted=[], **plan
+        )
+        try:
+            found = read_native_run(end.output)
+        except ResultsDamaged:
+            return None
+        return found if found.state == "finished" else None
+
+    if native.steps:
+        if native.step_ns is not None and (native.site_steps or not sites):
+            return native
+        say("running it again: its steps were too few to time them in the same run")
+        timed = again("timed", sites=sites)
+        if timed is None or timed.step_ns is None:
+            return native
+        return replace(timed, chains=native.chains, recorded_steps=native.recorded_steps)
+    if native.recorded_whole:
+        say("running it again: it has no steps, so its whole time is taken")
+        timed = again("timed")
+        if timed is not None:
+            native = replace(
+                native,
+                program_ns=timed.program_ns,
+                program_cpu_ns=timed.program_cpu_ns,
+                recorded_whole=False,
+            )
+    if sites:
+        say("running it again: it has no steps, so its operators are timed in a run of their own")
+        timed = again("sites", sites=sites, sites_whole=True)
+        if timed is not None:
+            native = replace(
+                native, sites=timed.sites, site_steps=timed.site_steps, call_ns=timed.call_ns
+            )
+    return native
+
+
+def _compiles(profile: ValueProfile) -> bool:
+    """Whether a mode that comes and goes would make the program compile again."""
+    return any(note.startswith("torch.compile") for note in profile.notes)
 
 
 def wanted_chains(profile: ValueProfile) -> list[list[str]]:
@@ -80,30 +124,23 @@ def wanted_chains(profile: ValueProfile) -> list[list[str]]:
 def confirm(profile: ValueProfile, native: NativeRun) -> ValueProfile:
     """Every finding with the test of the native run, and judged with it; the time of a step."""
     found = tuple(_confirmed(finding, native) for finding in profile.findings)
+    wall_ns, cpu_ns = step_ns(native)
     return replace(
         profile,
         findings=found,
-        step_ns=step_ns(native),
+        step_ns=wall_ns,
+        step_cpu_ns=cpu_ns,
         notes=(*profile.notes, *(f"run without the profiler: {note}" for note in native.notes)),
     )
 
 
-def step_ns(native: NativeRun) -> float | None:
-    """A step natively; the whole program where it has no steps.
-
-    On a busy machine a step waits for its turn, which the operators of findings, timed at their best,
-    do not: there CPU time is the better measure, and shares of it are never too small.
-    """
+def step_ns(native: NativeRun) -> tuple[float | None, float | None]:
+    """Return wall and CPU time of a step natively; of the whole program where it has no steps."""
     if native.step_ns is not None:
-        return _undisturbed_ns(native, native.step_ns, native.step_cpu_ns)
+        return native.step_ns, native.step_cpu_ns
     if native.steps == 0 and not native.recorded_whole:
-        return _undisturbed_ns(native, native.program_ns, native.program_cpu_ns)
-    return None
-
-
-def _undisturbed_ns(native: NativeRun, wall_ns: float, cpu_ns: float | None) -> float:
-    """With several threads CPU time is the longer one, and wall time is taken."""
-    return wall_ns if native.accelerated or not cpu_ns else min(wall_ns, cpu_ns)
+        return native.program_ns, native.program_cpu_ns
+    return None, None
 
 
 def unconfirmed(profile: ValueProfile, why: str) -> ValueProfile:

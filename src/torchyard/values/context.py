@@ -79,9 +79,10 @@ class Values:
     ) -> ValueProfile:
         """Call a function that does again what the block did, unwatched, and judge every finding.
 
-        It is called `1 + timed_runs` times, with its side effects: give it a step, or all that the
-        block did where that has no steps. A finding whose trials passed in the block, and whose
-        operators run here, too, is proven. `price` measures what each finding costs.
+        It is called `1 + timed_runs` times, and with `price` 4 times more, with its side effects:
+        give it a step, or all that the block did where that has no steps. A finding whose trials
+        passed in the block, and whose operators run here, too, is proven. `price` measures what each
+        finding costs.
         """
         profile = self.profile
         if not self.options.prove:
@@ -97,9 +98,14 @@ class Values:
         if profile.state != "finished":
             raise UsageError("the block did not finish", hint="mend it and watch it again")
         with tempfile.TemporaryDirectory(prefix="torchyard-values-") as folder:
-            profile = confirm_here(profile, function, scratch=Path(folder), timed_runs=timed_runs)
-        self._profile = price_here(profile) if price else profile
-        return self._profile
+            scratch = Path(folder)
+            profile, native = confirm_here(
+                profile, function, scratch=scratch, timed_runs=timed_runs
+            )
+            if price and native is not None:
+                profile = price_here(profile, function, native, scratch=scratch)
+        self._profile = profile
+        return profile
 
     def save(self, folder: str | Path) -> Path:
         """Keep the profile in a new folder, for `torchyard values show`."""

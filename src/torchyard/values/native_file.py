@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from torchyard.core.records import decode
 from torchyard.errors import ResultsDamaged, UsageError
 
-__all__ = ["CountedChain", "NativeRun", "read_native_run"]
+__all__ = ["CountedChain", "NativeRun", "SiteTime", "read_native_run"]
 
 FORMAT: Final = 1
 
@@ -21,6 +21,25 @@ class CountedChain:
 
     chain: tuple[str, ...]
     count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteTime:
+    """Times of an operator at one call site, in the program itself."""
+
+    operator: str
+    file: str
+    line: int
+    backward: bool
+    shapes: str
+    """`*` for all calls on the line, whatever their shapes."""
+    calls: int
+    wall_ns: tuple[float, ...] = ()
+    """Means of groups of calls in order of time, each without its slowest calls."""
+    cpu_ns: tuple[float, ...] = ()
+    wall_most_ns: float = 0.0
+    """The largest mean of a group, with its slowest calls."""
+    cpu_most_ns: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +58,15 @@ class NativeRun:
     """Median of the steps that ran untouched."""
     step_cpu_ns: float | None = None
     timed_steps: int = 0
+    steps_ns: tuple[float, ...] = ()
+    """Each of the steps that ran untouched."""
+    steps_cpu_ns: tuple[float, ...] = ()
+    sites: tuple[SiteTime, ...] = ()
+    """Operators that were timed where the program calls them."""
+    site_steps: int = 0
+    """Steps in which they were timed."""
+    call_ns: dict[str, float] = field(default_factory=dict)
+    """Wall and CPU time of one call of a small module: what Python adds to an operator."""
     turns_ns: tuple[tuple[float, float], ...] = ()
     """Pairs of steps: with gradients set to zero, with gradients set to None."""
     program_ns: float = 0.0

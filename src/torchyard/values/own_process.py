@@ -16,9 +16,12 @@ from typing import Any, Final
 from torchyard.core.values import ValueProfile
 from torchyard.values.confirmation import confirm, unconfirmed, wanted_chains
 from torchyard.values.native_file import NativeRun, read_native_run
-from torchyard.values.prices import with_prices
+from torchyard.values.prices import priced, wanted_sites
 
-__all__ = ["confirm_here", "price_here"]
+__all__ = ["PRICED_CALLS", "confirm_here", "price_here"]
+
+PRICED_CALLS: Final = 4
+"""Calls of the function in which operators are timed."""
 
 _MOST_NAMES: Final = 3
 _MOST_MISSING: Final = 0.25
@@ -29,28 +32,52 @@ _SECONDS_EACH: Final = 0.3
 
 def confirm_here(
     profile: ValueProfile, function: Callable[[], Any], *, scratch: Path, timed_runs: int
-) -> ValueProfile:
+) -> tuple[ValueProfile, NativeRun | None]:
     """Call the function without the watch: once for the operators that run, then for the time."""
     native = _recorded(profile, function, scratch / "native.json")
     steps = native.steps or 1
     took = [_timed_ns(function) for _ in range(timed_runs)]
     if took:
         wall_ns, cpu_ns = (min(one) / steps for one in zip(*took, strict=True))
-        native = replace(native, step_ns=wall_ns, step_cpu_ns=cpu_ns, recorded_whole=False)
+        native = replace(
+            native,
+            step_ns=wall_ns,
+            step_cpu_ns=cpu_ns,
+            steps_ns=tuple(one[0] / steps for one in took),
+            steps_cpu_ns=tuple(one[1] / steps for one in took),
+            recorded_whole=False,
+        )
     watched, missing = _missing(profile, native)
     if len(missing) > _MOST_MISSING * len(watched):
-        return unconfirmed(profile, _said(watched, missing))
+        return unconfirmed(profile, _said(watched, missing)), None
     confirmed = confirm(profile, native)
-    if not missing:
-        return confirmed
-    return replace(confirmed, notes=(*confirmed.notes, _said(watched, missing)))
+    if missing:
+        confirmed = replace(confirmed, notes=(*confirmed.notes, _said(watched, missing)))
+    return confirmed, native
 
 
-def price_here(profile: ValueProfile) -> ValueProfile:
-    """What each finding costs, measured in this process."""
+def price_here(
+    profile: ValueProfile, function: Callable[[], Any], native: NativeRun, *, scratch: Path
+) -> ValueProfile:
+    """Price each finding in this process: the function is called with its operators timed."""
+    from torchyard.worker.values.native_run import Native
+    from torchyard.worker.values.program import Ending
     from torchyard.worker.values.worth import price
 
-    return with_prices(profile, [price(found.recipe, _SECONDS_EACH) for found in profile.findings])
+    sites = wanted_sites(profile)
+    if sites:
+        timed = Native({"output": str(scratch / "sites.json"), "sites": sites, "sites_whole": True})
+        timed.start()
+        try:
+            for _ in range(PRICED_CALLS):
+                function()
+        finally:
+            timed.stop(Ending(0, "finished"))
+        found = read_native_run(scratch / "sites.json")
+        calls = PRICED_CALLS * max(1, native.steps)
+        native = replace(native, sites=found.sites, site_steps=calls, call_ns=found.call_ns)
+    prices = [price(found.recipe, _SECONDS_EACH) for found in profile.findings]
+    return priced(profile, prices, native)
 
 
 def _recorded(profile: ValueProfile, function: Callable[[], Any], output: Path) -> NativeRun:

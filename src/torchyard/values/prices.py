@@ -1,41 +1,70 @@
-"""What findings cost: prices from the target, per step and as a bound for the whole program.
+"""What findings cost: per step, as an estimated range and a bound.
 
-Prices are measured by the worker, operator by operator, in a process of its own. A bound says what
-mending everything can save at most; work that two findings share is counted once.
+Operators are timed where the program calls them (`savings`). Waste inside of operators, and calls that
+were too few to time, are made again from recipes and timed alone, in a process of their own.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.values import ValueFinding, ValueProfile, Worth
+from torchyard.core.values import Saving, ValueFinding, ValueProfile, Worth
+from torchyard.values.native_file import NativeRun
 from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
+from torchyard.values.savings import (
+    MOST_DISAGREEMENT,
+    NOISY,
+    CallTimes,
+    Chain,
+    NotMeasured,
+    chain_of,
+    saving_of,
+    total_of,
+)
 
 __all__ = [
     "OF_WHOLE_STEPS",
     "price_in_target",
+    "priced",
     "steps_looked_at",
     "steps_of",
-    "upper_bound",
-    "with_prices",
+    "unpriced",
+    "wanted_sites",
 ]
 
 _SECONDS_EACH: Final = 0.6
 _START_S: Final = 600.0
 """For a process that hangs; on a busy machine torch alone may take minutes to start."""
+_MOST_SITES: Final = 2000
 OF_WHOLE_STEPS: Final = "steps of the whole program"
 """How the method of a gain begins that was measured on more than the operator."""
+IN_PLACE: Final = "operators timed where the program calls them, in a run without the profiler"
+ALONE: Final = "estimated from the operator alone, with the same values"
 NO_STEP_TIME: Final = "a step without the profiler was not timed"
+_ENDED: Final = "the process that measures ended before it"
 
 
-def price_in_target(request: ProfileRequest, folder: Path, profile: ValueProfile) -> ValueProfile:
-    """Measure the wasted part of each finding natively, one after the other."""
+def wanted_sites(profile: ValueProfile) -> list[dict[str, Any]]:
+    """Return every call site that a fix concerns, dearest findings first, for the timed run."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    names = ("operator", "file", "line", "backward", "shapes")
+    for finding in sorted(profile.findings, key=lambda one: -one.bytes_wasted):
+        for call in finding.recipe.get("calls", ()):
+            site = {name: call[name] for name in names}
+            if len(found) < _MOST_SITES:
+                found.setdefault(tuple(site.values()), site)
+    return list(found.values())
+
+
+def price_in_target(
+    request: ProfileRequest, folder: Path, profile: ValueProfile, native: NativeRun | None
+) -> ValueProfile:
+    """Price every finding: from the timed run, and from recipes where that is not enough."""
     recipes = [finding.recipe for finding in profile.findings]
     if not recipes:
         return profile
@@ -49,22 +78,112 @@ def price_in_target(request: ProfileRequest, folder: Path, profile: ValueProfile
         threads=profile.threads,
         seconds_each=_SECONDS_EACH,
     )
-    return with_prices(profile, _read(end.output))
+    return priced(profile, _read(end.output), native)
 
 
-def with_prices(profile: ValueProfile, prices: Sequence[Mapping[str, Any]]) -> ValueProfile:
-    """The same findings with what the worker measured; those it did not get to say so."""
-    found = []
+def unpriced(profile: ValueProfile, why: str) -> ValueProfile:
+    """Return the same findings, none of them priced, and why."""
+    found = tuple(
+        replace(finding, worth=replace(finding.worth, unavailable=why))
+        for finding in profile.findings
+    )
+    return replace(profile, findings=found)
+
+
+def priced(
+    profile: ValueProfile, prices: Sequence[Mapping[str, Any]], native: NativeRun | None
+) -> ValueProfile:
+    """Return the findings with what was measured; those without a number say why."""
+    times = None if native is None else CallTimes(native, profile.threads)
+    findings: list[ValueFinding] = []
+    chains: list[Chain] = []
     for number, finding in enumerate(profile.findings):
-        missing = {"unavailable": "the process that measures ended before it"}
-        price = prices[number] if number < len(prices) else missing
+        price = prices[number] if number < len(prices) else {"unavailable": _ENDED}
         recipe = {**finding.recipe, "fix": str(price.get("fix", ""))}
-        found.append(replace(finding, recipe=recipe, worth=_worth(finding, price, profile)))
-    return replace(profile, findings=tuple(found))
+        steps = steps_of(finding, profile)
+        worth = _worth(finding, price, steps, times, chains)
+        findings.append(replace(finding, recipe=recipe, worth=worth))
+    return replace(profile, findings=tuple(findings), saving=_total(chains, times, findings))
+
+
+def _worth(
+    finding: ValueFinding,
+    price: Mapping[str, Any],
+    steps: int,
+    times: CallTimes | None,
+    chains: list[Chain],
+) -> Worth:
+    alone = {
+        name: price[name] for name in ("operator_ns", "wasted_ns") if price.get(name) is not None
+    }
+    worth = replace(finding.worth, **alone)
+    if times is None:
+        return replace(worth, unavailable=NO_STEP_TIME)
+    try:
+        chain = chain_of(finding, steps, price)
+        saving = saving_of(chain, times)
+    except NotMeasured as error:
+        return _from_recipe(worth, price, finding.count / steps, times, str(error))
+    chains.append(chain)
+    return _with_saving(worth, saving, IN_PLACE)
+
+
+def _from_recipe(
+    worth: Worth, price: Mapping[str, Any], per_step: float, times: CallTimes, why: str
+) -> Worth:
+    """Estimate from the operator alone; without a bound, because the chain was not timed."""
+    low, high = price.get("wasted_low_ns"), price.get("wasted_high_ns")
+    if low is None or high is None:
+        said = str(price.get("unavailable", ""))
+        return replace(worth, unavailable="; ".join(text for text in (why, said) if text))
+    if not times.clocks or NOISY in why:
+        return replace(worth, unavailable=why)
+    differ = float(price.get("differ", 1.0))
+    if differ > MOST_DISAGREEMENT:
+        why = f"{NOISY}: repeats of the operator alone differ by a factor of {differ:.2g}"
+        return replace(worth, unavailable=why)
+    step = times.step(times.clocks[0])
+    saving = Saving(
+        low_ns=per_step * low,
+        high_ns=per_step * high,
+        low_share=min(1.0, per_step * low / step[2]),
+        high_share=min(1.0, per_step * high / step[0]),
+        clock={"wall": "wall time", "cpu": "CPU time"}[times.clocks[0]],
+        calls=per_step,
+        unpriced=(why,),
+    )
+    return _with_saving(worth, saving, f"{ALONE}: {why}")
+
+
+def _with_saving(worth: Worth, saving: Saving, method: str) -> Worth:
+    return replace(
+        worth,
+        saving=saving,
+        per_step_ns=(saving.low_ns + saving.high_ns) / 2,
+        share_of_step=(saving.low_share + saving.high_share) / 2,
+        method=method,
+        unavailable="",
+    )
+
+
+def _total(
+    chains: Sequence[Chain], times: CallTimes | None, findings: Sequence[ValueFinding]
+) -> Saving | None:
+    """Return what fixing all of them saves; with a bound only if every finding has one."""
+    savings = [finding.worth.saving for finding in findings]
+    if times is None or not chains:
+        return None
+    try:
+        total = total_of(chains, times)
+    except NotMeasured:
+        return None
+    if any(saving is None or saving.bound_share is None for saving in savings):
+        total = replace(total, bound_ns=None, bound_share=None)
+    return total
 
 
 def steps_looked_at(profile: ValueProfile) -> int:
-    """Steps that were watched; a program without steps is one."""
+    """Return how many steps were watched; a program without steps counts as one."""
     done = profile.steps - 1 if profile.steps > 1 else 1
     return max(1, done - profile.counts.get("steps_left_out", 0))
 
@@ -78,40 +197,8 @@ def steps_of(finding: ValueFinding, profile: ValueProfile) -> int:
     return looked
 
 
-def upper_bound(profile: ValueProfile) -> float | None:
-    """Share of a step that mending every finding can save at most; None where it is unknown.
-
-    Findings of one operator at one place overlap: together they count as the dearest of them.
-    """
-    if not profile.step_ns:
-        return None
-    dearest: dict[tuple[str, int, bool, str], float] = defaultdict(float)
-    for finding in profile.findings:
-        place = finding.place
-        outermost = finding.path[0] if finding.path else finding.operator
-        key = (place.file, place.line, place.backward, outermost)
-        dearest[key] = max(dearest[key], finding.worth.per_step_ns or 0.0)
-    return min(1.0, sum(dearest.values()) / profile.step_ns)
-
-
-def _worth(finding: ValueFinding, price: Mapping[str, Any], profile: ValueProfile) -> Worth:
-    if "wasted_ns" not in price:
-        return replace(finding.worth, unavailable=str(price.get("unavailable", "not measured")))
-    per_step_ns = price["wasted_ns"] * finding.count / steps_of(finding, profile)
-    share = per_step_ns / profile.step_ns if profile.step_ns else None
-    return replace(
-        finding.worth,
-        operator_ns=price["operator_ns"],
-        wasted_ns=price["wasted_ns"],
-        per_step_ns=per_step_ns,
-        share_of_step=None if share is None else min(1.0, share),
-        method=str(price.get("method", "")),
-        unavailable="" if profile.step_ns else NO_STEP_TIME,
-    )
-
-
 def _read(path: Path) -> list[Mapping[str, Any]]:
-    """Prices as far as they were written; a process that died leaves those before."""
+    """Return prices as far as they were written; a process that died leaves those before."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -26,11 +26,13 @@ def profile_values(
     folder: Path | None = None,
     say: Callable[[str], None],
     gains: bool = False,
+    once: bool = False,
 ) -> Profiled:
     """Run the program under the watch, and make of what it left a profile in a folder.
 
     A program that crashes, exits or is interrupted is a result like any other: what was found up
-    to there is kept. One that ended by itself runs again without the watch, unless proofs are off.
+    to there is kept. One that ended by itself is run again without the watch, unless proofs are off
+    or `once` is given.
     """
     sweep_orphans()
     place = new_profile_folder(folder)
@@ -46,6 +48,7 @@ def profile_values(
             say=say,
             keep=lambda known: write_profile(place, known),
             gains=gains,
+            once=once,
         )
     return profile, path
 

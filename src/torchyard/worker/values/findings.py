@@ -104,6 +104,8 @@ class Findings:
         self._steps = 0
         self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
         """Told of every sighting that was counted; `proof` tests some of them."""
+        self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
+        """Told of work that is wasted because of a finding, and counted with it."""
         self.left_out = 0
         """Sightings beyond the most causes that are kept."""
 

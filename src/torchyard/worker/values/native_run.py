@@ -17,10 +17,14 @@ from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
 from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
+from torchyard.worker.values.site_times import SiteTimes, overhead_of_a_call
 
 FORMAT = 1
 MOST_RECORDED_STEPS = 8
 """What did not come up in so many steps is not part of a step."""
+MOST_SITE_STEPS = 16
+"""Steps in which operators are timed at their call sites."""
+_MOST_STEPS = 200
 _HARVEST_EVERY_S = 1.0
 _MOST_CHAINS = 50_000
 
@@ -46,6 +50,11 @@ class Native(Surrounding):
         self._recorded_whole = False
         self._all_steps: bool = plan.get("all_steps", False)
         """Record to the end, to know everything that runs."""
+        self._times = SiteTimes(plan["sites"]) if plan.get("sites") else None
+        """Times operators at call sites: in every second step, or in the whole program."""
+        self._times_whole: bool = plan.get("sites_whole", False)
+        self._times_on = False
+        self._times_steps = 0
         self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
         self.notes: List[str] = []
 
@@ -65,26 +74,41 @@ class Native(Surrounding):
                 self._make_way_for_other_profilers()
                 self._events.start()
                 self._harvest_now_and_then()
+        if self._times is not None:
+            self._times.__enter__()
+            self._times_on = self._times_whole
+            self._times.be_aside(not self._times_on)
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
     def step(self) -> None:
         """A step is over: look whether all was seen, or take its time."""
         now_ns, now_cpu_ns = finished_ns(), time.process_time_ns()
         self._steps += 1
-        if self._events.on:
+        recorded = self._events.on
+        if recorded:
             self._harvest()
             self._recorded_steps += 1
             enough = self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS
             if enough and not self._all_steps:
                 self._stop_recording()
+        elif self._times_on:
+            self._times_steps += 1
+        elif self._last_ns is not None:
+            self._step_ns.append(now_ns - self._last_ns)
+            self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
+            if self._turns is not None:
+                self._turns.step(now_ns - self._last_ns)
+        self._switch_times()
+        self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
+        if recorded:
             self._last_ns = None
-        else:
-            if self._last_ns is not None:
-                self._step_ns.append(now_ns - self._last_ns)
-                self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
-                if self._turns is not None:
-                    self._turns.step(now_ns - self._last_ns)
-            self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
+
+    def _switch_times(self) -> None:
+        """Time operators in every second step, until enough of them were timed."""
+        if self._times is None or self._times_whole or self._events.on:
+            return
+        self._times_on = not self._times_on and self._times_steps < MOST_SITE_STEPS
+        self._times.be_aside(not self._times_on)
 
     def stop(self, ending: Ending) -> None:
         """Write what was seen."""
@@ -92,6 +116,8 @@ class Native(Surrounding):
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         self._recorded_whole = self._events.on
         self._stop_recording()
+        if self._times is not None:
+            self._times.__exit__(None, None, None)
         for hook in self._hooks:
             hook.remove()
         chains = sorted(self._events.chains.items(), key=lambda item: -item[1])
@@ -109,6 +135,11 @@ class Native(Surrounding):
                 "step_ns": _median(self._step_ns),
                 "step_cpu_ns": _median(self._step_cpu_ns),
                 "timed_steps": len(self._step_ns),
+                "steps_ns": self._step_ns[-_MOST_STEPS:],
+                "steps_cpu_ns": self._step_cpu_ns[-_MOST_STEPS:],
+                "sites": self._times.as_list() if self._times is not None else [],
+                "site_steps": 1 if self._times_whole else self._times_steps,
+                "call_ns": overhead_of_a_call() if self._times is not None else {},
                 "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,

@@ -1,12 +1,15 @@
-"""Recipes: an operator with its arguments, without most of the values, small enough for JSON.
+"""Recipes: an operator with its arguments, small enough for JSON.
 
-Shapes, strides, types and plain numbers are kept. Of floats only the range is kept; so it is of
-integers unless they are few, because they may be positions, and few ones are often picky (offsets
-must grow). Made again, a recipe is filled at random inside the ranges.
+Shapes, strides, types and plain numbers are kept. What the cost of a kernel depends on is kept, too:
+masks as they are, integers as they are while they are few (they may be positions, and must be valid),
+and of everything else runs of neighbouring elements, so that zeros, denormal numbers, NaN and the
+order of positions are there in the same proportion. Made again, those runs are repeated.
 """
 
 import base64
+import ctypes
 import math
+import zlib
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
@@ -15,7 +18,11 @@ from torchyard.worker.values.bits import bits_of
 
 MOST_KEPT_BYTES = 16 << 10
 """Of integers that are kept as they are."""
-_SEED = 1337
+MOST_MASK_CHARACTERS = 256 << 10
+"""Of a mask that is kept as it is, one bit for each element, compressed; else runs are kept."""
+_RUNS = 16
+_RUN = 128
+"""Runs that are kept of other tensors, and their length."""
 
 Recipe = Dict[str, Any]
 
@@ -64,11 +71,9 @@ def make_again(recipe: Recipe) -> Made:
         func = getattr(getattr(getattr(torch.ops, space), name), recipe["overload"])
     except AttributeError as error:
         raise NoRecipe("this torch has no %s" % recipe["operator"]) from error
-    source = torch.Generator()
-    source.manual_seed(_SEED)
     with torch.no_grad():
-        args = [_made(value, source) for value in recipe["args"]]
-        kwargs = {name: _made(value, source) for name, value in recipe["kwargs"].items()}
+        args = [_made(value) for value in recipe["args"]]
+        kwargs = {name: _made(value) for name, value in recipe["kwargs"].items()}
     return Made(func, args, kwargs)
 
 
@@ -97,24 +102,70 @@ def _tensor(tensor: torch.Tensor) -> Dict[str, Any]:
     data = _zeros(tuple(tensor.shape), tensor.dtype, str(tensor.device))
     data["stride"] = list(tensor.stride())
     tensor = tensor.detach()
-    if tensor.numel() == 0 or tensor.dtype is torch.bool:
+    if tensor.numel() == 0:
         data["bools"] = True
         return data
+    if tensor.dtype is torch.bool:
+        packed = _packed(tensor)
+        if len(packed) <= MOST_MASK_CHARACTERS:
+            data["mask"] = packed
+            return data
     floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
     size = tensor.numel() * tensor.element_size()
     if not floats and size <= MOST_KEPT_BYTES:
-        raw = bytes(bits_of(tensor.cpu().contiguous()).reshape(-1).view(torch.uint8).tolist())
-        data["values"] = base64.b64encode(raw).decode("ascii")
+        data["values"] = _encoded(tensor.cpu().contiguous())
         return data
-    numbers = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    low, high = (float(number) for number in torch.aminmax(numbers))
-    if not floats:
-        data["range"] = [int(tensor.min()), int(tensor.max())]
-    elif math.isfinite(high - low) and high - low < torch.finfo(tensor.dtype).max / 2:
-        data["range"] = [low, high]
-    else:
-        data["range"] = [-1.0, 1.0]
+    data["sample"] = _encoded(_runs(tensor))
     return data
+
+
+def _packed(mask: torch.Tensor) -> str:
+    """A mask as bits, compressed: a mask that is all alike takes a few bytes."""
+    flat = mask.cpu().contiguous().reshape(-1).to(torch.uint8)
+    short = -flat.numel() % 8
+    rows = torch.nn.functional.pad(flat, (0, short)).view(-1, 8)
+    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+    packed = (rows * weights).sum(1, dtype=torch.uint8)
+    return base64.b64encode(zlib.compress(_raw(packed), 1)).decode("ascii")
+
+
+def _unpacked(text: str, shape: Any) -> torch.Tensor:
+    packed = _from_raw(zlib.decompress(base64.b64decode(text)))
+    bits = (packed[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    count = 1
+    for size in shape:
+        count *= size
+    return bits.reshape(-1)[:count].to(torch.bool).reshape(shape)
+
+
+def _runs(tensor: torch.Tensor) -> torch.Tensor:
+    """Runs of neighbouring elements, spread evenly over the tensor in the order of its memory."""
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    flat = tensor.permute(order).reshape(-1) if tensor.dim() else tensor.reshape(-1)
+    count = flat.numel()
+    if count <= _RUNS * _RUN:
+        return flat.cpu().contiguous()
+    starts = [(count - _RUN) * number // (_RUNS - 1) for number in range(_RUNS)]
+    return torch.cat([flat[start : start + _RUN] for start in starts]).cpu()
+
+
+def _encoded(tensor: torch.Tensor) -> str:
+    raw = _raw(bits_of(tensor.contiguous()).reshape(-1).view(torch.uint8))
+    return base64.b64encode(zlib.compress(raw, 1)).decode("ascii")
+
+
+def _decoded(text: str, dtype: torch.dtype) -> torch.Tensor:
+    return _from_raw(zlib.decompress(base64.b64decode(text))).view(dtype)
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    """The bytes of a uint8 tensor; numpy may be missing."""
+    size = tensor.numel()
+    return ctypes.string_at(tensor.contiguous().data_ptr(), size) if size else b""
+
+
+def _from_raw(raw: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
 def _zeros(shape: Any, dtype: torch.dtype, device: str) -> Dict[str, Any]:
@@ -126,14 +177,14 @@ def _zeros(shape: Any, dtype: torch.dtype, device: str) -> Dict[str, Any]:
     }
 
 
-def _made(value: Any, source: torch.Generator) -> Any:
+def _made(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, data),) = value.items()
     if kind == "list":
-        return [_made(item, source) for item in data]
+        return [_made(item) for item in data]
     if kind == "tensor":
-        return _made_tensor(data, source)
+        return _made_tensor(data)
     if kind == "float":
         return float(data)
     if kind == "device":
@@ -141,28 +192,26 @@ def _made(value: Any, source: torch.Generator) -> Any:
     return getattr(torch, data)
 
 
-def _made_tensor(data: Dict[str, Any], source: torch.Generator) -> torch.Tensor:
+def _made_tensor(data: Dict[str, Any]) -> torch.Tensor:
     dtype, shape = getattr(torch, data["dtype"]), tuple(data["shape"])
     stride: Optional[List[int]] = data["stride"]
     if stride is None:
         return torch.zeros(shape, dtype=dtype, device=data["device"])
     if "values" in data:
-        values = list(base64.b64decode(data["values"]))
-        raw = torch.tensor(values, dtype=torch.uint8, device="cpu")
-        given = raw.view(dtype).reshape(shape)
-        made = torch.empty_strided(shape, stride, dtype=dtype)
-        return (given if 0 in stride else made.copy_(given)).to(data["device"])
+        given = _decoded(data["values"], dtype).reshape(shape)
+        return _laid_out(given, shape, stride, data["device"])
+    if "mask" in data:
+        return _laid_out(_unpacked(data["mask"], shape), shape, stride, data["device"])
     spans = (step * (size - 1) for size, step in zip(shape, stride))
     length = sum(spans) + 1 if 0 not in shape else 0
     flat = torch.empty(length, dtype=dtype, device="cpu")
-    if dtype is torch.bool:
-        flat.copy_(torch.randint(0, 2, (length,), generator=source))
-    elif "range" in data:
-        low, high = data["range"]
-        if dtype.is_floating_point or dtype.is_complex:
-            numbers = torch.view_as_real(flat) if dtype.is_complex else flat
-            numbers.uniform_(low, high, generator=source)
-        else:
-            most = torch.iinfo(torch.int64).max
-            flat.copy_(torch.randint(low, min(high + 1, most), (length,), generator=source))
+    if "sample" in data and length:
+        sample = _decoded(data["sample"], dtype)
+        flat = sample.repeat(length // sample.numel() + 1)[:length].clone()
     return flat.to(data["device"]).as_strided(shape, stride)
+
+
+def _laid_out(given: torch.Tensor, shape: Any, stride: List[int], device: str) -> torch.Tensor:
+    if 0 in stride:
+        return given.to(device)
+    return torch.empty_strided(shape, stride, dtype=given.dtype).copy_(given).to(device)

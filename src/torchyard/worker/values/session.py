@@ -25,6 +25,7 @@ from torchyard.worker.values.result_file import write_result
 from torchyard.worker.values.scan import Scanner, open_scanner
 from torchyard.worker.values.scan_torch import TorchScanner
 from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.storages import StorageState
 from torchyard.worker.values.survey_counts import count_surveyed
 from torchyard.worker.values.watch import ValueWatch
 from torchyard.worker.values.worth_notes import WorthNotes
@@ -63,13 +64,14 @@ class Session:
         self.findings = Findings()
         self.worth_notes = WorthNotes()
         self.findings.on_add = self._found
+        self.findings.on_follow = self.worth_notes.followed
         self.proofs: Optional[Proofs] = None
         if options.prove:
             self.proofs = Proofs(self.findings, self._room_bytes)
         scanners = Scanners(scanner)
         self.patterns = open_patterns(self.findings, options, scanners)
         self.library = FollowLibrary(cache) if follow else None
-        self.watch = ValueWatch(
+        self.watch = PlacedWatch(
             options,
             scanners,
             on_observation=self._observe,
@@ -77,6 +79,7 @@ class Session:
             after_operator=self._after_operator,
             library=self.library,
         )
+        self.worth_notes.graph.state_of = self.watch.state_of
         self._output = output
         self._pid = os.getpid()
         self._written_s = 0.0
@@ -125,6 +128,7 @@ class Session:
             count_surveyed(self.findings, surveyed)
         for pattern in self.patterns:
             pattern.finish()
+        self.worth_notes.graph.export()
         if self.proofs is not None:
             self.proofs.finish()
             self.proofs.doubt(self._unseen())
@@ -149,6 +153,7 @@ class Session:
         if not surveyed_step:
             for pattern in self.patterns:
                 pattern.end_step()
+            self.worth_notes.graph.resolve()
         for surveyed in watch.end_step(self._look_closely):
             count_surveyed(self.findings, surveyed)
         if surveyed_step and watch.looking:
@@ -207,7 +212,7 @@ class Session:
     def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:
         if self.proofs is not None:
             self.proofs.after_operator(func, args, keywords, result)
-        self.worth_notes.after_operator(func, args, keywords)
+        self.worth_notes.after_operator(func, args, keywords, result, self.watch.place)
 
     def _counts(self) -> Dict[str, int]:
         counts = self.watch.counts.as_dict()
@@ -266,6 +271,19 @@ class Session:
         if step <= options.first_steps or (options.last_step and step > options.last_step):
             return False
         return (step - options.first_steps - 1) % max(1, options.every) == 0
+
+
+class PlacedWatch(ValueWatch):
+    """A watch that tells where the last operator was called, and of which storages it knows."""
+
+    @property
+    def place(self) -> Place:
+        """Of the last operator that the program called."""
+        return self._place
+
+    def state_of(self, tensor: torch.Tensor) -> StorageState:
+        """What is known of a tensor's storage."""
+        return self.storages.of(tensor, self.counts.operators)
 
 
 class OneThread:

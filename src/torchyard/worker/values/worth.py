@@ -1,10 +1,12 @@
-"""What wasted work costs: operators made from recipes, timed natively and side by side.
+"""What wasted work costs on its own: operators made from recipes, timed natively and side by side.
 
-Runs in a process of its own, where nothing is watched. Wall time is the best of many short samples,
-taken in random order so that a disturbance meets all alike; CPU time stands beside it.
+Runs in a process of its own, where nothing is watched. Samples are taken in random order, so that a
+disturbance meets all alike; every second one with cold caches. How much repeats differ stands beside
+the price.
 """
 
 import random
+import statistics
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,8 +18,11 @@ from torchyard.worker.values.recipes import Made, make_again
 from torchyard.worker.values.result_file import write_result
 
 FORMAT = 1
-METHOD = "best of %d samples of the operator alone, natively, in random order"
-_LEAST_SAMPLES = 7
+METHOD = "%d samples of the operator alone, natively, in random order, caches warm and cold"
+_GROUPS = 4
+_COLD_BYTES = 64 << 20
+"""Read before every second sample: more than most last-level caches hold."""
+_LEAST_SAMPLES = 8
 _MOST_SAMPLES = 400
 _SAMPLE_S = 0.0005
 _SECONDS = 0.6
@@ -39,6 +44,8 @@ class Timed:
         self.cuda = any(tensor.is_cuda for part in parts for tensor in _tensors(part))
         self.samples_ns: List[float] = []
         self.cpu_ns: List[float] = []
+        self.cold_ns: List[float] = []
+        """CPU time with cold caches; wall time on a GPU."""
         self._inner = 1
 
     def warm(self) -> None:
@@ -50,6 +57,20 @@ class Timed:
             self._inner = max(1, int(_SAMPLE_S * 1e9 / took_ns))
         self.samples_ns.clear()
         self.cpu_ns.clear()
+
+    def sample_cold(self, cold: torch.Tensor) -> None:
+        """Time one call after the caches were filled with something else."""
+        inner, self._inner = self._inner, 1
+        cold.sum()
+        self.sample()
+        self._inner = inner
+        wall_ns, cpu_ns = self.samples_ns.pop(), self.cpu_ns.pop()
+        self.cold_ns.append(wall_ns if self.cuda else cpu_ns)
+
+    @property
+    def warm_ns(self) -> List[float]:
+        """CPU time with warm caches; wall time on a GPU."""
+        return self.samples_ns if self.cuda else self.cpu_ns
 
     def sample(self) -> None:
         """Time it once more."""
@@ -88,14 +109,32 @@ def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
     wasted = sides["wasted"]
     operator = sides.get("operator", wasted)
     share = recipe.get("share", 1.0)
+    low, high, differ = _range(wasted)
+    operator_low, operator_high, _ = _range(operator)
     return {
-        "operator_ns": min(operator.samples_ns),
-        "operator_cpu_ns": min(operator.cpu_ns),
-        "wasted_ns": min(wasted.samples_ns) * share,
-        "wasted_cpu_ns": min(wasted.cpu_ns) * share,
+        "differ": differ,
+        "operator_ns": operator_low,
+        "wasted_ns": low * share,
+        "wasted_low_ns": low * share,
+        "wasted_high_ns": high * share,
+        "ratio_low": low * share / operator_high,
+        "ratio_high": high * share / operator_low,
         "method": METHOD % len(wasted.samples_ns) + _by_bytes(share),
         "fix": method_of(recipe),
     }
+
+
+def _range(side: Timed) -> Tuple[float, float, float]:
+    """Fastest repeat with warm caches, slowest with cold ones, and how much warm repeats differ."""
+    warm = [statistics.median(group) for group in _split(side.warm_ns)]
+    cold = [statistics.median(group) for group in _split(side.cold_ns)]
+    low = max(1.0, min(warm))
+    return low, max(low, *warm, *cold), max(warm) / low
+
+
+def _split(values: List[float]) -> List[List[float]]:
+    count = min(_GROUPS, len(values))
+    return [values[len(values) * n // count : len(values) * (n + 1) // count] for n in range(count)]
 
 
 def time_side_by_side(sides: List[Timed], seconds: float) -> None:
@@ -104,11 +143,15 @@ def time_side_by_side(sides: List[Timed], seconds: float) -> None:
     with torch.no_grad():
         for side in sides:
             side.warm()
+        device = "cuda" if any(side.cuda for side in sides) else "cpu"
+        cold = torch.ones(_COLD_BYTES // 4, device=device)
         end_s = time.monotonic() + seconds
         rounds = 0
         while rounds < _LEAST_SAMPLES or (rounds < _MOST_SAMPLES and time.monotonic() < end_s):
             for side in chance.sample(sides, len(sides)):
                 side.sample()
+            for side in chance.sample(sides, len(sides)):
+                side.sample_cold(cold)
             rounds += 1
 
 

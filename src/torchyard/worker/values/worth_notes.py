@@ -6,11 +6,15 @@ that it belongs to become recipes of the finding, the first time it is seen. Mea
 
 from typing import Any, List, Tuple
 
+from torchyard.worker.values.call_graph import INSIDE as INSIDE_CALL
+from torchyard.worker.values.call_graph import PASSES, SHRINKS, WASTED, CallGraph
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import operator_of, written_tensors
+from torchyard.worker.values.patterns.duplicate import OWN_INPUT, Duplicate
+from torchyard.worker.values.places import Place
 from torchyard.worker.values.recipes import NoRecipe, Recipe, fill_recipe, recipe_of
-from torchyard.worker.values.strategies import DEAD, is_sum
+from torchyard.worker.values.strategies import DEAD, GUARD, is_sum
 
 PARTLY = frozenset(
     {"frequent values", "heavy type", "structured", "approximate", "sparse gradient"}
@@ -25,15 +29,32 @@ NOTHING_LEFT = "the operator goes away as a whole, so there is nothing to compar
 
 
 class WorthNotes:
-    """Writes recipes into findings."""
+    """Writes into findings what to measure: a recipe, and the calls that a fix concerns."""
 
     def __init__(self) -> None:
         self._waiting: List[Tuple[Finding, Observation]] = []
+        self.graph = CallGraph()
 
     def found(self, finding: Finding, seen: Observation) -> None:
-        """Write down the wasted part, once. Memory is looked at only where the watch is off."""
-        if finding.recipe:
-            return
+        """Note a sighting; memory is looked at only where the watch is off."""
+        running = seen.arguments is not None
+        if seen.path:
+            self.graph.mark(finding, None if running else seen.state, INSIDE_CALL)
+        elif finding.pattern in PARTLY:
+            self.graph.mark(finding, None if running else seen.state, SHRINKS)
+        else:
+            role = PASSES if _passes(finding, seen) else WASTED
+            self.graph.mark(finding, None if running else seen.state, role)
+            if is_sum(finding) and not running:
+                self.graph.also(finding, role=PASSES)  # the sum goes away with the zeros
+        if not finding.recipe:
+            self._write_down(finding, seen)
+
+    def followed(self, finding: Finding, seen: Observation) -> None:
+        """Note a call that is wasted because of an earlier one."""
+        self.graph.also(finding, None if seen.arguments is not None else seen.state)
+
+    def _write_down(self, finding: Finding, seen: Observation) -> None:
         finding.recipe = {"wasted": [], "share": 1.0, "operator": None, "mending": ""}
         try:
             finding.recipe["wasted"] = _wasted(finding, seen)
@@ -44,8 +65,12 @@ class WorthNotes:
             finding.recipe["share"] = finding.bytes_wasted / max(1, finding.bytes_written)
         self._waiting.append((finding, seen))
 
-    def after_operator(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Write down the operator that the findings were made in."""
+    def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
+        """Add a call, and write down the operator that findings were made in."""
+        try:
+            self.graph.after_operator(func, args, kwargs, result, place)
+        except Exception as error:  # nothing of this may reach the program
+            self.graph.give_up("%s: %s" % (type(error).__name__, error))
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -66,6 +91,15 @@ class WorthNotes:
                 continue
             finding.recipe["operator"] = recipe
             finding.recipe["mending"] = INSIDE if inside else FILL_FIRST
+
+
+def _passes(finding: Finding, seen: Observation) -> bool:
+    """Whether readers get an input of the operator instead of its result."""
+    if finding.pattern == GUARD:
+        return seen.fresh
+    return finding.pattern == Duplicate.name and (
+        finding.detail == OWN_INPUT or seen.operator.copies
+    )
 
 
 def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:

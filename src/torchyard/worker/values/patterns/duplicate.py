@@ -88,6 +88,7 @@ class Duplicate(Pattern):
         else:
             cause.bytes_wasted += seen.size_bytes
             cause.bytes_written += seen.size_bytes
+            self.findings.on_follow(cause, seen)
         if cause is not None:
             self._again.put(seen.state, cause)
 

@@ -1,0 +1,301 @@
+"""What fixes save: the calls that a fix concerns, times what each takes in the program itself.
+
+Pure arithmetic. Every quantity is a range over repeats, and numerator and denominator of a share come
+from the same clock. Where repeats disagree, or a call of the chain was not timed, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchyard.core.values import Saving, ValueFinding
+from torchyard.values.native_file import NativeRun, SiteTime
+
+__all__ = [
+    "ANY_SHAPES",
+    "MOST_DISAGREEMENT",
+    "NOISY",
+    "CallTimes",
+    "Chain",
+    "NotMeasured",
+    "chain_of",
+    "saving_of",
+    "total_of",
+]
+
+ANY_SHAPES: Final = "*"
+MOST_DISAGREEMENT: Final = 2.0
+"""Upper over lower quartile of the repeats of a chain; beyond it the machine was too noisy."""
+_ADDED_TO: Final = ("zeroed only to be added to", "gradient zeroed only to be added to")
+"""How details of zeros begin that an operator adds to."""
+LEAST_CALLS: Final = 3
+NOISY: Final = "noisy machine"
+_PARALLEL: Final = 1.1
+"""CPU time over wall time of a call from which on it ran on several threads."""
+_CERTAIN: Final = frozenset({"wasted", "repeated"})
+_SHRINKING: Final = frozenset({"shrinks", "reads"})
+_INSIDE: Final = "inside"
+_FRESH_FILLS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "new_ones",
+        "full",
+        "full_like",
+        "new_full",
+    )
+)
+"""Become `empty`: the memory is still needed, and its first touch moves to whoever writes it."""
+
+SiteKey = tuple[str, str, int, bool, str]
+
+
+class NotMeasured(Exception):
+    """Why there is no number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Calls at one site that a fix concerns."""
+
+    key: SiteKey
+    role: str
+    per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """Everything that fixing one finding concerns, per step."""
+
+    parts: tuple[Part, ...]
+    share: float = 1.0
+    """Of the bytes, where a fix makes results smaller."""
+    alone: tuple[float, float] | None = None
+    """Wasted part over operator, least and most, timed alone: for waste inside of operators."""
+    alone_ns: float | None = None
+    """The wasted part timed alone."""
+    moved: bool = False
+    """Whether a fix needs new memory in every step instead, so that it may save nothing."""
+    unknown: str = ""
+    """Why calls are missing."""
+
+
+class CallTimes:
+    """Times of call sites in one run, and of the step that they are shares of."""
+
+    def __init__(self, native: NativeRun, threads: int) -> None:
+        self._sites = {_key(site): site for site in native.sites}
+        self._overhead = native.call_ns
+        self._threads = max(1, threads)
+        self._timed_steps = max(1, native.site_steps)
+        whole = native.steps == 0 and not native.steps_ns
+        walls: tuple[float, ...]
+        cpus: tuple[float, ...]
+        if whole and native.recorded_whole:
+            walls, cpus = (), ()  # the program was never timed untouched
+        else:
+            walls = (native.program_ns,) if whole else native.steps_ns
+            cpus = (native.program_cpu_ns,) if whole else native.steps_cpu_ns
+        self._steps = {"wall": _quartiles(walls), "cpu": _quartiles(cpus)}
+        if native.accelerated:
+            self.clocks: tuple[str, ...] = ("wall",)
+        else:
+            self.clocks = ("cpu",) if self._threads == 1 else ("wall", "cpu")
+        self.clocks = tuple(clock for clock in self.clocks if self._steps[clock] is not None)
+
+    def site(self, key: SiteKey) -> SiteTime | None:
+        """Return times of a site; of its line where calls with these shapes were too few."""
+        for one in (key, (*key[:4], ANY_SHAPES)):
+            found = self._sites.get(one)
+            if found is not None and found.calls >= LEAST_CALLS:
+                return found
+        return None
+
+    def calls_per_step(self, key: SiteKey) -> float:
+        """Return how often a site is called in a step, wasted or not."""
+        found = self.site(key)
+        return found.calls / self._timed_steps if found is not None else 0.0
+
+    def step(self, clock: str) -> tuple[float, float, float]:
+        """Return lower quartile, median and upper quartile of a step."""
+        found = self._steps[clock]
+        if found is None:
+            raise NotMeasured("a step without the profiler was not timed")
+        return found
+
+    def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
+        """Return the lower and the upper quartile of the repeats."""
+        found = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
+        return (found[0], found[2]) if found is not None else (0.0, 0.0)
+
+    def most(self, site: SiteTime, clock: str) -> float:
+        """Return the most that one call takes on average, threads that spin after it included."""
+        if clock == "wall":
+            return site.wall_most_ns
+        parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns
+        return max(site.cpu_most_ns, site.wall_most_ns * self._threads if parallel else 0.0)
+
+    def overhead(self, clock: str) -> float:
+        """Return what Python adds to one call."""
+        return self._overhead.get(clock, 0.0)
+
+
+def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Chain:
+    """Read the calls of a finding from its recipe, spread over the steps that were looked at."""
+    recipe = finding.recipe
+    sightings = recipe.get("sightings") or 0
+    if not sightings or not recipe.get("calls"):
+        raise NotMeasured(recipe.get("calls_unknown") or "its calls were not followed")
+    rate = finding.count / sightings / steps
+    parts = tuple(
+        Part(key=_key_of(call), role=call["role"], per_step=call["calls"] * rate)
+        for call in recipe["calls"]
+    )
+    low, high = price.get("ratio_low"), price.get("ratio_high")
+    return Chain(
+        parts=parts,
+        share=float(recipe.get("share", 1.0)),
+        alone=None if low is None or high is None else (min(1.0, low), min(1.0, high)),
+        alone_ns=price.get("wasted_ns"),
+        moved=finding.detail.startswith(_ADDED_TO),
+        unknown=recipe.get("calls_unknown", ""),
+    )
+
+
+def saving_of(chain: Chain, times: CallTimes) -> Saving:
+    """Return the saving of one chain; raises NotMeasured."""
+    return _saving([chain], times)
+
+
+def total_of(chains: Sequence[Chain], times: CallTimes) -> Saving:
+    """Return the saving of several fixes together: a call goes away once."""
+    return _saving(chains, times)
+
+
+@dataclass(kw_only=True)
+class _Sum:
+    """Time at one site, in one clock."""
+
+    low: float = 0.0
+    high: float = 0.0
+    bound: float = 0.0
+    fastest: float = 0.0
+    slowest: float = 0.0
+    calls: float = 0.0
+
+
+def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
+    if not times.clocks:
+        raise NotMeasured("a step without the profiler was not timed")
+    unpriced = sorted(
+        {
+            part.key[0]
+            for chain in chains
+            for part in chain.parts
+            if times.site(part.key) is None and part.role != _INSIDE
+        }
+    )
+    missing = [chain.unknown for chain in chains if chain.unknown]
+    sums = {clock: _summed(chains, times, clock) for clock in times.clocks}
+    trusted = [
+        clock
+        for clock, one in sums.items()
+        if one.fastest > 0 and one.slowest <= MOST_DISAGREEMENT * one.fastest
+    ]
+    if not any(one.slowest > 0 for one in sums.values()):
+        what = f" ({', '.join(unpriced)})" if unpriced else ""
+        raise NotMeasured(
+            f"its operators ran fewer than {LEAST_CALLS} times in the timed run{what}"
+        )
+    if not trusted:
+        worst = min(one.slowest / max(1.0, one.fastest) for one in sums.values())
+        raise NotMeasured(f"{NOISY}: repeats differ by a factor of {worst:.2g}")
+    first = trusted[0]
+    lows = [sums[clock].low / times.step(clock)[2] for clock in trusted]
+    highs = [sums[clock].high / times.step(clock)[0] for clock in trusted]
+    bounds = [sums[clock].bound / times.step(clock)[0] for clock in sums]
+    known = not unpriced and not missing
+    return Saving(
+        low_ns=sums[first].low,
+        high_ns=sums[first].high,
+        low_share=min(1.0, *lows, 1.0),
+        high_share=min(1.0, max(highs)),
+        bound_ns=sums[first].bound if known else None,
+        bound_share=min(1.0, max(bounds)) if known else None,
+        clock=" and ".join({"wall": "wall time", "cpu": "CPU time"}[clock] for clock in trusted),
+        calls=sums[first].calls,
+        unpriced=(*unpriced, *missing),
+    )
+
+
+def _summed(chains: Iterable[Chain], times: CallTimes, clock: str) -> _Sum:
+    """Add up sites; where several chains concern one, no more than all of its calls."""
+    by_site: dict[SiteKey, list[_Sum]] = defaultdict(list)
+    for chain in chains:
+        own: dict[SiteKey, _Sum] = defaultdict(_Sum)
+        for part in chain.parts:
+            site = times.site(part.key)
+            if site is not None:
+                _add(own[part.key], part, chain, times, site, clock)
+        for key, one in own.items():
+            by_site[key].append(one)
+    total = _Sum()
+    for key, ones in by_site.items():
+        calls = sum(one.calls for one in ones)
+        # Findings about the same calls overlap, those about different calls do not.
+        kept = min(1.0, times.calls_per_step(key) / calls) if len(ones) > 1 and calls else 1.0
+        total.low += max(one.low for one in ones)
+        for name in ("high", "bound", "fastest", "slowest", "calls"):
+            summed = kept * sum(getattr(one, name) for one in ones)
+            dearest = max(getattr(one, name) for one in ones)
+            setattr(total, name, getattr(total, name) + max(summed, dearest))
+    return total
+
+
+def _add(
+    into: _Sum, part: Part, chain: Chain, times: CallTimes, site: SiteTime, clock: str
+) -> None:
+    fastest, slowest = times.range(site, clock)
+    most, count = times.most(site, clock), part.per_step
+    low, high, bound = 0.0, slowest, most + times.overhead(clock)
+    if part.role in _CERTAIN and not chain.moved:
+        low = fastest
+        if part.key[0] in _FRESH_FILLS:
+            low = min(fastest, chain.alone_ns or 0.0)
+    elif part.role in _SHRINKING:
+        high = chain.share * slowest
+    elif part.role == _INSIDE:
+        least, top = chain.alone or (0.0, 1.0)
+        low, high, bound = least * fastest, top * slowest, top * most
+    into.low += count * low
+    into.high += count * high
+    into.bound += count * bound
+    into.fastest += count * fastest
+    into.slowest += count * slowest
+    into.calls += count
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float] | None:
+    values = [value for value in values if value > 0]
+    if not values:
+        return None
+    if len(values) == 1:
+        return (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _key(site: SiteTime) -> SiteKey:
+    return (site.operator, site.file, site.line, site.backward, site.shapes)
+
+
+def _key_of(call: Mapping[str, Any]) -> SiteKey:
+    return (call["operator"], call["file"], call["line"], call["backward"], call["shapes"])

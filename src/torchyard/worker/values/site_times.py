@@ -1,0 +1,145 @@
+"""How long operators take in the program itself, at chosen call sites. Looks at no values.
+
+A dispatch mode around the program passes every operator on, and reads two clocks around those whose
+site was asked for: real arguments, real memory, real threads. On a GPU it waits before and after.
+"""
+
+import statistics
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import torch
+
+from torchyard.worker.values.aside_mode import AsideMode
+from torchyard.worker.values.call_sites import Site, site_of
+from torchyard.worker.values.operators import operator_of
+from torchyard.worker.values.places import Places
+
+_MOST_SAMPLES = 4096
+"""Of one site; beyond it every second one is dropped."""
+GROUPS = 8
+"""Parts of the run, in order of time, whose means are compared."""
+_TRIMMED = 0.9
+"""Share of a group's samples that count as undisturbed: the slowest are left out."""
+_CALIBRATED = 200
+ANY_SHAPES = "*"
+"""Stands for all calls on a line: shapes may differ from run to run."""
+
+
+class _Samples:
+    """Wall and CPU time of calls at one site, in order."""
+
+    __slots__ = ("_every", "_skipped", "calls", "taken")
+
+    def __init__(self) -> None:
+        self.taken: List[Tuple[int, int]] = []
+        self.calls = 0
+        self._every = 1
+        self._skipped = 0
+
+    def add(self, wall_ns: int, cpu_ns: int) -> None:
+        """One call."""
+        self.calls += 1
+        self._skipped += 1
+        if self._skipped < self._every:
+            return
+        self._skipped = 0
+        self.taken.append((wall_ns, cpu_ns))
+        if len(self.taken) >= _MOST_SAMPLES:
+            del self.taken[::2]
+            self._every *= 2
+
+
+class SiteTimes(AsideMode):
+    """Times calls at the wanted sites while it is in the stack of modes."""
+
+    def __init__(self, wanted: Sequence[Dict[str, Any]]) -> None:
+        super().__init__()
+        sites = [Site(*(one[name] for name in Site._fields)) for one in wanted]
+        sites += [site._replace(shapes=ANY_SHAPES) for site in sites]
+        self._samples: Dict[Site, _Samples] = {site: _Samples() for site in sites}
+        self._operators: Set[str] = {site.operator for site in sites}
+        self._places = Places()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """Pass an operator on, timed where that was asked for."""
+        keywords = kwargs or {}
+        operator = operator_of(func)
+        if operator.inert:
+            if operator.view_with_writing_backward:
+                self._places.now()  # remembers it for the backward
+            return func(*args, **keywords)
+        place = self._places.now()
+        line = exact = None
+        if operator.name in self._operators:
+            site = site_of(operator.name, place, args, keywords)
+            exact = self._samples.get(site)
+            line = self._samples.get(site._replace(shapes=ANY_SHAPES))
+        if line is None:
+            return func(*args, **keywords)
+        wait = torch.cuda.is_initialized()
+        if wait:
+            torch.cuda.synchronize()
+        cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+        result = func(*args, **keywords)
+        if wait:
+            torch.cuda.synchronize()
+        took_ns = time.perf_counter_ns() - wall_ns
+        took_cpu_ns = time.process_time_ns() - cpu_ns
+        line.add(took_ns, took_cpu_ns)
+        if exact is not None:
+            exact.add(took_ns, took_cpu_ns)
+        return result
+
+    def as_list(self) -> List[Dict[str, Any]]:
+        """For JSON: per site how often it was called, and means over groups of calls."""
+        found = []
+        for site, samples in self._samples.items():
+            data: Dict[str, Any] = dict(site._asdict(), calls=samples.calls)
+            for number, clock in enumerate(("wall", "cpu")):
+                groups = _groups([sample[number] for sample in samples.taken])
+                data[clock + "_ns"] = [_trimmed(group) for group in groups]
+                data[clock + "_most_ns"] = max((statistics.fmean(g) for g in groups), default=0.0)
+            found.append(data)
+        return found
+
+
+def _groups(values: List[int]) -> List[List[int]]:
+    """Up to GROUPS parts of equal size, in order; the first call of all warms up where it can."""
+    if len(values) > GROUPS:
+        values = values[1:]
+    count = min(GROUPS, len(values))
+    return [values[len(values) * n // count : len(values) * (n + 1) // count] for n in range(count)]
+
+
+def _trimmed(values: List[int]) -> float:
+    kept = sorted(values)[: max(1, int(len(values) * _TRIMMED))]
+    return statistics.fmean(kept)
+
+
+def overhead_of_a_call() -> Dict[str, float]:
+    """What Python around one operator costs here: a small module with a gradient, timed natively."""
+    try:
+        with torch.enable_grad(), torch.inference_mode(False):
+            module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
+            given = torch.ones(4, device="cpu", dtype=torch.float32)
+            for _ in range(10):
+                module(given)
+            cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+            for _ in range(_CALIBRATED):
+                module(given)
+            wall = (time.perf_counter_ns() - wall_ns) / _CALIBRATED
+            return {"wall": wall, "cpu": (time.process_time_ns() - cpu_ns) / _CALIBRATED}
+    except Exception:  # whatever the program left torch in
+        return {}
