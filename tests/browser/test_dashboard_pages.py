@@ -107,7 +107,7 @@ class Served:
             rows = [comparison(workload, Verdict.FASTER, 1.5, evil)]
             write_run(home / name, rows=rows, names=evil)
         self._archive, self._feeds = Archive(home), Feeds()
-        self._listening = listen("127.0.0.1", 0)
+        self._listening = listen("127.0.0.1", 0, no_token=True)
         self._bound = self._listening.__enter__()
         self.url = self._bound.address.url
         app = make_app(self._archive, access=Access(), feeds=self._feeds)

@@ -119,12 +119,26 @@ def test_hosts_that_may_be_rebound(tmp_path: Path, host: str, path: str) -> None
 
 
 def test_with_a_token_any_host_but_nobody_without(tmp_path: Path) -> None:
-    with visit(tmp_path, access=Access(token=TOKEN), address="http://yard.example:8000") as seen:
+    with visit(
+        tmp_path, access=Access(token=TOKEN, any_host=True), address="http://yard.example:8000"
+    ) as seen:
         for path in PATHS:
             answer = seen.client.get(path)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
             assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "10.0.0.1", ""])
+def test_a_token_on_loopback_does_not_open_it_to_other_names(tmp_path: Path, host: str) -> None:
+    with visit(tmp_path, access=Access(token=TOKEN)) as seen:
+        headers = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
+        assert seen.client.get("/", headers=headers).status_code == 400
+
+
+def test_any_host_without_a_token_is_never_open(tmp_path: Path) -> None:
+    with visit(tmp_path, access=Access(any_host=True)) as seen:
+        assert seen.client.get("/", headers={"Host": "evil.example"}).status_code == 400
 
 
 @pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer  {TOKEN} "])
@@ -185,7 +199,9 @@ def test_a_login_takes_the_token_out_of_the_address(
 
 
 def test_the_cookie_is_secure_where_the_connection_is(tmp_path: Path) -> None:
-    with visit(tmp_path, access=Access(token=TOKEN), address="https://yard.example") as seen:
+    with visit(
+        tmp_path, access=Access(token=TOKEN, any_host=True), address="https://yard.example"
+    ) as seen:
         assert "Secure" in seen.client.get(f"/?token={TOKEN}").headers["set-cookie"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -11,7 +13,9 @@ import pytest
 from dashboard_home import GPT, MATMUL, Names, Visit, comparison, visit, write_home, write_run
 
 from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.stored import Wanted
 from torchyard.dashboard.assets import asset_kinds
+from torchyard.results.index.store import Store
 
 SERIES = {
     "workload": MATMUL.label,
@@ -338,3 +342,37 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
                     if link not in done and "data:" not in link and "vega" not in link:
                         todo.append(link)
         assert len(done) > 20
+
+
+def test_a_run_is_found_while_the_index_is_made_anew(tmp_path: Path) -> None:
+    """Another process empties the index, and a run is new: both exist, so neither is missing."""
+    ids = write_home(tmp_path, count=3)
+    with visit(tmp_path) as seen:
+        assert seen.archive.store.place is not None
+        for number in range(3):
+            new = f"new-{number}"
+            write_run(tmp_path / new)
+            with closing(sqlite3.connect(seen.archive.store.place)) as other, other:
+                other.execute("DELETE FROM runs")
+            for run in (*ids, new):
+                assert run in seen.page(f"/run?id={run}")
+                seen.data(f"/api/run?id={run}")
+            seen.page("/run?id=no-such-run", 404)
+            seen.page("/run?id=..", 404)
+            seen.page(f"/run?id={new}%2F..%2F{new}", 404)
+
+
+def test_reindexing_never_hides_a_run_from_others(tmp_path: Path) -> None:
+    ids = set(write_home(tmp_path, count=30))
+    with Store.open(tmp_path) as reader, Store.open(tmp_path) as writer:
+        reader.refresh()
+        seen: list[set[str]] = []
+
+        def look(_done: int, _total: int) -> None:
+            seen.append({run.id for run in reader.runs(Wanted())})
+
+        for _ in range(3):
+            assert writer.rebuild(look).changed == len(ids)
+            look(0, 0)
+        assert seen
+        assert all(found == ids for found in seen)

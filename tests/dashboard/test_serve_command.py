@@ -47,10 +47,21 @@ class Served:
         assert port is not None
         return port
 
-    def get(
-        self, path: str, *, host: str = "127.0.0.1", **headers: str
+    @property
+    def login(self) -> dict[str, str]:
+        """Headers with the token of the address, if it has one."""
+        token = parse_qs(urlsplit(self.url).query).get("token")
+        return {"Authorization": f"Bearer {token[0]}"} if token else {}
+
+    def get(self, path: str, **headers: str) -> tuple[int, str, http.client.HTTPMessage]:
+        """Ask as somebody who has the address."""
+        return self.get_as_stranger(path, **{**self.login, **headers})
+
+    def get_as_stranger(
+        self, path: str, **headers: str
     ) -> tuple[int, str, http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection(host, self.port, timeout=60)
+        """Ask as another user of the machine."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
@@ -117,7 +128,7 @@ def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> N
         connections = []
         for _ in range(5):
             connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-            connection.request("GET", "/events?id=going")
+            connection.request("GET", "/events?id=going", headers=served.login)
             answer = connection.getresponse()
             assert answer.status == 200
             assert answer.readline().startswith(b"retry")
@@ -131,19 +142,23 @@ def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> N
             connection.close()
 
 
-def test_a_token_for_every_other_address_shown_once(tmp_path: Path) -> None:
-    with serve(tmp_path, "--host", "0.0.0.0", "--json") as served:  # noqa: S104
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104
+def test_a_token_is_needed_on_every_address_and_shown_once(tmp_path: Path, host: str) -> None:
+    with serve(tmp_path, "--host", host, "--json") as served:
         (token,) = parse_qs(urlsplit(served.url).query)["token"]
         assert len(token) >= 40
-        assert served.get("/")[0] == 401
-        assert served.get("/api/runs", Authorization=f"Bearer {token}")[0] == 200
-        status, _, headers = served.get(f"/?token={token}")
+        assert served.get_as_stranger("/")[0] == 401
+        assert served.get_as_stranger("/api/runs", Authorization=f"Bearer {token}")[0] == 200
+        assert served.get_as_stranger("/api/runs", Authorization=f"Bearer {token}x")[0] == 401
+        status, _, headers = served.get_as_stranger(f"/?token={token}")
         assert status == 303
         cookie = headers["set-cookie"].partition(";")[0]
         assert cookie.startswith(f"torchyard-{served.port}=")
-        assert served.get("/", Cookie=cookie)[0] == 200
+        assert served.get_as_stranger("/", Cookie=cookie)[0] == 200
+        rebound = served.get_as_stranger("/", Cookie=cookie, Host="evil.example")[0]
+        assert rebound == (400 if host == "127.0.0.1" else 200)
         _, said, _ = served.end()
-        assert "shown only now" in said
+        assert "shown only once" in said
         assert token not in said
 
 
@@ -154,7 +169,49 @@ def test_a_token_of_the_users_own_is_never_shown(tmp_path: Path) -> None:
         assert token not in served.url
         assert served.get("/")[0] == 401
         assert served.get("/", Authorization=f"Bearer {token}")[0] == 200
+        assert served.get("/", Authorization=f"Bearer {token}", Host="proxy.example")[0] == 200
         assert token not in served.end()[1]
+
+
+def test_without_a_token_only_when_asked_for_and_only_on_loopback(tmp_path: Path) -> None:
+    with serve(tmp_path, "--no-token") as served:
+        assert "token" not in served.url
+        assert served.get_as_stranger("/")[0] == 200
+        assert served.get_as_stranger("/", Host="evil.example")[0] == 400
+        assert served.end()[0] == 0
+    (tmp_path / "token").write_text("a-token-of-my-own-1234")
+    for options in (["--host", "0.0.0.0"], ["--token-file", str(tmp_path / "token")]):  # noqa: S104
+        done = run_serve("--home", str(tmp_path), "--no-token", *options)
+        assert done.returncode == 2
+        assert "--no-token" in done.stderr
+        assert "hint" in done.stderr
+
+
+def test_the_browser_is_opened_without_the_token_on_its_command_line(tmp_path: Path) -> None:
+    """Every user of a machine can read the arguments of every process."""
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f"""#!/bin/sh
+printf '%s' "$*" > {seen}.part
+stat -c %a "$(dirname "${{1#file://}}")" > {seen}.mode
+cp "${{1#file://}}" {seen}.html
+mv {seen}.part {seen}
+""")
+    browser.chmod(0o755)
+    os.environ["BROWSER"] = str(browser)
+    try:
+        with serve(tmp_path / "home", "--open") as served:
+            deadline = time.monotonic() + LIMIT_S
+            while not seen.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            token = served.login["Authorization"].removeprefix("Bearer ")
+            assert token not in seen.read_text()
+            assert token in Path(f"{seen}.html").read_text()
+            assert Path(f"{seen}.mode").read_text().strip() == "700"
+            assert served.end()[0] == 0
+            assert not Path(seen.read_text().removeprefix("file://")).exists()
+    finally:
+        del os.environ["BROWSER"]
 
 
 def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -244,7 +301,7 @@ def test_a_real_bench_is_watched_live_until_it_ends(tmp_path: Path) -> None:
     with serve(home) as served, bench(tmp_path, home, "--time", "3s") as process:
         run = going(served)
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
-        connection.request("GET", f"/events?id={run}")
+        connection.request("GET", f"/events?id={run}", headers=served.login)
         seen, came_while_running = [], 0
         for name, data in events(connection.getresponse()):
             seen.append((name, data))
@@ -270,7 +327,7 @@ def test_a_bench_that_is_killed_is_shown_as_interrupted(tmp_path: Path) -> None:
     with serve(home) as served, bench(tmp_path, home, "--time", "5m") as process:
         run = going(served)
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
-        connection.request("GET", f"/events?id={run}")
+        connection.request("GET", f"/events?id={run}", headers=served.login)
         stream = events(connection.getresponse())
         next(stream)
         process.kill()

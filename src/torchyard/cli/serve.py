@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -19,11 +20,12 @@ Examples:
   torchyard serve --port 8080 --open
       on a fixed port, and show it
   torchyard serve --host 0.0.0.0 --token-file ~/.torchyard-token
-      for the network; the token is asked for
+      for the network, with a token of your own
 
 Show runs, workloads, histories, comparisons and the progress of running benches in a browser. It
-changes nothing. Without --host it listens for this machine only; any other address needs a token,
-which is made and shown once when no file is named. Ctrl-C ends it.
+changes nothing. By default only this machine can connect. Other users of the machine can connect
+too, so the printed address contains a token, which the browser then keeps as a cookie. Ctrl-C
+stops it.
 """
 
 
@@ -34,15 +36,20 @@ which is made and shown once when no file is named. Ctrl-C ends it.
     metavar="FOLDER",
     help="Where the runs are; the runs' home when left out.",
 )
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1 when left out.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="[default: 127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="A free one when left out or 0."
+    "--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port. [default: 0]"
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Ask for the token in this file, on loopback addresses too.",
+    help="Use the token in this file instead of a new one.",
+)
+@click.option(
+    "--no-token",
+    is_flag=True,
+    help="Ask for no token: every user of this machine can read the dashboard.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Show it in the browser.")
 @common_options
@@ -51,6 +58,7 @@ def serve(
     host: str,
     port: int,
     token_file: Path | None,
+    no_token: bool,
     open_browser: bool,
     as_json: bool,
 ) -> int:
@@ -59,7 +67,10 @@ def serve(
     from torchyard.dashboard.archive import Archive
     from torchyard.dashboard.serving import answer_until_ended, listen
 
-    with listen(host, port, token_file=token_file) as listening:
+    with ExitStack() as stack:
+        listening = stack.enter_context(
+            listen(host, port, token_file=token_file, no_token=no_token)
+        )
         address = listening.address
         archive = Archive(home, progress=_say_reading)
         for warning in archive.warnings:
@@ -72,17 +83,33 @@ def serve(
                 print_data(address.url)
             sys.stdout.flush()
             if address.token_is_new:
-                talk("the token in this address is shown only now")
+                talk("the token in this address is shown only once")
             talk(f"showing {archive.home}; Ctrl-C ends it")
             if open_browser:
-                import webbrowser
-
-                webbrowser.open(address.url)
+                _open_browser(address.url, stack)
 
         answer_until_ended(archive, listening, ready=ready)
         archive.close()
     talk("ended")
     return 0
+
+
+def _open_browser(url: str, stack: ExitStack) -> None:
+    """Open the address through a private file: every user can see arguments of a process."""
+    import tempfile
+    import webbrowser
+    from html import escape
+
+    try:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchyard-")))
+        page = folder / "open-dashboard.html"
+        page.write_text(
+            f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(url)}">',
+            encoding="utf-8",
+        )
+        webbrowser.open(page.as_uri())
+    except OSError as error:
+        talk(f"warning: the browser was not opened ({error.strerror}); open the address above")
 
 
 def need_dashboard() -> None:

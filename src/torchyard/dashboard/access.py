@@ -1,9 +1,10 @@
-"""Who may look at the dashboard. Decides from texts alone: no server, no I/O but reading a token.
+"""Who may read the dashboard. Decides from texts alone: no server, no I/O but reading a token.
 
-On a loopback address everybody on this machine may look, so what has to be kept out is a page of
-somebody else in this machine's browser: it can make its own name point here (DNS rebinding), but
-then its requests still carry that name as their host. Everywhere else a token is needed, and where
-there is a token its cookie belongs to one host, so that no name has to be checked.
+A loopback address keeps other machines out, but not other users of this one, so a token is needed
+there too unless it is switched off. A web page in this machine's browser can make its own name
+resolve to this address (DNS rebinding), but its requests still carry that name as their host:
+on a loopback address only loopback names are accepted. A token of the user's own is also meant for
+proxies and tunnels with other names; its cookie belongs to one host, so no name is checked.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ class Access:
     """What a request must show."""
 
     token: str | None = None
-    """None lets everybody in who names a loopback host."""
+    """None admits everybody who names a loopback host."""
     cookie_name: str = "torchyard"
+    any_host: bool = False
+    """Whether requests may name hosts other than loopback ones; needs a token."""
 
     @property
     def cookie_value(self) -> str:
@@ -44,7 +47,9 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """Whether a request may name this host."""
-        return self.token is not None or is_loopback(_PORT.sub("", host.strip()))
+        if self.any_host and self.token is not None:
+            return True
+        return is_loopback(_PORT.sub("", host.strip()))
 
     def admits(self, *, bearer: str, cookies: Mapping[str, str]) -> bool:
         """Whether a request with this `Authorization` header and these cookies may come in."""

@@ -15,6 +15,8 @@ from typing import Final
 from torchyard.core.comparison import Verdict
 from torchyard.core.stored import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
 from torchyard.dashboard.run_state import state_now
+from torchyard.results.index.entries import entries_of
+from torchyard.results.index.folders import marks_in
 from torchyard.results.index.store import Store
 from torchyard.workflow.history_memory import HistoryMemory
 
@@ -63,8 +65,14 @@ class Archive:
         return [_as_it_is(entry) for entry in self._fresh().runs(wanted)]
 
     def run(self, name: str) -> RunEntry | None:
-        """The run of exactly this id."""
-        return next((entry for entry in self.runs(Wanted(run=name)) if entry.id == name), None)
+        """The run of exactly this id, also one that the index does not have yet."""
+        known = next((entry for entry in self.runs(Wanted(run=name)) if entry.id == name), None)
+        if known is not None:
+            return known
+        # It is new, or another process is making the index anew. Only a name that the home lists
+        # becomes a path.
+        listed = next((found for found in marks_in(self.home) if found == name), None)
+        return _as_it_is(entries_of(self.home / listed).run) if listed is not None else None
 
     def before(self, entry: RunEntry) -> RunEntry | None:
         """The run of the same study on the same machine before this one."""

@@ -31,7 +31,8 @@ _RETRY_MS: Final = 3000
 class Feeds:
     """One feed for each run that is watched."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_watchers: int = MOST_WATCHERS) -> None:
+        self._most_watchers = most_watchers
         self._feeds: dict[Path, _Feed] = {}
         self._watchers = 0
         self._stopped = False
@@ -44,7 +45,7 @@ class Feeds:
     @property
     def is_full(self) -> bool:
         """Whether another watcher is one too many."""
-        return self._watchers >= MOST_WATCHERS
+        return self._watchers >= self._most_watchers
 
     def stop(self) -> None:
         """End every stream at its next look; may be called from a signal handler."""

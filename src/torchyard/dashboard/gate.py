@@ -121,6 +121,6 @@ def _unknown_host(headers: Headers) -> TorchyardError:
 def _no_token(*, wrong: bool) -> TorchyardError:
     return NotAllowed(
         "the token is wrong" if wrong else "a token is needed",
-        why="this dashboard does not listen on a loopback address only",
+        why="other users of the machine or the network can connect to this address",
         hint="open the address that `torchyard serve` printed, or add ?token=TOKEN to this one",
     )

@@ -1,10 +1,11 @@
 """The dashboard as a process that listens: socket, server, and a clean end on Ctrl-C.
 
-The only module that knows uvicorn.
+Only this module and `connections` know uvicorn.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -19,11 +20,17 @@ import uvicorn
 from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
 from torchyard.dashboard.app import make_app
 from torchyard.dashboard.archive import Archive
-from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.connections import Limits, close_stalled, default_limits, limited_protocol
+from torchyard.dashboard.feeds import MOST_WATCHERS, Feeds
 from torchyard.errors import NotAllowed, UsageError
 
-__all__ = ["Address", "Listening", "answer_until_ended", "listen"]
+__all__ = ["Address", "Listening", "access_for", "answer_until_ended", "dashboard_server", "listen"]
 
+_ACCEPTED_AT_ONCE: Final = 16
+_QUEUE: Final = 512
+"""Connections that the kernel holds until they are accepted."""
+_WATCH_S: Final = 1.0
+"""How often stalled connections are looked for."""
 _LAST_WORDS_S: Final = 3
 """How long answers may take that are under way when the server ends."""
 
@@ -37,6 +44,8 @@ class Address:
     token: str | None = None
     token_is_new: bool = False
     """Made for this start: nobody knows it unless it is shown."""
+    loopback: bool = True
+    """Only processes of this machine can connect."""
 
     @property
     def url(self) -> str:
@@ -55,13 +64,24 @@ class Listening:
 
 
 @contextmanager
-def listen(host: str, port: int, *, token_file: Path | None = None) -> Iterator[Listening]:
-    """Bind; a host that is not of this machine alone gets a token."""
+def listen(
+    host: str, port: int, *, token_file: Path | None = None, no_token: bool = False
+) -> Iterator[Listening]:
+    """Bind, and choose the token: that of the file, none on request, else a new one."""
+    if no_token and token_file is not None:
+        raise UsageError("--no-token and --token-file exclude each other", hint="give one of them")
     token = read_token(token_file) if token_file is not None else None
     bound = _bound(host, port)
     with bound:
         where, found_port = bound.getsockname()[:2]
-        is_new = token is None and not is_loopback(where)
+        loopback = is_loopback(where)
+        if no_token and not loopback:
+            raise UsageError(
+                f"--no-token: {host} can be reached from other machines",
+                why="everybody on the network could read the dashboard",
+                hint="leave --no-token out, or leave --host out",
+            )
+        is_new = token is None and not no_token
         yield Listening(
             socket=bound,
             address=Address(
@@ -69,31 +89,61 @@ def listen(host: str, port: int, *, token_file: Path | None = None) -> Iterator[
                 port=found_port,
                 token=new_token() if is_new else token,
                 token_is_new=is_new,
+                loopback=loopback,
             ),
         )
 
 
+def access_for(address: Address) -> Access:
+    """What requests to this address must show."""
+    return Access(
+        token=address.token,
+        # By port, because a browser sends cookies to every port of a host.
+        cookie_name=f"torchyard-{address.port}",
+        # A token of the user's own is for other names, too: those of proxies and tunnels.
+        any_host=address.token is not None and not (address.loopback and address.token_is_new),
+    )
+
+
 def answer_until_ended(
-    archive: Archive, listening: Listening, *, ready: Callable[[], None]
+    archive: Archive,
+    listening: Listening,
+    *,
+    ready: Callable[[], None],
+    limits: Limits | None = None,
 ) -> None:
     """Answer until Ctrl-C or a signal to end; `ready` is called when answers come."""
-    feeds = Feeds()
-    address = listening.address
-    # By port, because a browser sends cookies to every port of a host.
-    access = Access(token=address.token, cookie_name=f"torchyard-{address.port}")
+    with _signals_do_not_kill():
+        dashboard_server(archive, listening, ready=ready, limits=limits).run(
+            sockets=[listening.socket]
+        )
+
+
+def dashboard_server(
+    archive: Archive,
+    listening: Listening,
+    *,
+    ready: Callable[[], None],
+    limits: Limits | None = None,
+) -> uvicorn.Server:
+    """Configure the server; it does not run yet."""
+    limits = limits or default_limits()
+    feeds = Feeds(most_watchers=min(MOST_WATCHERS, limits.connections // 2))
     config = uvicorn.Config(
-        make_app(archive, access=access, feeds=feeds),
+        make_app(archive, access=access_for(listening.address), feeds=feeds),
         # Its lines would hold tokens of addresses, and its own colours.
         access_log=False,
         log_config=None,
-        http="h11",
+        http=limited_protocol(limits),
         ws="none",
         lifespan="off",
         server_header=False,
+        # So many are accepted before the first of them is counted.
+        backlog=_ACCEPTED_AT_ONCE,
+        timeout_keep_alive=limits.keep_alive_s,
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )
-    with _signals_do_not_kill():
-        _Server(config, feeds, ready).run(sockets=[listening.socket])
+    return _Server(config, feeds, ready)
 
 
 class _Server(uvicorn.Server):
@@ -103,12 +153,28 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._feeds = feeds
         self._ready = ready
+        self._watch: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Say when it listens."""
         await super().startup(sockets)
         if self.started:
+            for bound in sockets or []:
+                bound.listen(_QUEUE)
+            self._watch = asyncio.create_task(self._close_stalled())
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close open streams, which would never end by themselves, and what is stalled."""
+        self._feeds.stop()
+        await super().shutdown(sockets)
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _close_stalled(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            close_stalled(self.server_state.connections, asyncio.get_running_loop().time())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """On a signal."""

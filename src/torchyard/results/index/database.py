@@ -17,8 +17,8 @@ from torchyard.results.index.schema import APPLICATION, CREATE, TABLES, VERSION
 __all__ = [
     "Unusable",
     "copied_to_memory",
+    "forget_marks",
     "in_memory",
-    "make_anew",
     "not_waiting",
     "open_file",
     "remove_damaged",
@@ -98,10 +98,16 @@ def not_waiting(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute(f"PRAGMA busy_timeout = {round(_WAIT_S * 1000)}")
 
 
-def make_anew(connection: sqlite3.Connection) -> None:
-    """Empty tables instead of what is there."""
+def forget_marks(connection: sqlite3.Connection) -> None:
+    """Have the next refresh read every folder, while the rows still answer questions."""
     with writing(connection) as cursor:
-        _replace_tables(cursor)
+        tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master")}
+        if not tables.issuperset(TABLES):
+            _replace_tables(cursor)
+        cursor.execute("UPDATE runs SET mark = '', rows_mark = '', settled = 0")
+        cursor.execute("DELETE FROM looks")
+        cursor.execute("DELETE FROM comparisons WHERE run NOT IN (SELECT number FROM runs)")
+        cursor.execute("DELETE FROM run_builds WHERE run NOT IN (SELECT number FROM runs)")
 
 
 def remove_damaged(path: Path) -> None:

@@ -28,8 +28,8 @@ from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.index.database import (
     Unusable,
     copied_to_memory,
+    forget_marks,
     in_memory,
-    make_anew,
     open_file,
     remove_damaged,
     writing,
@@ -102,8 +102,8 @@ class Store:
         return replace(found, warnings=tuple(self.warnings), elapsed_s=time.monotonic() - started)
 
     def rebuild(self, progress: Progress | None = None) -> Refreshed:
-        """Forget everything and read all folders again."""
-        self._with_mending(lambda: make_anew(self._connection))
+        """Read all folders again; others see the old entries until each is replaced."""
+        self._with_mending(lambda: forget_marks(self._connection))
         return self.refresh(progress)
 
     def insert(self, found: Sequence[tuple[FullMark, Entries]]) -> None:
