@@ -87,7 +87,6 @@ def make_comparison(
     notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
     untrusted: list[str] = []
     found: Estimate | None = None
-    untrusted: list[str] = []
     verdict = Verdict.FAILED
     paired = pair_blocks(blocks, baseline.name, candidate.name)
     before_failure = make_estimate(paired, looks, budget, spent) if paired.usable else None

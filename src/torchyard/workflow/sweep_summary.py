@@ -290,7 +290,7 @@ def _extremes(
 
 def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
     decided = [place for place in measured if rows[place].verdict is verdict]
-    usable = [place for place in decided if rows[place].interval and not rows[place].busy]
+    usable = [place for place in decided if rows[place].interval and rows[place].trusted]
 
     def near_end(place: int) -> float:
         interval = rows[place].interval
