@@ -20,14 +20,18 @@ from torchyard.core.comparison import (
 from torchyard.core.study import Budget
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
+from torchyard.machine.own_cores import available_cores
 from torchyard.measure.guard_summary import summarize_guards
 from torchyard.measure.pairs import PairedLaunches, pair_blocks
+from torchyard.measure.plausibility import implausible_times
 from torchyard.measure.preparation import Knowledge
 from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
 from torchyard.worker import options
 
 __all__ = ["BUSY", "Spent", "make_comparison", "make_estimate"]
+
+_PROCESS_WIDE = ("changed ", "replaced ")
 
 
 @dataclass
@@ -92,6 +96,16 @@ def make_comparison(
                 verdict = Verdict.WRONG
                 notes.insert(0, f"wrong results: {accuracy.detail}")
             notes += _accuracy_notes(accuracy, candidate)
+    metrics = (_metrics(knowledge, baseline, blocks), _metrics(knowledge, candidate, blocks))
+    untrusted = [] if failure is not None else _untrusted(knowledge, baseline, candidate)
+    if failure is None and verdict is not Verdict.WRONG:
+        untrusted += implausible_times(
+            *metrics,
+            device=workload.device,
+            precision=candidate.precision,
+            cores=available_cores(),
+            peak=knowledge.peaks.get(candidate.name),
+        )
     return Comparison(
         workload=workload,
         baseline=baseline.name,
@@ -99,15 +113,34 @@ def make_comparison(
         verdict=verdict,
         estimate=found,
         accuracy=accuracy,
-        baseline_metrics=_metrics(knowledge, baseline, blocks),
-        candidate_metrics=_metrics(knowledge, candidate, blocks),
+        baseline_metrics=metrics[0],
+        candidate_metrics=metrics[1],
         failure=failure,
         shared_process=baseline.process_key == candidate.process_key,
         elapsed_s=spent.elapsed_s,
         timed_share=spent.timed_share,
         guards=summarize_guards(blocks, baseline.name, candidate.name),
         notes=tuple(notes),
+        untrusted=tuple(untrusted),
     )
+
+
+def _untrusted(knowledge: Knowledge, baseline: Variant, candidate: Variant) -> list[str]:
+    """Why the numbers must not be trusted, as the checks found it.
+
+    What a variant changed of its process concerns every row that this process has a part in.
+    """
+    rows = {baseline.process_key, candidate.process_key}
+    found = [
+        f"{variant.name} {text}"
+        for variant, text in knowledge.untrusted
+        if variant.name in {baseline.name, candidate.name}
+        or (variant.process_key in rows and text.startswith(_PROCESS_WIDE))
+    ]
+    accuracy = knowledge.accuracy.get(candidate.name)
+    if accuracy is not None and accuracy.status is AccuracyStatus.UNCHECKED:
+        found.append(f"results could not be checked: {accuracy.detail}")
+    return list(dict.fromkeys(found))
 
 
 def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:

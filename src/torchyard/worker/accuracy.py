@@ -70,9 +70,14 @@ def save_reference(record: Dict[str, Any], path: str) -> None:
     os.replace(path + ".part", path)
 
 
-def judge(side: Side, seed: int, reference: Dict[str, Any]) -> Dict[str, Any]:
-    """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`."""
-    begun = side.results(seed)[0]
+def judge(
+    side: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
+) -> Dict[str, Any]:
+    """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`.
+
+    `results` were kept from an earlier call; without them the candidate is run.
+    """
+    begun = side.results(seed)[0] if results is None else results
     place = place_for(begun)
     record = _moved(reference, place)
     found = to_plain(begun, place)
@@ -86,7 +91,7 @@ def judge(side: Side, seed: int, reference: Dict[str, Any]) -> Dict[str, Any]:
         }
     peer = _peer(side, seed, record, found, place)
     judgement = _compare(side, record, found, peer)
-    again = to_plain(side.results(seed)[0], place)
+    again = to_plain(side.results(seed)[0], place) if results is None else found
     own = largest_difference(found, again, side.device)
     if own > 0 and not judgement.failures:
         judgement = _compare(side, record, again, peer)  # wrong now and then is wrong
