@@ -265,7 +265,7 @@ class Side:
             yield
         finally:
             self._depth -= 1
-            self.moved_random_state = generators.restore() or self.moved_random_state
+            generators.restore()
             for text, restored in state.changes():
                 self.state_changes[text] = self.state_changes.get(text, True) and restored
 
@@ -371,14 +371,16 @@ class Side:
         model.rewind()
         model.forget_optimizer_state()
         with self.context():
-            torch.manual_seed(seed)
-            kept: List[Any] = []
             call = self.caller()
+            torch.manual_seed(seed)
+            generators = RandomState()
+            kept: List[Any] = []
             if model.training:
                 call(kept)
             else:
                 kept.append(call())
             self.synchronize()
+            self.moved_random_state = generators.restore() or self.moved_random_state
             self.changed = model.changed_names()
             found = self.collect(kept, self.changed)
         model.rewind()

@@ -95,13 +95,14 @@ class Verifier:
         self._seed = seed
         self._limit_bytes = limit_bytes
         self.accepted: Optional[Accepted] = None
+        self._changing: Optional[List[str]] = None
 
     def changing(self) -> List[str]:
         """What an iteration of eager code changes of inputs, buffers and parameters."""
-        if self.peer.first_call_s is None:
-            with self._side.model.without_optimizer():
-                self.peer.results(self._seed)
-        return self.peer.changed
+        if self._changing is None:
+            self.peer.results(self._seed)
+            self._changing = list(self.peer.changed)
+        return self._changing
 
     def accept(self, results: Results, expected: Results) -> None:
         """These results were judged right: remember how far from eager's they are."""
@@ -122,7 +123,7 @@ class Verifier:
 
     def failure(self, check: TimedCheck) -> Optional[Dict[str, Any]]:
         """The first call of the block with a wrong result: its number, and what is wrong."""
-        extra = sorted(set(check.changed) - set(self.peer.changed))
+        extra = sorted(set(check.changed) - set(self.changing()))
         if extra:
             return {"call": None, "text": "changes " + ", ".join(extra[:3])}
         expected: Optional[Results] = None
