@@ -10,6 +10,7 @@ TorchyardError                1   our own mistake if it is ever raised bare
 ├─ Untrustworthy              6   measured, but the numbers must not be believed
 ├─ GateFailed                 7   a limit that the user set is crossed
 ├─ ResultsDamaged             8   a run folder that is broken or newer than we are
+├─ WrongResults               9   every candidate computes something else than the baseline
 └─ TimeLimit                124   a limit of time ran out
 
 Ctrl-C ends with 130. Library code raises these and never prints or exits: only `cli` does.
@@ -32,6 +33,7 @@ __all__ = [
     "Untrustworthy",
     "UsageError",
     "WorkerFailed",
+    "WrongResults",
 ]
 
 
@@ -102,6 +104,12 @@ class ResultsDamaged(TorchyardError):
     exit_code = 8
 
 
+class WrongResults(TorchyardError):
+    """Every candidate computes something else than the baseline."""
+
+    exit_code = 9
+
+
 class TimeLimit(TorchyardError):
     """A limit of time ran out."""
 
@@ -118,6 +126,7 @@ EXIT_CODES: dict[int, str] = {
     6: "the measurement is not trustworthy",
     7: "a gate failed: a limit was crossed",
     8: "results damaged or from a newer version",
+    9: "every candidate computes wrong results",
     124: "time limit",
     130: "interrupted",
     141: "the reader of the output went away",

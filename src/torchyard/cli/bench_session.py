@@ -14,7 +14,13 @@ from torchyard.cli.progress import Heard, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.machine import Wish
 from torchyard.core.study import Study
-from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed
+from torchyard.errors import (
+    ResultsDamaged,
+    StepFailed,
+    Untrustworthy,
+    WorkerFailed,
+    WrongResults,
+)
 
 if TYPE_CHECKING:
     from torchyard.workflow.quiet_machine import QuietMachine
@@ -59,6 +65,8 @@ class BenchSession:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
             talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
+        elif code == WrongResults.exit_code:
+            talk("every candidate computes wrong results: see the notes")
         return code if code or quieted.is_back else StepFailed.exit_code
 
     def _measure(self, quieted: QuietMachine, heard: Heard) -> None:
@@ -117,9 +125,12 @@ class BenchSession:
 
 
 def exit_code_of(comparisons: Sequence[Comparison]) -> int:
-    """5 when every comparison failed, 6 when one must not be trusted, else 0."""
-    if comparisons and all(row.verdict is Verdict.FAILED for row in comparisons):
+    """5 when every comparison failed, 9 when none is right, 6 when one must not be trusted, else 0."""
+    verdicts = {row.verdict for row in comparisons}
+    if verdicts == {Verdict.FAILED}:
         return WorkerFailed.exit_code
+    if verdicts and verdicts <= {Verdict.FAILED, Verdict.WRONG}:
+        return WrongResults.exit_code
     if not all(row.trusted for row in comparisons):
         return Untrustworthy.exit_code
     return 0

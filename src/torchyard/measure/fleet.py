@@ -15,7 +15,9 @@ from torchyard.process.worker_process import WorkerProcess
 
 __all__ = ["Fleet", "together"]
 
-_OF_THE_FIRST: Final = frozenset({"reference", "judge", "operators", "list", "peak"})
+_OF_THE_FIRST: Final = frozenset(
+    {"reference", "judge", "verify", "recheck", "operators", "list", "peak"}
+)
 _ONE_BY_ONE: Final = frozenset({"build", "measure"})
 """The first one to be built may write the weights that the others load; memory is not shared."""
 

@@ -20,8 +20,10 @@ from torchyard.core.comparison import (
 from torchyard.core.study import Budget
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
+from torchyard.machine.own_cores import available_cores
 from torchyard.measure.guard_summary import summarize_guards
 from torchyard.measure.pairs import PairedLaunches, pair_blocks
+from torchyard.measure.plausibility import implausible_times
 from torchyard.measure.preparation import Knowledge
 from torchyard.stats.estimate import estimate
 from torchyard.stats.sequential import Look
@@ -32,6 +34,8 @@ __all__ = ["Spent", "make_comparison", "make_estimate"]
 
 _PROCESS_LIVES: Final = frozenset({"raised", "cannot-build"})
 """Kinds of failure that leave the process alive, so that the variant in question is known."""
+
+_PROCESS_WIDE = ("changed ", "replaced ")
 
 
 @dataclass
@@ -120,6 +124,20 @@ def make_comparison(
         _block_time(blocks, baseline),
         _block_time(blocks, candidate),
     )
+    metrics = (
+        replace(knowledge.metrics_of(baseline), time_ns=times[0]),
+        replace(knowledge.metrics_of(candidate), time_ns=times[1]),
+    )
+    if failure is None:
+        untrusted += _untrusted(knowledge, baseline, candidate)
+        if verdict is not Verdict.WRONG:
+            untrusted += implausible_times(
+                *metrics,
+                device=workload.device,
+                precision=candidate.precision,
+                cores=available_cores(),
+                peak=knowledge.peaks.get(candidate.name),
+            )
     return Comparison(
         workload=workload,
         baseline=baseline.name,
@@ -127,8 +145,8 @@ def make_comparison(
         verdict=verdict,
         estimate=found,
         accuracy=accuracy,
-        baseline_metrics=replace(knowledge.metrics_of(baseline), time_ns=times[0]),
-        candidate_metrics=replace(knowledge.metrics_of(candidate), time_ns=times[1]),
+        baseline_metrics=metrics[0],
+        candidate_metrics=metrics[1],
         failure=failure,
         before_failure=before_failure,
         shared_process=baseline.process_key == candidate.process_key,
@@ -138,6 +156,24 @@ def make_comparison(
         notes=tuple(notes),
         untrusted=tuple(untrusted),
     )
+
+
+def _untrusted(knowledge: Knowledge, baseline: Variant, candidate: Variant) -> list[str]:
+    """Why the numbers must not be trusted, as the checks found it.
+
+    What a variant changed of its process concerns every row that this process has a part in.
+    """
+    rows = {baseline.process_key, candidate.process_key}
+    found = [
+        f"{variant.name} {text}"
+        for variant, text in knowledge.untrusted
+        if variant.name in {baseline.name, candidate.name}
+        or (variant.process_key in rows and text.startswith(_PROCESS_WIDE))
+    ]
+    accuracy = knowledge.accuracy.get(candidate.name)
+    if accuracy is not None and accuracy.status is AccuracyStatus.UNCHECKED:
+        found.append(f"results could not be checked: {accuracy.detail}")
+    return list(dict.fromkeys(found))
 
 
 def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:

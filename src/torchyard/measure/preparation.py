@@ -7,13 +7,15 @@ Accuracy comes before time: a candidate that is wrong is never reported as faste
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from torchyard.core.comparison import Accuracy, VariantMetrics
+from torchyard.core.comparison import Accuracy, AccuracyStatus, VariantMetrics
 from torchyard.core.records import decode
+from torchyard.core.roofline import MachinePeak
 from torchyard.core.variant import Variant
 from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.measure.block_plan import BlockPlan, plan_block
@@ -27,6 +29,8 @@ __all__ = [
     "measure_energy",
     "measure_metrics",
     "note_shared_caches",
+    "recheck",
+    "verify_block",
     "warm_up",
 ]
 
@@ -35,6 +39,9 @@ LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
 ENERGY_STRETCH_S: Final = 1.0
 _REASONS_SAID: Final = 3
+_COMPARABLE: Final = frozenset(
+    {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE, AccuracyStatus.NONDETERMINISTIC}
+)
 
 
 @dataclass
@@ -48,6 +55,42 @@ class Knowledge:
     first_calls_s: dict[str, list[float]] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     """Of which variant, and what."""
+    untrusted: list[tuple[Variant, str]] = field(default_factory=list)
+    """Why the numbers of a variant must not be trusted."""
+    peaks: dict[str, MachinePeak] = field(default_factory=dict)
+    """What the device reaches at most, where that was measured before."""
+    varied: str = "none"
+    """What of the inputs blocks and checks may vary, as in `worker.input_draws`."""
+    accepted: dict[str, Any] = field(default_factory=dict)
+    """How far the results that were judged right are from eager code, for the checks of timed calls."""
+    checked_calls: int = 0
+    """Timed calls whose results were compared."""
+    check_s: float = 0.0
+    """Time that these comparisons took, outside of the timed blocks."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether results were judged, so that blocks vary their inputs and keep results."""
+        return bool(self.accuracy)
+
+    def is_comparable(self, variant: Variant) -> bool:
+        """Whether results of the variant's timed calls can be compared with eager code."""
+        accuracy = self.accuracy.get(variant.name)
+        return accuracy is not None and accuracy.status in _COMPARABLE
+
+    def add_failure(self, variant: Variant, text: str) -> None:
+        """A check during or after timing found a wrong result."""
+        known = self.accuracy[variant.name]
+        self.accuracy[variant.name] = replace(known, status=AccuracyStatus.FAIL, detail=text)
+
+    def add_findings(self, variant: Variant, answer: Mapping[str, Any]) -> None:
+        """Notes and reasons not to trust the numbers, each once."""
+        for text in answer.get("notes") or ():
+            if (variant.name, str(text)) not in self.notes:
+                self.notes.append((variant.name, str(text)))
+        for text in answer.get("untrusted") or ():
+            if (variant, str(text)) not in self.untrusted:
+                self.untrusted.append((variant, str(text)))
 
     def notes_about(self, *variants: Variant) -> list[str]:
         """What is to be said of these variants."""
@@ -86,7 +129,7 @@ def check_accuracy(
     limit_s = crew.settings.step_limit_s
     keep = not crew.several_processes
     if not (crew.has_reference if keep else reference.exists()):
-        crew.ask(
+        answer = crew.ask(
             baseline,
             "reference",
             phase="check",
@@ -97,6 +140,7 @@ def check_accuracy(
             keep=keep,
         )
         crew.has_reference = keep
+        knowledge.varied = str(answer["varied"])
     record = crew.ask(
         candidate,
         "judge",
@@ -107,6 +151,62 @@ def check_accuracy(
         last=last,
     )
     knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
+    knowledge.accepted[candidate.name] = record.get("accepted")
+    knowledge.add_findings(candidate, record)
+    if knowledge.varied == "none" and knowledge.is_comparable(candidate):
+        text = "was checked on one set of input values only: the workload does not accept others"
+        knowledge.notes.append((candidate.name, text))
+
+
+def verify_block(crew: Crew, variant: Variant, knowledge: Knowledge, where: str) -> None:
+    """Compare results that were kept in the variant's latest block; a wrong one fails the candidate."""
+    answer = crew.ask(
+        variant,
+        "verify",
+        phase="check",
+        limit_s=crew.settings.step_limit_s,
+        variant=variant.name,
+        accepted=knowledge.accepted.get(variant.name),
+        settle=crew.several_processes,
+    )
+    knowledge.checked_calls += int(answer["checked"])
+    knowledge.check_s += float(answer["seconds"])
+    _take_failure(variant, answer, knowledge, where)
+
+
+def recheck(crew: Crew, variant: Variant, knowledge: Knowledge, *, launch: int) -> None:
+    """Check a candidate after the last block of a launch. It never costs the launch its numbers."""
+    try:
+        answer = crew.ask(
+            variant,
+            "recheck",
+            phase="check",
+            limit_s=crew.settings.step_limit_s,
+            variant=variant.name,
+            varied=knowledge.varied,
+            accepted=knowledge.accepted.get(variant.name),
+            values=knowledge.is_comparable(variant),
+            more=launch == 0,
+        )
+    except VariantFailed as failed:
+        text = f"could not be checked after the last block: {failed.failure.message}"
+        knowledge.add_findings(variant, {"untrusted": [text]})
+        if not failed.process_alive:
+            raise
+        return
+    knowledge.check_s += float(answer["seconds"])
+    knowledge.add_findings(variant, answer)
+    _take_failure(variant, answer, knowledge, f"launch {launch + 1}, after the last block")
+
+
+def _take_failure(
+    variant: Variant, answer: Mapping[str, Any], knowledge: Knowledge, where: str
+) -> None:
+    failure = answer.get("failure")
+    if failure is not None:
+        call = failure.get("call")
+        place = where if call is None else f"{where}, call {call}"
+        knowledge.add_failure(variant, f"{place}: {failure['text']}")
 
 
 def compile_side(crew: Crew, variant: Variant) -> None:

@@ -21,13 +21,15 @@ from torchyard.machine.guards.usual_probe import UsualProbe
 from torchyard.machine.guards.watching import Watch
 from torchyard.measure.crew import Crew
 from torchyard.measure.pairs import MIN_CLEAN_PAIRS
-from torchyard.measure.preparation import Knowledge
+from torchyard.measure.preparation import Knowledge, verify_block
 from torchyard.measure.starting import threads_of
 
 __all__ = ["LaunchTiming", "choose_reseat", "enough_rounds", "run_rounds"]
 
 RESEAT_SHARE: Final = 0.06
 """Moving the data may cost this share of the measuring time."""
+CHECK_SHARE: Final = 0.1
+"""Comparing results of timed calls may cost this share of the measuring time, beyond the first round."""
 MORE_ROUNDS: Final = 3
 """At most so many are added where disturbed ones left too few clean ones: a launch costs more to start."""
 
@@ -42,6 +44,10 @@ class LaunchTiming:
     timed_s: float
     moved_bytes: int
     held_bytes: int
+    checked_calls: int = 0
+    """Timed calls whose results were compared with eager code."""
+    check_s: float = 0.0
+    """What that took, outside of the blocks."""
 
 
 def choose_reseat(method: Reseat, variants: Sequence[Variant], device: str) -> Reseat:
@@ -86,6 +92,7 @@ def run_rounds(
     timed_ns = 0
     reseat_s = 0.0
     every = 1
+    checked_before, check_s_before = knowledge.checked_calls, knowledge.check_s
     usual = UsualProbe() if usual is None else usual
     usual.begin_launch()
     while time.monotonic() - started < seconds or not enough_rounds(rounds, clean, min_rounds):
@@ -97,8 +104,11 @@ def run_rounds(
         order = list(crew.variants)
         chance.shuffle(order)
         before = time.monotonic()
+        draw = chance.randrange(1, 2**31) if knowledge.is_checked else None
         blocks = [
-            _block(crew, variant, knowledge, launch, rounds, position, seats, gpu, watch, usual)
+            _block(
+                crew, variant, knowledge, launch, rounds, position, seats, gpu, watch, usual, draw
+            )
             for position, variant in enumerate(order)
         ]
         round_s = time.monotonic() - before
@@ -107,6 +117,10 @@ def run_rounds(
         rounds += 1
         clean += not any(block.dirty for block in blocks)
         on_round(blocks)
+        spent_s = knowledge.check_s - check_s_before
+        share = CHECK_SHARE * (time.monotonic() - started) / max(spent_s, 1e-6)
+        if rounds == 1 or chance.random() < share:
+            _verify(crew, knowledge, launch, rounds)
     return LaunchTiming(
         rounds=rounds,
         seats=seats,
@@ -114,7 +128,16 @@ def run_rounds(
         timed_s=timed_ns / 1e9,
         moved_bytes=moved,
         held_bytes=held,
+        checked_calls=knowledge.checked_calls - checked_before,
+        check_s=knowledge.check_s - check_s_before,
     )
+
+
+def _verify(crew: Crew, knowledge: Knowledge, launch: int, rounds: int) -> None:
+    """Compare what was kept of this round's blocks."""
+    for variant in crew.variants:
+        if knowledge.is_comparable(variant):
+            verify_block(crew, variant, knowledge, f"launch {launch + 1}, block {rounds}")
 
 
 def _reseat(crew: Crew, seed: int, method: Reseat) -> tuple[int, int]:
@@ -145,6 +168,7 @@ def _block(
     gpu: GpuGuard,
     watch: Watch | None,
     usual: UsualProbe,
+    draw: int | None,
 ) -> Block:
     plan = knowledge.plans[variant.name]
     expected_s = plan.iterations * knowledge.iteration_ns[variant.name] / 1e9
@@ -162,6 +186,8 @@ def _block(
         settle=crew.several_processes,
         flush_l2=crew.settings.flush_l2,
         probe=crew.workload.device == "cpu",
+        draw=draw,
+        varied=knowledge.varied,
     )
     seen = watch.end() if watch is not None else {}
     reading = usual.beside(variant.name, judging.reading_from(answer["readings"], seen))

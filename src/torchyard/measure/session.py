@@ -27,21 +27,25 @@ from torchyard.machine.guards.gpu import GpuGuard
 from torchyard.machine.guards.usual_probe import UsualProbe
 from torchyard.machine.guards.watching import Watch
 from torchyard.machine.knob import Machine
+from torchyard.machine.run_facts import read_facts
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.outcome import Spent, make_comparison, make_estimate
 from torchyard.measure.pacing import Pace
 from torchyard.measure.pairs import pair_blocks
+from torchyard.measure.peaks import machine_of
 from torchyard.measure.preparation import (
     Knowledge,
     check_accuracy,
     compile_side,
     measure_energy,
     measure_metrics,
+    recheck,
     warm_up,
 )
 from torchyard.measure.rounds import LaunchTiming, choose_reseat, run_rounds
-from torchyard.measure.starting import LaunchDraw, draw_launch
+from torchyard.measure.starting import LaunchDraw, draw_launch, threads_of
 from torchyard.process.timing_turn import TimingTurn
+from torchyard.results.peak_files import find_peak, read_peaks
 from torchyard.stats.estimate import decided
 from torchyard.stats.sequential import Look
 
@@ -185,6 +189,8 @@ class WorkloadSession:
                     self._recorder.add_target(
                         "+".join(variant.process_key), crew.hellos[variant.process_key]
                     )
+                if number == 0:
+                    self._find_peaks(crew)
                 self._check_and_compile(crew)
                 self._turn.alone()
                 self._warm_up(crew)
@@ -203,6 +209,7 @@ class WorkloadSession:
                     usual=self._usual,
                     on_round=self._keep,
                 )
+                self._recheck(crew, number)
         self._pace.launch_done(timing)
         self._spent.elapsed_s = self._pace.elapsed_s
         self._spent.rounds_s += timing.wall_s
@@ -224,6 +231,37 @@ class WorkloadSession:
                     self._go_on_without(candidate, crew, failed)
         for variant in crew.variants:
             compile_side(crew, variant)
+
+    def _find_peaks(self, crew: Crew) -> None:
+        """Peaks of this machine that were measured before, to hold times against."""
+        if not read_peaks():
+            return
+        facts, device = read_facts(), self._workload.device
+        for variant in crew.variants:
+            hello = crew.hellos[variant.process_key]
+            peak = find_peak(
+                machine_of(facts, hello, device),
+                device,
+                variant.precision,
+                threads_of(variant, self._study.settings) if device == "cpu" else 0,
+                torch_version=str(hello.get("torch", "")),
+            )
+            if peak is not None:
+                self._knowledge.peaks[variant.name] = peak
+
+    def _recheck(self, crew: Crew, number: int) -> None:
+        """Check every candidate again. A process that dies here has given its numbers already."""
+        if not self._knowledge.is_checked:
+            return
+        self._say("phase", f"launch {number + 1}: checking results again")
+        dead: set[tuple[str, str]] = set()
+        for candidate in crew.variants:
+            if candidate.name not in self._knowledge.accuracy or candidate.process_key in dead:
+                continue
+            try:
+                recheck(crew, candidate, self._knowledge, launch=number)
+            except VariantFailed:
+                dead.add(candidate.process_key)
 
     def _go_on_without(self, candidate: Variant, crew: Crew, failed: VariantFailed) -> None:
         """A side that cannot be made leaves nothing behind: the others need no other processes."""

@@ -88,9 +88,14 @@ def flatten(value: Any) -> List[Any]:
         return [tensor for item in value for tensor in flatten(item)]
     if hasattr(value, "to_tuple"):
         return flatten(value.to_tuple())
-    if hasattr(value, "__dict__") and not callable(value):
+    if not is_opaque(value):
         return flatten(vars(value))
     return []
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether an object has no attributes that could hold tensors."""
+    return not hasattr(value, "__dict__") or callable(value)
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torchyard.worker import accuracy, graphs, metrics, suites, timing, warming
 from torchyard.worker.backend_names import uses_dynamo
 from torchyard.worker.built import Built, CannotBuild, flatten
+from torchyard.worker.checking import Checks
 from torchyard.worker.memory_format import put_channels_last
 from torchyard.worker.other_batches import try_other_batches
 from torchyard.worker.reseat import Seater
@@ -27,6 +28,7 @@ class Desk:
         self._refused: Dict[str, Exception] = {}
         self._flops: Optional[Tuple[Optional[float], str]] = None
         self._reference: Optional[Dict[str, Any]] = None
+        self._checks = Checks()
 
     def build(
         self,
@@ -62,6 +64,7 @@ class Desk:
         compiled = sum(uses_dynamo(side.backend) for side in self._sides.values())
         graphs.make_room(2 * compiled)  # a trial with other batch sizes compiles once more
         self._seater = Seater(self._models.values())
+        self._checks.begin(list(self._models.values()), seed)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
             "loss": built.loss_said if training else "",
@@ -111,12 +114,17 @@ class Desk:
 
         It goes to a file, or is kept here when all candidates are in this process.
         """
-        record = accuracy.make_reference(self._side(variant), self._seed, limit_bytes)
+        record = self._checks.references(self._side(variant), limit_bytes)
         if keep:
             self._reference = record
         else:
             accuracy.save_reference(record, path)
-        return {"nondeterminism": record["nondeterminism"], "random": record["random"]}
+        first = record["draws"][0][1]
+        return {
+            "nondeterminism": first["nondeterminism"],
+            "random": first["random"],
+            "varied": record["varied"],
+        }
 
     def judge(self, variant: str, path: str, last: bool = False) -> Dict[str, Any]:
         """Judge a candidate; after the last one the reference takes no more memory."""
@@ -124,10 +132,28 @@ class Desk:
         if reference is None:
             reference = accuracy.load_tensors(path)
         try:
-            return accuracy.judge(self._side(variant), self._seed, reference)
+            return self._checks.judge(self._side(variant), reference)
         finally:
             if last:
                 self._reference = None
+
+    def verify(self, variant: str, accepted: Any = None, settle: bool = False) -> Dict[str, Any]:
+        """Compare results that were kept in the variant's latest block."""
+        found = self._checks.verify(self._side(variant), accepted)
+        if settle:
+            timing.wait_until_idle()
+        return found
+
+    def recheck(
+        self,
+        variant: str,
+        varied: str,
+        accepted: Any = None,
+        values: bool = True,
+        more: bool = False,
+    ) -> Dict[str, Any]:
+        """Check the variant once more, after the last block of a launch."""
+        return self._checks.recheck(self._side(variant), varied, accepted, values, more)
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
         """Compile if need be, then run until the time is stable."""
@@ -142,9 +168,18 @@ class Desk:
         settle: bool,
         flush_l2: bool,
         probe: bool = False,
+        draw: Optional[int] = None,
+        varied: str = "none",
     ) -> Dict[str, Any]:
-        """Time one block."""
-        return timing.run_block(self._side(variant), inner, samples, prime, settle, flush_l2, probe)
+        """Time one block; with a draw, on those input values and with results kept for `verify`."""
+        side = self._side(variant)
+        check = None
+        if draw is not None:
+            check = self._checks.block(side, draw, varied, samples, inner)
+        answer = timing.run_block(side, inner, samples, prime, settle, flush_l2, probe, check)
+        if check is not None:
+            check.finish()
+        return answer
 
     def reseat(self, seed: int, method: str) -> Dict[str, Any]:
         """Move parameters and inputs to fresh memory."""

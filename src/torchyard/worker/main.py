@@ -51,6 +51,8 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "judge": desk.judge,
         "warm": desk.warm,
         "block": desk.block,
+        "verify": desk.verify,
+        "recheck": desk.recheck,
         "reseat": desk.reseat,
         "measure": desk.measure,
         "operators": desk.operators,

@@ -7,13 +7,15 @@ the same function on the same inputs in the same context, so that what is checke
 import contextlib
 import copy
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker import backends, flags, graphs
+from torchyard.worker import backends, flags, graphs, options
 from torchyard.worker.backend_job import Job
 from torchyard.worker.built import Built, CannotBuild, flatten, map_tensors
+from torchyard.worker.input_draws import InputDraws
+from torchyard.worker.process_state import ProcessState, RandomState
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -40,6 +42,7 @@ class Model:
                 )
             self.optimizer = built.optimizer(self.parameters)
         self._began = self._snapshot(training or built.mutates)
+        self._draws = InputDraws(self.inputs())
 
     def state(self) -> List[Any]:
         """Parameters and buffers, in a stable order."""
@@ -73,6 +76,66 @@ class Model:
                 if tensor is not None and tensor.shape == began.shape:
                     tensor.copy_(began)
         self.forget_gradients()
+
+    def draw_inputs(self, draw: int, level: str) -> None:
+        """Rewind to another draw of the input values: a later `rewind` leads back to it."""
+        self.rewind()
+        self._draws.apply(draw, level)
+        for index, tensor in enumerate(self.inputs()):
+            began = self._began.get("input %d" % index)
+            if began is not None and began.shape == tensor.shape:
+                began.copy_(tensor.detach())
+
+    def varies(self, level: str) -> bool:
+        """Whether a draw of this level changes any input."""
+        return bool(self._draws.varied(level))
+
+    def changed_names(self) -> List[str]:
+        """Inputs, buffers and, where an iteration may write them, parameters that are not as they began."""
+        now = self._named(with_parameters=True)
+        return [
+            name
+            for name, began in self._began.items()
+            if name not in now or not same_numbers(now[name].detach(), began)
+        ]
+
+    def moment(self, names: List[str]) -> Dict[str, Any]:
+        """Copies of these inputs, buffers and parameters as they are now."""
+        now = self._named(with_parameters=True)
+        return {name: now[name].detach().clone() for name in names if name in now}
+
+    @contextlib.contextmanager
+    def without_optimizer(self) -> Iterator[None]:
+        """Iterations end with the gradients, as those of a step do that is not the first."""
+        optimizer, self.optimizer = self.optimizer, None
+        try:
+            yield
+        finally:
+            self.optimizer = optimizer
+
+    def move_beginning(self) -> Dict[str, Any]:
+        """Take parameters as they are now for the beginning; what to hand to `restore_beginning`."""
+        now = self._named(with_parameters=True)
+        held = {name: began for name, began in self._began.items() if name.startswith("parameter ")}
+        for name in held:
+            self._began[name] = now[name].detach().clone()
+        return held
+
+    def restore_beginning(self, held: Dict[str, Any]) -> None:
+        """Undo `move_beginning`."""
+        self._began.update(held)
+        self.rewind()
+
+    @contextlib.contextmanager
+    def begun_at(self, moment: Dict[str, Any]) -> Iterator[None]:
+        """Take this moment for the beginning, in which every rewind ends."""
+        before = self._began
+        self._began = dict(before, **moment)
+        try:
+            yield
+        finally:
+            self._began = before
+            self.rewind()
 
     def forget_gradients(self) -> None:
         """Drop gradients, as a training loop does between steps."""
@@ -135,18 +198,27 @@ class Side:
         precision: str,
         model: Model,
         device: str,
-        options: Optional[flags.Options] = None,
+        chosen: Optional[flags.Options] = None,
     ) -> None:
         self.name = name
         self.backend = backend
         self.precision = precision
         self.model = model
         self.device = device
-        self.options: flags.Options = dict(options or {})
+        self.options: flags.Options = dict(chosen or {})
         flags.check(self.options, backend, model.training)
         self._onednn = flags.OwnOnednn()
-        self._way = backends.resolve(backend)
-        self._function = None if self._way.ahead else self._make()
+        self.state_changes: Dict[str, bool] = {}
+        """Process-wide state that this variant's code changed, in words, and whether it was put back."""
+        self.moved_random_state = False
+        self.changed: List[str] = []
+        """Inputs, buffers and parameters that the latest checked iteration wrote."""
+        self.result_bytes = 0
+        """Of the results of the latest checked iteration."""
+        self._depth = 0
+        with self._guarded():
+            self._way = backends.resolve(backend)
+            self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
         self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
         self.recompile_reasons: List[str] = []
@@ -182,9 +254,26 @@ class Side:
         )
 
     @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Put process-wide state and random generators back after this variant's code."""
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        state, generators = ProcessState(), RandomState()
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            generators.restore()
+            for text, restored in state.changes():
+                self.state_changes[text] = self.state_changes.get(text, True) and restored
+
+    @contextlib.contextmanager
     def context(self) -> Any:
         """What the calls run in: gradients and autocast on or off, and the variant's options."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._guarded())
             if self.options.get("inference-mode"):
                 stack.enter_context(torch.inference_mode())
             elif not self.model.training:
@@ -212,8 +301,12 @@ class Side:
         dtype = torch.bfloat16 if kind == "cpu" else torch.float16
         return torch.autocast(device_type=kind, dtype=dtype)
 
-    def caller(self) -> Callable[[], Any]:
-        """One iteration as a call without arguments, with as little around it as can be."""
+    def caller(self) -> Callable[..., Any]:
+        """One iteration as a call without arguments, with as little around it as can be.
+
+        It returns the output. In training it returns nothing; what is kept of a step that is checked goes
+        into the list that is given, so that every step runs the same code.
+        """
         function, args, kwargs = self.function, self.model.args, self.model.kwargs
         if not self.model.training:
             if kwargs:
@@ -222,15 +315,15 @@ class Side:
         loss_of, optimizer = self.model.built.loss, self.model.optimizer
         if loss_of is None:
             raise CannotBuild("this workload offers no training", hint="use --mode inference")
-        if optimizer is None:
 
-            def step() -> Any:
+        def step(kept: Optional[List[Any]] = None) -> None:
+            if kept is None:
                 loss_of(function(*args, **kwargs)).backward()
-
-        else:
-
-            def step() -> Any:
-                loss_of(function(*args, **kwargs)).backward()
+            else:
+                kept.append(function(*args, **kwargs))
+                kept.append(loss_of(kept[0]))
+                kept[1].backward()
+            if optimizer is not None:
                 optimizer.step()
 
         return step
@@ -252,32 +345,70 @@ class Side:
             self.graph_counters = graphs.read_counters()
         self.model.forget_gradients()
 
+    def peer(self) -> "Side":
+        """Eager code on the same model with the same precision and options: what results are held to."""
+        kept = {
+            name: value
+            for name, value in self.options.items()
+            if not options.why_not(name, "eager", self.model.training)
+        }
+        return Side(self.name, "eager", self.precision, self.model, self.device, kept)
+
+    def on(self, model: Model) -> "Side":
+        """The same callable with other inputs."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
     def results(self, seed: int) -> Tuple[Dict[str, List[Any]], bool]:
         """Outputs of one iteration from the beginning, and whether they hold a loss.
 
-        In training: outputs, loss, gradients, buffers, and parameters after the optimiser's step.
+        In training: outputs, loss, gradients, buffers, and parameters after the optimiser's step. Inputs and
+        buffers are in it wherever the iteration changes them.
         """
         self.first_call()
         model = self.model
         model.rewind()
         model.forget_optimizer_state()
-        torch.manual_seed(seed)
         with self.context():
-            output = self.function(*model.args, **model.kwargs)
-            found = {"output": _keep(flatten(output))}
+            call = self.caller()
+            torch.manual_seed(seed)
+            generators = RandomState()
+            kept: List[Any] = []
             if model.training:
-                loss = model.built.loss(output)  # type: ignore[misc]
-                loss.backward()
-                found["loss"] = _keep([loss])
-                found["gradient"] = _keep(model.gradients())
-                if model.optimizer is not None:
-                    model.optimizer.step()
-                found["buffer"] = _keep(list(model.module.buffers()))
-            if model.optimizer is not None or model.built.mutates:
-                found["parameter"] = _keep(list(model.module.parameters()))
+                call(kept)
+            else:
+                kept.append(call())
+            self.synchronize()
+            self.moved_random_state = generators.restore() or self.moved_random_state
+            self.changed = model.changed_names()
+            found = self.collect(kept, self.changed)
         model.rewind()
         model.forget_optimizer_state()
         return found, model.training
+
+    def collect(self, kept: List[Any], changed: List[str]) -> Dict[str, List[Any]]:
+        """Copies of everything that an iteration made: what it returned and what it left behind.
+
+        `changed` names inputs and buffers that it writes; see `Model.changed_names`.
+        """
+        model = self.model
+        found = {"output": _keep(flatten(kept[0]))}
+        if model.training:
+            found["loss"] = _keep([kept[1]])
+            found["gradient"] = _keep(model.gradients())
+        if model.training or any(name.startswith("buffer ") for name in changed):
+            found["buffer"] = _keep(list(model.module.buffers()))
+        if any(name.startswith("input ") for name in changed):
+            found["input"] = _keep(model.inputs())
+        if model.optimizer is not None or model.built.mutates:
+            found["parameter"] = _keep(list(model.module.parameters()))
+        self.result_bytes = sum(
+            int(tensor.numel()) * int(tensor.element_size())
+            for tensors in found.values()
+            for tensor in tensors
+        )
+        return found
 
     def synchronize(self) -> None:
         """Wait for the device; nothing to wait for on the CPU."""
@@ -290,6 +421,21 @@ def _can_be_written(tensor: Any) -> bool:
     if tensor.layout is not torch.strided:
         return True
     return all(step != 0 or size < 2 for size, step in zip(tensor.size(), tensor.stride()))
+
+
+def same_numbers(one: Any, other: Any) -> bool:
+    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
+    if one.shape != other.shape or one.dtype is not other.dtype or one.layout is not other.layout:
+        return False
+    if one.layout is not torch.strided:
+        one, other = one.to_dense(), other.to_dense()
+    if one.is_quantized:
+        return bool(torch.equal(one.int_repr(), other.int_repr()))
+    if torch.equal(one, other):
+        return True
+    if not one.is_floating_point() and not one.is_complex():
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _keep(tensors: List[Any]) -> List[Any]:

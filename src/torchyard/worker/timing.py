@@ -18,11 +18,17 @@ import torch
 from torchyard.worker import cache_flush, readings
 from torchyard.worker.frequency_probe import FrequencyProbe
 from torchyard.worker.side import Side
+from torchyard.worker.timed_check import TimedCheck
 
 SETTLE_STEP_S = 0.002
 SETTLE_LIMIT_S = 0.4
 
 _probe = FrequencyProbe()
+clock = time.perf_counter_ns
+_process_clock = time.process_time_ns
+_synchronize = torch.cuda.synchronize
+_event = torch.cuda.Event
+"""Taken before any code of the user's runs: a variant that replaces them does not change the timing."""
 
 
 def run_block(
@@ -33,10 +39,12 @@ def run_block(
     settle: bool,
     flush_l2: bool,
     probe: bool = False,
+    check: Optional[TimedCheck] = None,
 ) -> Dict[str, Any]:
     """Time the block and say what happened to the process meanwhile.
 
-    The frequency probe comes after the untimed calls, when the clock is where the block finds it.
+    The frequency probe comes after the untimed calls, when the clock is where the block finds it. `check`
+    keeps results of some calls; what it does is not timed.
     """
     cuda = torch.device(side.device).type == "cuda"
     if side.model.training:
@@ -49,21 +57,19 @@ def run_block(
     try:
         with side.context():
             call = side.caller()
-            for _ in range(prime):
+            for _ in range(prime + (check.prime if check is not None else 0)):
                 call()
                 if reset is not None:
                     reset()
             side.synchronize()
             probe_before_ns = _probe.read() if probe else None
             before = readings.read()
-            started_ns = time.perf_counter_ns()
+            started_ns = clock()
             if cuda:
-                durations = _cuda_samples(call, inner, samples, reset, flush)
-            elif flush is not None:
-                durations = _cold_samples(call, samples, reset, flush)
+                durations = _cuda_samples(call, inner, samples, reset, flush, check)
             else:
-                durations = _host_samples(call, inner, samples, reset)
-            wall_ns = time.perf_counter_ns() - started_ns
+                durations = _host_samples(call, inner, samples, reset, flush, check)
+            wall_ns = clock() - started_ns
             after = readings.read()
             probe_after_ns = _probe.read() if probe else None
     finally:
@@ -85,47 +91,64 @@ def run_block(
 
 
 def _host_samples(
-    call: Callable[[], Any], inner: int, samples: int, reset: Optional[Callable[[], None]]
+    call: Callable[..., Any],
+    inner: int,
+    samples: int,
+    reset: Optional[Callable[[], None]],
+    flush: Optional[Callable[[], None]],
+    check: Optional[TimedCheck],
 ) -> List[float]:
-    clock = time.perf_counter_ns
     durations: List[float] = [0.0] * samples
-    if reset is not None:
-        for index in range(samples):
+    chosen = frozenset() if check is None else check.chosen
+    calls = range(inner)
+    for index in range(samples):
+        if flush is not None:
+            flush()
+        if index in chosen and check is not None:
+            durations[index] = _checked_sample(call, inner, index, reset is not None, check)
+        elif inner == 1:
             start = clock()
             call()
             durations[index] = clock() - start
-            reset()
-    elif inner == 1:
-        for index in range(samples):
-            start = clock()
-            call()
-            durations[index] = clock() - start
-    else:
-        calls = range(inner)
-        for index in range(samples):
+        else:
             start = clock()
             for _ in calls:
                 call()
             durations[index] = (clock() - start) / inner
-    return durations
-
-
-def _cold_samples(
-    call: Callable[[], Any],
-    samples: int,
-    reset: Optional[Callable[[], None]],
-    flush: Callable[[], None],
-) -> List[float]:
-    clock = time.perf_counter_ns
-    durations: List[float] = [0.0] * samples
-    for index in range(samples):
-        flush()
-        start = clock()
-        call()
-        durations[index] = clock() - start
         if reset is not None:
             reset()
     return durations
+
+
+def _checked_sample(
+    call: Callable[..., Any], inner: int, index: int, training: bool, check: TimedCheck
+) -> float:
+    """A sample whose last result is kept.
+
+    Where a call changes what the next one sees, the result of one more call is kept instead: the state
+    before the last of several calls cannot be copied without a pause in the timed part.
+    """
+    one_more = check.stateful and inner > 1
+    kept: List[Any] = []
+    if not one_more:
+        check.before()
+    if training:
+        start = clock()
+        call(kept)
+        duration = float(clock() - start)
+    else:
+        rest = range(inner - 1)
+        start = clock()
+        for _ in rest:
+            call()
+        output = call()
+        duration = (clock() - start) / inner
+        if one_more:
+            check.before()
+            output = call()
+        kept.append(output)
+    check.after(index, kept)
+    return duration
 
 
 def _cuda_samples(
@@ -134,19 +157,38 @@ def _cuda_samples(
     samples: int,
     reset: Optional[Callable[[], None]],
     flush: Optional[Callable[[], None]],
+    check: Optional[TimedCheck],
 ) -> List[float]:
-    starts = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
-    ends = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
-    for start, end in zip(starts, ends):
+    starts = [_event(enable_timing=True) for _ in range(samples)]
+    ends = [_event(enable_timing=True) for _ in range(samples)]
+    chosen = frozenset() if check is None else check.chosen
+    for index, (start, end) in enumerate(zip(starts, ends)):
+        watched = check is not None and index in chosen
+        kept: List[Any] = []
+        if watched and not (check.stateful and inner > 1):
+            check.before()
         if flush is not None:
             flush()
         start.record()
-        for _ in range(inner):
-            call()
+        if not watched:
+            for _ in range(inner):
+                call()
+        elif reset is not None:
+            call(kept)
+        else:
+            for _ in range(inner - 1):
+                call()
+            kept.append(call())
         end.record()
+        if watched:
+            if check.stateful and inner > 1:
+                check.before()
+                kept = [call()]
+            check.after(index, kept)
+            del kept
         if reset is not None:
             reset()
-    torch.cuda.synchronize()
+    _synchronize()
     return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
 
 
@@ -156,12 +198,12 @@ def wait_until_idle() -> int:
     OpenMP threads spin for a while after a parallel region (GNU: some milliseconds, Intel: 200 ms)
     and would take a core from the other side's block.
     """
-    started_ns = time.perf_counter_ns()
+    started_ns = clock()
     deadline_ns = started_ns + int(SETTLE_LIMIT_S * 1e9)
     while True:
-        cpu_before, wall_before = time.process_time_ns(), time.perf_counter_ns()
+        cpu_before, wall_before = _process_clock(), clock()
         time.sleep(SETTLE_STEP_S)
-        used = time.process_time_ns() - cpu_before
-        now = time.perf_counter_ns()
+        used = _process_clock() - cpu_before
+        now = clock()
         if used < 0.1 * (now - wall_before) or now > deadline_ns:
             return now - started_ns

@@ -11,14 +11,17 @@ Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
 build      {workload, variants, seed, state}      -> parameters, flops, loss, versions
-reference  {variant, path, limit_bytes}           -> nondeterminism, random; writes the file
-judge      {variant, path}                        -> the accuracy record
+reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
+judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted
 warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
            seconds 0: the first call alone         -> first_call_s
 measure    {variant}                              -> peak memory, graphs and their breaks
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
-block      {variant, inner, samples, prime, settle, flush_l2}
+block      {variant, inner, samples, prime, settle, flush_l2, draw, varied}
                                                   -> samples_ns, started_ns, wall_ns, readings
+verify     {variant, accepted}                    -> checked, failure, seconds: of the latest block
+recheck    {variant, varied, accepted, values, more}
+                                                  -> failure, notes, untrusted: after the last block
 list       {suite}                                -> names
 peak       {what, device, precision, size, seconds}
                                                   -> a best rate, or what sizes are limited by

@@ -1,0 +1,110 @@
+"""New input values of the same shapes, written in place. Runs inside the target.
+
+Checks and timed blocks use many draws of the inputs, so that a result that was computed before cannot
+be returned again. Draw 0 is what the workload made. In another draw every floating-point number is
+multiplied by 1, 1/2 or 1/4: exact in every data type, so all precisions see the same numbers, and what
+was positive, masked (0, -inf) or within a range stays so. Integers and booleans are rotated within
+their tensor, unless they are sorted along the last dimension: offsets, positions and padding masks have a
+structure that other values would break. Tensors are written in place because CUDA graphs and
+re-seating hold their addresses.
+
+The values depend on the number of the draw alone, so processes of different targets get the same.
+"""
+
+import random
+from typing import Any, List, Optional
+
+import torch
+
+ALL, FLOATS, NONE = "all", "floats", "none"
+LEVELS = (ALL, FLOATS, NONE)
+"""What is varied. The baseline decides: a draw that makes it fail is not used."""
+PATTERN = 65521
+"""Length of the pattern of factors, repeated over longer tensors."""
+_FACTORS = torch.tensor([1.0, 0.5, 0.25, 0.5])
+
+
+class InputDraws:
+    """The original values of some tensors, and the means to vary them."""
+
+    def __init__(self, tensors: List[Any]) -> None:
+        distinct = {id(tensor): tensor for tensor in tensors}
+        self._tensors = [tensor for tensor in distinct.values() if _can_vary(tensor)]
+        self._originals: Optional[List[Any]] = None
+
+    def varied(self, level: str) -> List[Any]:
+        """The tensors that a draw of this level changes."""
+        if level == NONE:
+            return []
+        return [
+            tensor
+            for tensor in self._tensors
+            if _is_float(tensor) or (level == ALL and not _is_structure(tensor))
+        ]
+
+    def apply(self, draw: int, level: str) -> None:
+        """Write the values of that draw."""
+        if draw == 0 and self._originals is None:
+            return
+        if self._originals is None:  # draw 0 is what is there now
+            self._originals = [tensor.detach().clone() for tensor in self._tensors]
+        chance = random.Random(draw)
+        bits = bytearray(chance.getrandbits(8 * PATTERN).to_bytes(PATTERN, "little"))
+        factors = _FACTORS[(torch.frombuffer(bits, dtype=torch.uint8) & 3).long()]
+        turn = chance.random()
+        with torch.no_grad():
+            for tensor, original in zip(self._tensors, self._originals):
+                if draw == 0 or level == NONE:
+                    tensor.copy_(original)
+                elif _is_float(tensor):
+                    tensor.copy_(_scaled(original, factors))
+                elif level == ALL and not _is_structure(original):
+                    tensor.copy_(_rotated(original, turn))
+                else:
+                    tensor.copy_(original)
+
+
+def _can_vary(tensor: Any) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.numel() == 0:
+        return False
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    if any(step == 0 and size > 1 for size, step in zip(tensor.size(), tensor.stride())):
+        return False
+    if _is_float(tensor) and tensor.element_size() < 2:  # the 8-bit formats have no arithmetic
+        return False
+    return True
+
+
+def _is_float(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_structure(tensor: Any) -> bool:
+    """Whether whole numbers are sorted along the last dimension, as offsets and masks are."""
+    if tensor.numel() < 2 or tensor.dim() == 0:
+        return True
+    numbers = tensor.detach()
+    numbers = numbers.to(torch.int8) if numbers.dtype is torch.bool else numbers
+    if numbers.shape[-1] < 2:
+        numbers = numbers.reshape(-1)
+    before, after = numbers[..., :-1], numbers[..., 1:]
+    return bool((before <= after).all()) or bool((before >= after).all())
+
+
+def _scaled(original: Any, factors: Any) -> Any:
+    flat = original.reshape(-1)
+    dtype = original.real.dtype if original.is_complex() else original.dtype
+    pattern = factors[: flat.numel()].to(device=original.device, dtype=dtype)
+    whole = flat.numel() // pattern.numel()
+    head = (flat[: whole * pattern.numel()].view(whole, -1) * pattern).reshape(-1)
+    tail = flat[whole * pattern.numel() :]
+    if tail.numel():
+        head = torch.cat([head, tail * pattern[: tail.numel()]])
+    return head.view(original.shape)
+
+
+def _rotated(original: Any, turn: float) -> Any:
+    flat = original.reshape(-1)
+    step = 1 + int(turn * (flat.numel() - 1))
+    return torch.roll(flat, step).view(original.shape)

@@ -1,0 +1,348 @@
+"""Process-wide state that one variant could leave behind for the others. Runs inside the target.
+
+Variants share a process. Whatever a variant's code changes beyond its own objects (threads, default
+data type, gradient mode, clocks, ...) is read before and after every stretch of its calls, put back, and
+reported. What cannot be put back makes the numbers of the row untrustworthy.
+
+`ORIGINAL` functions are taken when this module is imported, before any code of the user's.
+"""
+
+import gc
+import os
+import random
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+Reader = Callable[[], Any]
+Writer = Callable[[Any], Any]
+
+_ENVIRONMENT_OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH", "CUDA", "KINETO", "NCCL")
+
+
+class Item(NamedTuple):
+    """One piece of state: its name in words, how it is read, and how it is written."""
+
+    name: str
+    read: Reader
+    write: Optional[Writer]
+    harmless: bool = False
+    """Restored without a word: the variants cannot see each other's."""
+
+
+class Change(NamedTuple):
+    """What a variant left different, and whether it was put back."""
+
+    text: str
+    restored: bool
+
+
+def _torch_flag(name: str) -> Tuple[Optional[Reader], Optional[Writer]]:
+    return getattr(torch._C, "_get_" + name, None), getattr(torch._C, "_set_" + name, None)
+
+
+def _flushes_denormals() -> bool:
+    return not bool((_DENORMAL * 0.5).item())
+
+
+_DENORMAL = torch.tensor(1e-40)
+
+
+def _affinity() -> Any:
+    reader = getattr(os, "sched_getaffinity", None)
+    return None if reader is None else frozenset(reader(0))
+
+
+def _set_affinity(cores: Any) -> None:
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+
+
+def _priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def _set_priority(value: int) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, value)
+
+
+def _default_device() -> str:
+    reader = getattr(torch, "get_default_device", None)
+    return "cpu" if reader is None else str(reader())
+
+
+def _set_default_device(device: str) -> None:
+    torch.set_default_device(None if device == "cpu" else device)
+
+
+def _gc_state() -> Tuple[bool, Tuple[int, int, int]]:
+    return gc.isenabled(), gc.get_threshold()
+
+
+def _set_gc_state(value: Tuple[bool, Tuple[int, int, int]]) -> None:
+    enabled, threshold = value
+    if enabled:
+        gc.enable()
+    else:
+        gc.disable()
+    gc.set_threshold(*threshold)
+
+
+def _autocast() -> Tuple[Any, ...]:
+    found: List[Any] = [torch.is_autocast_enabled(), torch.is_autocast_cache_enabled()]
+    reader = getattr(torch, "is_autocast_cpu_enabled", None)
+    found.append(bool(reader()) if reader is not None else False)
+    return tuple(found)
+
+
+def _set_autocast(value: Tuple[Any, ...]) -> None:
+    torch.set_autocast_enabled(value[0])
+    torch.set_autocast_cache_enabled(value[1])
+    writer = getattr(torch, "set_autocast_cpu_enabled", None)
+    if writer is not None:
+        writer(value[2])
+
+
+def _environment() -> Dict[str, str]:
+    """Variables that matter to others; compilers set theirs at their first use."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_ENVIRONMENT_OF_COMPILERS)
+    }
+
+
+def _set_environment(wanted: Dict[str, str]) -> None:
+    for name in _environment():
+        if name not in wanted:
+            del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _modes() -> Tuple[int, int]:
+    """How many torch function and dispatch modes are on."""
+    functions = getattr(torch._C, "_len_torch_function_stack", None)
+    dispatch = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return (
+        int(functions()) if functions is not None else 0,
+        int(dispatch()) if dispatch is not None else 0,
+    )
+
+
+def _set_modes(wanted: Tuple[int, int]) -> None:
+    pop_function = getattr(torch._C, "_pop_torch_function_stack", None)
+    pop_dispatch = getattr(torch._C, "_pop_torch_dispatch_stack", None)
+    while pop_function is not None and _modes()[0] > wanted[0]:
+        pop_function()
+    while pop_dispatch is not None and _modes()[1] > wanted[1]:
+        pop_dispatch()
+
+
+def _trace_functions() -> Tuple[Any, Any]:
+    return sys.gettrace(), sys.getprofile()
+
+
+def _set_trace_functions(value: Tuple[Any, Any]) -> None:
+    sys.settrace(value[0])
+    sys.setprofile(value[1])
+
+
+def _items() -> List[Item]:
+    found = [
+        Item("number of threads", torch.get_num_threads, torch.set_num_threads),
+        Item("number of inter-op threads", torch.get_num_interop_threads, None),
+        Item("default data type", torch.get_default_dtype, torch.set_default_dtype),
+        Item("default device", _default_device, _set_default_device),
+        Item("gradient mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+        Item("inference mode", torch.is_inference_mode_enabled, None),
+        Item("autocast", _autocast, _set_autocast),
+        Item(
+            "deterministic algorithms",
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+        ),
+        Item(
+            "float32 matmul precision",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+        ),
+        Item("flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal),
+        Item("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+        Item("torch function and dispatch modes", _modes, _set_modes),
+        Item("garbage collector", _gc_state, _set_gc_state),
+        Item("trace and profile functions", _trace_functions, _set_trace_functions),
+        Item("CPU affinity", _affinity, _set_affinity),
+        Item("scheduling priority", _priority, _set_priority),
+        Item("environment variables", _environment, _set_environment),
+        Item("working directory", os.getcwd, os.chdir),
+        Item("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    ]
+    for flag in (
+        "cudnn_enabled",
+        "cudnn_benchmark",
+        "cudnn_deterministic",
+        "cudnn_allow_tf32",
+        "cublas_allow_tf32",
+        "mkldnn_deterministic",
+        "flash_sdp_enabled",
+        "mem_efficient_sdp_enabled",
+        "math_sdp_enabled",
+        "cublas_allow_fp16_reduced_precision_reduction",
+        "cublas_allow_bf16_reduced_precision_reduction",
+    ):
+        read, write = _torch_flag(flag)
+        if read is not None:
+            found.append(Item("flag " + flag, read, write))
+    return found
+
+
+class RandomState:
+    """The states of the random number generators, to put back after a variant's calls."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._torch = torch.get_rng_state()
+        numpy = sys.modules.get("numpy")
+        self._numpy = None if numpy is None else (numpy, numpy.random.get_state())
+        self._cuda = None
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            self._cuda = torch.cuda.get_rng_state_all()
+
+    def restore(self) -> bool:
+        """Put everything back; whether the generator of torch on the CPU had moved."""
+        moved = not torch.equal(self._torch, torch.get_rng_state())
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            self._numpy[0].random.set_state(self._numpy[1])
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        return moved
+
+
+class ProcessState:
+    """The state at one moment."""
+
+    def __init__(self) -> None:
+        self._values = [_read(item) for item in ITEMS]
+
+    def changes(self) -> List[Change]:
+        """What is different now, after it was put back."""
+        found = []
+        for item, before in zip(ITEMS, self._values):
+            after = _read(item)
+            if after == before:
+                continue
+            restored = False
+            if item.write is not None:
+                try:
+                    item.write(before)
+                    restored = _read(item) == before
+                except Exception:
+                    restored = False
+            found.append(Change(_say(item.name, before, after), restored))
+        return found
+
+
+def _read(item: Item) -> Any:
+    try:
+        return item.read()
+    except Exception as error:
+        return type(error).__name__
+
+
+def _say(name: str, before: Any, after: Any) -> str:
+    if name == "environment variables":
+        keys = sorted(key for key in set(before) | set(after) if before.get(key) != after.get(key))
+        return "environment variables " + ", ".join(keys[:5])
+    if isinstance(before, frozenset):
+        before, after = sorted(before), sorted(after)
+    if name == "trace and profile functions":
+        return name
+    return "%s %s -> %s" % (name, str(before)[:60], str(after)[:60])
+
+
+class Replaced:
+    """Functions of Python and torch that every variant and the timing depend on, by identity.
+
+    Functions that torch itself puts there (dynamo wraps some at its import) do not count.
+    """
+
+    def __init__(self) -> None:
+        self._holders: List[Tuple[str, Any]] = [
+            ("time", time),
+            ("gc", gc),
+            ("torch", torch),
+            ("torch.nn.functional", torch.nn.functional),
+            ("torch.Tensor", torch.Tensor),
+            ("torch.nn.Module", torch.nn.Module),
+            ("torch.cuda", torch.cuda),
+            ("torch.cuda.Event", torch.cuda.Event),
+            ("torch.optim.Optimizer", torch.optim.Optimizer),
+            ("torch.autograd", torch.autograd),
+            ("torch.ops.aten", torch.ops.aten),
+        ]
+        self._before = [(label, holder, dict(vars(holder))) for label, holder in self._holders]
+        self._builtins = dict(vars(_builtins()))
+
+    def find(self) -> List[str]:
+        """Names of functions that code outside of torch and Python replaced."""
+        found = []
+        for label, holder, before in [*self._before, ("builtins", _builtins(), self._builtins)]:
+            now = vars(holder)
+            for name, value in before.items():
+                current = now.get(name, _MISSING)
+                if current is value or not callable(value):
+                    continue
+                if _is_of_torch(current):
+                    continue
+                found.append("%s.%s" % (label, name))
+        return found
+
+    def restore(self) -> None:
+        """Put the functions back."""
+        for label in self.find():
+            where, _, name = label.rpartition(".")
+            for known, holder, before in [
+                *self._before,
+                ("builtins", _builtins(), self._builtins),
+            ]:
+                if known == where:
+                    try:
+                        setattr(holder, name, before[name])
+                    except (AttributeError, TypeError):
+                        continue
+
+
+_MISSING = object()
+
+
+def _builtins() -> Any:
+    import builtins
+
+    return builtins
+
+
+def _is_of_torch(value: Any) -> bool:
+    """Whether the code of a function lies in torch or is not Python at all."""
+    code = getattr(value, "__code__", None)
+    if code is None:
+        code = getattr(getattr(value, "__func__", None), "__code__", None)
+    if code is None:
+        kind = type(value).__module__ or ""
+        owner = str(getattr(value, "__module__", "") or "")
+        return value is not _MISSING and (kind + owner).startswith(("torch", "_"))
+    return str(code.co_filename).startswith(_TORCH_FOLDER)
+
+
+_TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+ITEMS = _items()
+
+
+def python_threads() -> int:
+    """Threads that Python code started and that still run."""
+    import threading
+
+    return threading.active_count()

@@ -1,0 +1,162 @@
+"""A corpus of candidates: wrong ones must not be missed, and honest ones must not be accused."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from launch_with import CORPUS, Launch, launch
+
+pytestmark = pytest.mark.torch
+
+WRONG = {
+    # What a candidate does, on which workload, and the weakest word that may be said of it.
+    "right_for_ten_calls": ("Plain", "wrong"),
+    "wrong_every_seventh": ("Plain", "wrong"),
+    "cached_by_id": ("Plain", "wrong"),
+    "cached_by_pointer": ("Plain", "wrong"),
+    "cached_by_shape": ("Plain", "wrong"),
+    "cached_by_version": ("Plain", "wrong"),
+    "cached_by_content": ("Heavy", "untrusted"),
+    "cached_by_sum_after_five": ("Heavy", "untrusted"),
+    "returns_previous": ("Plain", "wrong"),
+    "reuses_output_storage": ("Plain", "wrong"),
+    "modifies_input": ("Plain", "wrong"),
+    "modifies_input_late": ("Plain", "wrong"),
+    "modifies_weights": ("Plain", "wrong"),
+    "leaves_input_alone": ("InPlace", "wrong"),
+    "skips_running_statistics": ("Normed training", "wrong"),
+    "updates_statistics_twice": ("Normed training", "wrong"),
+    "sets_threads": ("Plain", "note"),
+    "sets_default_dtype": ("Plain", "note"),
+    "replaces_clock": ("Plain", "untrusted"),
+    "replaces_linear": ("Plain", "untrusted"),
+    "state_at_import": ("Plain training", "note"),
+    "leaves_inference_mode_on": ("Plain", "untrusted"),
+    "seeds_generators": ("Plain", "note"),
+    "switches_collector_off": ("Plain", "note"),
+    "leaves_tracing_on": ("Plain", "note"),
+    "flushes_denormals": ("Plain", "note"),
+    "sets_environment": ("Plain", "note"),
+    "returns_numpy": ("Plain", "wrong"),
+    "returns_list": ("Net", "wrong"),
+    "returns_double": ("Plain", "wrong"),
+    "returns_detached": ("Net training", "wrong"),
+    "returns_lazy_tensor": ("Plain", "wrong"),
+    "returns_promise": ("Plain", "wrong"),
+    "computes_in_thread": ("Plain", "wrong"),
+    "honest_when_checked": ("Plain", "wrong"),
+    "honest_for_known_values": ("Plain", "wrong"),
+    "wrong_for_zeros_in_gradient_mode": ("Plain", "wrong"),
+    "freezes_weights": ("Plain", "wrong"),
+    "one_batch_size": ("Plain", "wrong"),
+    "clamps_large_inputs": ("Plain", "wrong"),
+    "drops_small_inputs": ("Plain", "wrong"),
+    "converts_module_in_place": ("Plain", "untrusted"),
+    "compiles_module_in_place": ("Plain", "untrusted"),
+    "skips_one_gradient": ("Net training", "wrong"),
+    "skips_optimizer_step": ("Plain training step", "wrong"),
+    "counter_stands_still": ("Counting", "wrong"),
+    "drops_dict_key": ("InDict", "wrong"),
+}
+HONEST = [
+    ("same", "Plain"),
+    ("wrapped", "Net"),
+    ("wrapped", "Net training"),
+    ("wrapped", "Plain training step"),
+    ("wrapped", "Normed training"),
+    ("wrapped", "Normed"),
+    ("wrapped", "InPlace"),
+    ("wrapped", "Counting"),
+    ("wrapped", "KeyValueCache"),
+    ("wrapped", "InDict"),
+    ("wrapped", "InDataclass"),
+    ("wrapped", "InList"),
+    ("wrapped", "InNamedTuple"),
+    ("wrapped", "Nested"),
+    ("wrapped", "Views"),
+    ("wrapped", "Tokens"),
+    ("wrapped", "Bags"),
+    ("wrapped", "Hooked"),
+    ("wrapped", "Aliased"),
+    ("wrapped", "Logarithm"),
+    ("wrapped", "Large"),
+    ("wrapped", "Recompiling"),
+    ("wrapped", "kernels/adamw-step"),
+    ("rewritten", "Plain"),
+    ("rewritten", "Plain training"),
+    ("caches_constants", "Plain"),
+    ("fresh_copies", "Plain"),
+    ("documented_static_output", "Plain"),
+    ("documented_frozen", "Plain"),
+    ("refuses_other_batches", "Plain"),
+    ("scoped_settings", "Plain"),
+    ("rebuilds_dataclass", "InDataclass"),
+    ("uses_generator", "Plain"),
+    ("lowers_to_double", "Plain"),
+    ("steps_in_place", "InPlace"),
+    ("counts_like_eager", "Counting"),
+]
+STRENGTH = ("pass", "note", "unchecked", "untrusted", "wrong")
+NOTED = {"documented_static_output", "documented_frozen", "refuses_other_batches"}
+
+
+def run(name: str, where: str, file: str) -> Launch:
+    workload, *words = where.split()
+    return launch(
+        workload,
+        f"{CORPUS / file}:{name}",
+        mode="training" if "training" in words else "inference",
+        step="step" in words,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    """The process as it was, whatever a candidate did to it; one thread is fastest for tiny models."""
+    import torch
+
+    threads, step = torch.get_num_threads(), torch.optim.SGD.step
+    torch.set_num_threads(1)
+    yield
+    if "corpus_clean_up" in vars(sys):  # inference mode was left on, and with it gradients off
+        vars(sys).pop("corpus_clean_up")()
+        torch.set_grad_enabled(True)
+    torch.set_num_threads(threads)
+    torch.optim.SGD.step = step  # type: ignore[method-assign]
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+    assert gc.isenabled()
+    assert sys.getprofile() is None
+    assert "OMP_PROC_BIND" not in os.environ
+    assert time.perf_counter_ns() > 0
+    assert time.perf_counter_ns.__module__ == "time"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_candidate_is_not_missed(name: str) -> None:
+    where, at_least = WRONG[name]
+    found = run(name, where, "wrong_import.py" if name == "state_at_import" else "wrong.py")
+    assert STRENGTH.index(found.word) >= STRENGTH.index(at_least), found
+    if at_least == "note":
+        assert found.word == "note", found
+
+
+@pytest.mark.parametrize(("name", "where"), HONEST)
+def test_an_honest_candidate_is_not_accused(name: str, where: str) -> None:
+    found = run(name, where, "honest.py")
+    assert found.word == ("note" if name in NOTED else "pass"), found
+
+
+@pytest.mark.parametrize("workload", ["NotANumber", "Infinite", "Empty"])
+def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None:
+    assert run("wrapped", workload, "honest.py").word == "unchecked"
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(WRONG) >= 25
+    assert len(HONEST) >= 20
