@@ -61,11 +61,13 @@ def test_a_finished_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
 def test_numbers_that_are_no_numbers_survive(tmp_path: Path) -> None:
     assert FASTER.estimate is not None
     writer = create(tmp_path / "one")
-    writer.add_comparison(replace(FASTER, estimate=replace(FASTER.estimate, speedup=float("inf"))))
+    writer.add_comparison(
+        replace(FASTER, estimate=replace(FASTER.estimate, time_needed_s=float("inf")))
+    )
     writer.finish("finished")
     estimate = read_run(tmp_path / "one").comparisons[0].estimate
     assert estimate is not None
-    assert estimate.speedup == float("inf")
+    assert estimate.time_needed_s == float("inf")
 
 
 def test_the_last_word_on_a_comparison_counts(tmp_path: Path) -> None:

@@ -334,10 +334,12 @@ def test_text_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none(tmp_path: Path) -> None:
-    row = compared(speedup=float("nan"))
-    metrics = replace(row.candidate_metrics, peak_memory_bytes=2**80, time_ns=float("inf"))
-    write_run(tmp_path, day(1), [replace(row, candidate_metrics=metrics)])
+    row = compared()
+    assert row.estimate is not None
+    endless = replace(row.estimate, minimum_detectable=float("inf"))
+    write_run(tmp_path, day(1), [replace(row, estimate=endless)])
+    write_run(tmp_path, day(2), [compared(speedup=float("nan"))])
     with opened(tmp_path) as store:
         (entry,) = store.comparisons(Wanted())
-    assert (entry.speedup, entry.memory_bytes) == (None, None)
-    assert entry.candidate_ns == float("inf")
+        assert entry.run == day(1)
+        assert "estimate.speedup = nan is impossible" in store.run(day(2)).damage

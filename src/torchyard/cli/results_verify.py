@@ -15,9 +15,11 @@ Examples:
   torchyard results verify latest ./first-run
   torchyard results verify --json
 
-Read every record of the runs, samples and launches too, and list what is damaged by file and line.
-Changes nothing. All runs of the runs' home when none is named. Ends with exit code 8 when anything
-is damaged. A last line that a kill cut off is no damage: it is left out by everything that reads.
+Read every record of the runs, samples and launches too, check every file of a run that has ended
+against its checksums (SHA256SUMS), and list what is damaged by file and line. Changes nothing. All
+runs of the runs' home when none is named. Ends with exit code 8 when anything is damaged. Runs of
+earlier releases and runs that were killed are "not checksummed": there, only what makes a record
+invalid is found. A last line that a kill cut off is no damage: everything that reads leaves it out.
 """
 
 
@@ -51,11 +53,13 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
                 place = f", line {item.line}" if item.line is not None else ""
                 print_data(printable(f"{verified.run}/{item.file}{place}: {item.what}"))
     torn = sum(verified.torn_lines for verified in found)
+    bare = sum(not verified.checksummed for verified in found)
     size = format_bytes(sum(verified.size_bytes for verified in found))
     records = sum(row.comparisons + row.blocks + row.launches for row in found)
     talk(
         f"{len(found)} runs, {records} records, {size}: "
         + (f"{len(damaged)} damaged" if damaged else "nothing is damaged")
         + (f"; {torn} last lines cut off by a kill" if torn else "")
+        + (f"; {bare} not checksummed" if bare else "")
     )
     return ResultsDamaged.exit_code if damaged else 0

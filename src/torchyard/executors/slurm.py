@@ -29,6 +29,7 @@ from torchyard.executors.slurm_submit import (
 )
 from torchyard.executors.slurm_tools import check_tools, run_slurm
 from torchyard.executors.slurm_watch import LOOK_EVERY_S, LOST_AFTER_S, SlurmWatch
+from torchyard.results.bounded_read import read_tail
 from torchyard.results.durable import write_failed
 
 __all__ = ["SlurmExecutor"]
@@ -216,9 +217,8 @@ class SlurmExecutor:
 
     def _log_end(self, label: str) -> str:
         try:
-            with job_output(self._folder, label).open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _LOG_END_BYTES))
-                return file.read().decode("utf-8", "replace")
+            tail = read_tail(job_output(self._folder, label), _LOG_END_BYTES)
+            return tail.decode("utf-8", "replace")
         except OSError:
             return ""
 

@@ -7,7 +7,6 @@ minutes where it keeps no accounts. Knows nothing of what the command measures.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -24,6 +23,7 @@ from torchyard.executors.slurm_records import is_void
 from torchyard.executors.slurm_states import TIME_LIMIT_CODE
 from torchyard.executors.slurm_tools import run_slurm
 from torchyard.process.timing_turn import DRIVER_VARIABLE, FIRST_TURN_VARIABLE, TURN_VARIABLE
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text
 
 __all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
@@ -116,7 +116,7 @@ def end_path(folder: Path, name: str, index: int) -> Path:
 def read_end(folder: Path, name: str, index: int) -> dict[str, Any] | None:
     """How a job said that it ended; None when it has not said."""
     try:
-        record = json.loads(end_path(folder, name, index).read_bytes())
+        record = read_json(end_path(folder, name, index))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("code"), int) else None

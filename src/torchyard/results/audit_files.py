@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from torchyard.core.audit import Audit
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
 from torchyard.results.run_home import home_folder
 
@@ -47,14 +47,14 @@ def write_audit(audit: Audit, path: Path) -> None:
 def read_audit(path: Path) -> Audit:
     """The audit in a file."""
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
     except FileNotFoundError as error:
         raise UsageError(
             f"there is no audit at {path}", hint="`torchyard machine audit` makes one"
         ) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(path, f"it is no JSON: {error}") from error
     return _audit_in(document, path)
 

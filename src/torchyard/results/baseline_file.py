@@ -7,7 +7,6 @@ of what is compared with a baseline.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,10 +14,13 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 from torchyard.core.comparison import Comparison
-from torchyard.core.records import decode, encode
+from torchyard.core.records import encode
 from torchyard.core.study import Study
-from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.errors import ResultsDamaged
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.plausible import decode_possible
+from torchyard.results.record_lines import LARGEST_ROWS_BYTES
 from torchyard.results.run_reader import Run
 
 __all__ = [
@@ -124,10 +126,10 @@ def _shared(row: Comparison) -> Any:
 def read_document(path: Path) -> dict[str, Any]:
     """The JSON object in that file, of a format that this version knows."""
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except OSError as error:
         raise ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ResultsDamaged(
             f"{path} is not JSON", why=str(error), hint="save the baseline again"
         ) from error
@@ -146,10 +148,10 @@ def read_document(path: Path) -> dict[str, Any]:
 def decoded(kind: type[T], value: object, path: Path) -> T:
     """The record; what cannot be one is damage that names the file."""
     try:
-        return decode(kind, value, where="", strict=False)
-    except UsageError as error:
+        return decode_possible(kind, value)
+    except ValueError as error:
         raise ResultsDamaged(
-            f"{path}: not a {kind.__name__.lower()}", why=error.what, hint="save the baseline again"
+            f"{path}: not a {kind.__name__.lower()}", why=str(error), hint="save the baseline again"
         ) from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import json
 import re
 import secrets
 import shutil
@@ -18,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from torchyard.core.units import format_bytes
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.archive import LARGEST_BYTES, is_run_name, plain_files, unpack
+from torchyard.results.bounded_read import parse_json, read_document
 from torchyard.results.durable import to_json_text, write_failed
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
@@ -68,6 +69,8 @@ def import_runs(
         new, same, refused = [], [], []
         for number, folder in enumerate(folders, start=1):
             name, why = _name_for(folder, archived=folder.parent == staging)
+            if not why and _size_bytes(folder) > largest_bytes:
+                why = f"it is larger than {format_bytes(largest_bytes)}; --max-size allows more"
             if why:
                 refused.append((folder.name, why))
             elif (home / name).exists():
@@ -112,9 +115,9 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
     Runs that are going on are not put into archives: one that seems so there was killed.
     """
     try:
-        text = (folder / RUN_FILE).read_bytes()
-        facts: Any = json.loads(text)
-    except (OSError, ValueError, RecursionError):
+        text = read_document(folder / RUN_FILE)
+        facts: Any = parse_json(text)
+    except (OSError, ValueError):
         return "", f"its {RUN_FILE} is missing or cannot be read"
     if not isinstance(facts, dict) or not all(mark in facts for mark in _MARKS):
         return "", f"its {RUN_FILE} is not one of Torchyard's"
@@ -137,6 +140,10 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
     return (name, "") if is_run_name(name) else ("", "its name is not one for a folder")
 
 
+def _size_bytes(folder: Path) -> int:
+    return sum((folder / inside).stat().st_size for inside in plain_files(folder))
+
+
 def _settle(folder: Path, place: Path, staging: Path) -> None:
     try:
         if folder.parent != staging:
@@ -153,10 +160,10 @@ def _settle(folder: Path, place: Path, staging: Path) -> None:
 
 def _with_end(path: Path) -> bytes:
     """The file; a run that was killed says that it was, since elsewhere nobody can look."""
-    text = path.read_bytes()
+    text = read_document(path)
     try:
-        facts = json.loads(text)
-    except (ValueError, RecursionError):
+        facts = parse_json(text)
+    except ValueError:
         return text
     if not isinstance(facts, dict) or facts.get("state") != "running":
         return text

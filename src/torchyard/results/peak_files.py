@@ -8,7 +8,6 @@ is measured again in seconds.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 from torchyard.core.records import decode, encode
 from torchyard.core.roofline import MachinePeak
 from torchyard.errors import TorchyardError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
 from torchyard.results.run_home import home_folder
 
@@ -114,7 +114,7 @@ def age_days(peak: MachinePeak, now: datetime | None = None) -> float:
 
 def _read(path: Path) -> MachinePeak | None:
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
         if not isinstance(document, dict) or int(document.get("format", 0)) > FORMAT:
             return None
         peak = decode(MachinePeak, document.get("peak"), where="peak", strict=False)

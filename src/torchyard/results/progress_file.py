@@ -9,13 +9,13 @@ the events mean.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from torchyard.errors import TorchyardError
+from torchyard.results.bounded_read import parse_json, read_part
 from torchyard.results.durable import RecordFile, to_json_text
 from torchyard.results.layout import PROGRESS_FILE
 
@@ -78,10 +78,9 @@ class ProgressTail:
     def more(self) -> list[dict[str, Any]]:
         """The whole lines that are new; those that are no records are left out."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._place_bytes)
-                # A file that somebody else put here may be of any size.
-                data = file.read(min(_READ_BYTES, max(0, LARGEST_BYTES - self._place_bytes)))
+            # A file that somebody else put here may be of any kind and size.
+            wanted_bytes = min(_READ_BYTES, max(0, LARGEST_BYTES - self._place_bytes))
+            data = read_part(self._path, self._place_bytes, wanted_bytes)
         except OSError:
             return []
         self._place_bytes += len(data)
@@ -91,7 +90,7 @@ class ProgressTail:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None

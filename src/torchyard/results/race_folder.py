@@ -9,7 +9,6 @@ A race that was killed goes on from its finished heats. Knows nothing of how a r
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Final
 from torchyard.core.race import RACE_FORMAT, Race
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.record_lines import LARGEST_ROWS_BYTES, unreadable
 from torchyard.results.run_home import home_folder
 
 __all__ = ["RACE_FILE", "RaceFolder", "races_home", "read_race"]
@@ -86,7 +87,7 @@ def read_race(folder: Path) -> Race:
     """The race in a folder."""
     path = folder.absolute() / RACE_FILE
     try:
-        record = json.loads(path.read_bytes())
+        record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
             f"{folder} is not the folder of a race",
@@ -94,8 +95,8 @@ def read_race(folder: Path) -> Race:
             hint="name the folder that `torchyard tune` printed",
         ) from error
     except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
-    except (ValueError, RecursionError) as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
         raise ResultsDamaged(
             f"{path}: not JSON", why=str(error), hint="put the file back from a copy"
         ) from error

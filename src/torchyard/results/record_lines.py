@@ -6,60 +6,69 @@ of what the lines mean.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchyard.errors import ResultsDamaged
+from torchyard.results.bounded_read import (
+    LARGEST_RECORDS_BYTES,
+    LineTooLong,
+    last_line,
+    parse_json,
+    read_lines,
+)
 
-__all__ = ["ends_torn", "read_records"]
+__all__ = ["LARGEST_ROWS_BYTES", "ends_torn", "read_records", "unreadable"]
 
-_TAIL_BYTES = 1 << 16
+LARGEST_ROWS_BYTES: Final = 256 << 20
+"""Of files whose records are held in memory together: comparisons and launches."""
 
 
-def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(
+    path: Path, *, largest_bytes: int = LARGEST_RECORDS_BYTES
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and record of every whole line; a torn last line is left out."""
     try:
-        with path.open("rb") as file:
-            unread: tuple[int, bytes] | None = None
-            for number, line in enumerate(file, start=1):
-                if unread is not None:
-                    raise _damaged(path, unread[0])
-                record = _parse(line)
-                if record is None:
-                    unread = (number, line)
-                else:
-                    yield number, record
-    except FileNotFoundError as error:
-        raise ResultsDamaged(
-            f"{path} is missing", hint="put it back from a copy, or measure again"
-        ) from error
-    except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
+        unread: int | None = None
+        for number, line in read_lines(path, largest_bytes=largest_bytes):
+            if unread is not None:
+                raise _damaged(path, unread)
+            record = _parse(line)
+            if record is None:
+                unread = number
+            else:
+                yield number, record
+    except (OSError, LineTooLong) as error:
+        raise unreadable(path, error) from error
 
 
 def ends_torn(path: Path) -> bool:
-    """Whether the last line was cut off; looks at the end of the file only."""
+    """Whether the last line was cut off; reads the end of the file only. A missing file is not torn."""
     try:
-        with path.open("rb") as file:
-            end = file.seek(0, 2)
-            tail = b""
-            while end > 0 and b"\n" not in tail[:-1]:
-                start = max(0, end - _TAIL_BYTES)
-                file.seek(start)
-                tail = file.read(end - start) + tail
-                end = start
-    except OSError:
+        last = last_line(path)
+    except FileNotFoundError:
         return False
-    last = tail[:-1].rpartition(b"\n")[2] + tail[-1:]
+    except (OSError, LineTooLong) as error:
+        raise unreadable(path, error) from error
     return bool(last) and _parse(last) is None
+
+
+def unreadable(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
+    """What to say of a file that cannot be read, with the fix."""
+    hint = "put it back from a copy, or measure again"
+    if isinstance(error, LineTooLong):
+        place = f"line {error.number}" if error.number else "the last line"
+        return ResultsDamaged(f"{path}, {place}: not a record", why=str(error), hint=hint)
+    if isinstance(error, FileNotFoundError):
+        return ResultsDamaged(f"{path} is missing", hint=hint)
+    return ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error), hint=hint)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None
 

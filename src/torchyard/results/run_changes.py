@@ -6,7 +6,6 @@ A run that is going on belongs to its process, which would write over any change
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -18,7 +17,9 @@ from typing import Any, Final
 
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import Baseline, list_baselines
-from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.bounded_read import read_json
+from torchyard.results.checksums import replace_facts
+from torchyard.results.durable import to_json_text, write_failed
 from torchyard.results.index.folders import full_mark
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
@@ -112,7 +113,7 @@ def add_note(folder: Path, text: str) -> tuple[str, ...]:
                 f"{folder / RUN_FILE}: `notes` is not a list", hint="put the file back from a copy"
             )
         info["notes"] = [*notes, note]
-        replace_file(folder / RUN_FILE, to_json_text(info, indent=1) + "\n")
+        replace_facts(folder, to_json_text(info, indent=1) + "\n")
     return tuple(str(kept) for kept in info["notes"])
 
 
@@ -146,8 +147,8 @@ def _check_ended(folder: Path, facts: Mapping[str, Any]) -> None:
 def _raw_facts(folder: Path) -> Mapping[str, Any]:
     """What `run.json` says, of whatever version; empty when it is broken."""
     try:
-        facts = json.loads((folder / RUN_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        facts = read_json(folder / RUN_FILE)
+    except (OSError, ValueError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

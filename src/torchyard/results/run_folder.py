@@ -6,6 +6,7 @@
     comparisons.jsonl   one line per comparison; a later line for the same one replaces it
     progress.jsonl      what happens, for whoever watches; written by `progress_file`
     logs/               what the workers printed
+    SHA256SUMS          checksums of all of these, written when the run ends
 
 What a call has returned from is kept whatever happens next. Knows nothing of how anything is
 measured, estimated or shown.
@@ -25,6 +26,7 @@ from torchyard.core.records import encode
 from torchyard.core.study import Study
 from torchyard.core.workload import Workload
 from torchyard.errors import TorchyardError, UsageError
+from torchyard.results.checksums import CHECKSUMS_KEY, SUMS_FILE, write_sums
 from torchyard.results.durable import RecordFile, replace_file, to_json_text, write_failed
 from torchyard.results.layout import (
     COMPARISONS_FILE,
@@ -141,13 +143,19 @@ class RunWriter:
                     file.sync()
             self._facts["state"] = state
             self._facts["finished"] = _now()
+            self._facts[CHECKSUMS_KEY] = SUMS_FILE
+            # The checksums first: a kill between the two leaves a run that never ended.
+            write_sums(self.folder, self._facts_text())
             self._write_facts()
         finally:
             for file in files:
                 file.close()
 
     def _write_facts(self) -> None:
-        replace_file(self.folder / RUN_FILE, to_json_text(self._facts, indent=1) + "\n")
+        replace_file(self.folder / RUN_FILE, self._facts_text())
+
+    def _facts_text(self) -> str:
+        return to_json_text(self._facts, indent=1) + "\n"
 
 
 def _taken(folder: Path) -> UsageError:

@@ -5,7 +5,6 @@ Looks at names and at `run.json`, never at what was measured.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard.errors import UsageError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import write_failed
 from torchyard.results.layout import RUN_FILE
 from torchyard.results.owner import is_gone
@@ -101,8 +101,8 @@ def replace_run(folder: Path) -> None:
 
 def _our_facts(folder: Path) -> Mapping[str, Any] | None:
     try:
-        facts = json.loads((folder / RUN_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        facts = read_json(folder / RUN_FILE)
+    except (OSError, ValueError):
         return None
     marks = ("format", "id", "state", "torchyard", "study")
     return facts if isinstance(facts, dict) and all(mark in facts for mark in marks) else None

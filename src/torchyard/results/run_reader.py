@@ -6,7 +6,6 @@ skipped, so that a folder of a newer Torchyard with the same format version stay
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any, TypeVar
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
-from torchyard.core.records import decode
 from torchyard.core.study import Study
 from torchyard.core.workload import Workload
-from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.errors import ResultsDamaged
+from torchyard.results.bounded_read import read_json
 from torchyard.results.layout import (
     COMPARISONS_FILE,
     FORMAT_VERSION,
@@ -28,7 +27,13 @@ from torchyard.results.layout import (
     STATES,
 )
 from torchyard.results.owner import is_gone
-from torchyard.results.record_lines import ends_torn, read_records
+from torchyard.results.plausible import decode_possible
+from torchyard.results.record_lines import (
+    LARGEST_ROWS_BYTES,
+    ends_torn,
+    read_records,
+    unreadable,
+)
 from torchyard.results.run_home import latest_run, new_run_folder, replace_run, runs_home
 
 __all__ = [
@@ -69,7 +74,8 @@ class Run:
 
     def launches(self) -> list[dict[str, Any]]:
         """What was kept of each launch."""
-        return [record for _, record in read_records(self.folder / LAUNCHES_FILE)]
+        path = self.folder / LAUNCHES_FILE
+        return [record for _, record in read_records(path, largest_bytes=LARGEST_ROWS_BYTES)]
 
 
 def read_run(folder: Path) -> Run:
@@ -106,7 +112,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     """Everything in `run.json`, when it is of a format that this version reads."""
     path = folder / RUN_FILE
     try:
-        text = path.read_bytes()
+        info = read_json(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ResultsDamaged(
             f"{folder} is not a run folder",
@@ -114,10 +120,8 @@ def read_info(folder: Path) -> dict[str, Any]:
             hint="name the folder that a run printed as its results",
         ) from error
     except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
-    try:
-        info = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise ResultsDamaged(
             f"{path}, line {line}: not JSON",
@@ -145,7 +149,7 @@ def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
     p-values need all of them), because the file only grows.
     """
     last: dict[str, tuple[int, dict[str, Any]]] = {}
-    for number, record in read_records(path):
+    for number, record in read_records(path, largest_bytes=LARGEST_ROWS_BYTES):
         # Only the last word is decoded, which costs fifteen times as much as reading a line.
         names = (record.get("workload"), record.get("baseline"), record.get("candidate"))
         last[repr(names)] = (number, record)
@@ -160,10 +164,10 @@ def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
 def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
     place = f"{path}, line {number}" if number is not None else str(path)
     try:
-        return decode(kind, value, where="", strict=False)
-    except UsageError as error:
+        return decode_possible(kind, value)
+    except ValueError as error:
         raise ResultsDamaged(
             f"{place}: not a {kind.__name__.lower()}",
-            why=error.what,
+            why=str(error),
             hint="put the file back from a copy",
         ) from error

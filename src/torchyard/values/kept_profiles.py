@@ -5,12 +5,12 @@ Knows names, formats and JSON, nothing of what a profile holds.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
 from torchyard.results.run_home import new_run_folder
 
@@ -18,6 +18,8 @@ __all__ = ["find_kept", "new_kept_folder", "read_kept", "write_kept"]
 
 T = TypeVar("T")
 _AGAIN = "profile the program again"
+LARGEST_PROFILE_BYTES: Final = 1 << 30
+"""Of a profile with its flow graph."""
 
 
 def new_kept_folder(folder: Path | None, *, home: Path) -> Path:
@@ -57,8 +59,8 @@ def find_kept(text: str, *, home: Path, file_name: str, none_yet: UsageError) ->
 def read_kept(kind: type[T], path: Path, *, newest: int) -> T:
     """The file as a record; raises ResultsDamaged when it is broken or newer than we are."""
     try:
-        data: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        data: Any = read_json(path, largest_bytes=LARGEST_PROFILE_BYTES)
+    except (OSError, ValueError) as error:
         raise ResultsDamaged(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise ResultsDamaged(f"{path} is no profile", hint=_AGAIN)

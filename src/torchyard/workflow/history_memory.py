@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from torchyard.core.stored import SeriesPoint
 from torchyard.errors import TorchyardError
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file
+from torchyard.results.record_lines import LARGEST_ROWS_BYTES
 
 __all__ = ["HistoryMemory", "Remembered", "digest_of"]
 
@@ -82,7 +84,7 @@ def digest_of(points: Sequence[SeriesPoint]) -> str:
 
 def _read(place: Path) -> dict[str, Any]:
     try:
-        document = json.loads(place.read_text(encoding="utf-8"))
+        document = read_json(place, largest_bytes=LARGEST_ROWS_BYTES)
     except (OSError, ValueError):
         return {}
     if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -7,7 +7,6 @@ sweep's folder after each workload, so that nothing is looked at twice.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import time
@@ -24,6 +23,7 @@ from torchyard.core.workload import Workload
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.measure.crew import Crew, VariantFailed
 from torchyard.measure.starting import draw_launch
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text
 from torchyard.workflow.sweep_estimate import Known, Range, measuring_s
 
@@ -88,10 +88,10 @@ def read_calibrations(folder: Path) -> list[Calibration]:
     """What an earlier look left there; none when there was none."""
     path = folder / CALIBRATION_FILE
     try:
-        record = json.loads(path.read_bytes())
+        record = read_json(path)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ResultsDamaged(
             f"{path} cannot be read", why=str(error), hint="remove it, and give --calibrate again"
         ) from error

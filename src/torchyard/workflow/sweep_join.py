@@ -17,6 +17,7 @@ from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Study
 from torchyard.core.sweep import Attempt, CellStatus, Outcome
 from torchyard.errors import NothingToDo, ResultsDamaged
+from torchyard.results.bounded_read import read_tail
 from torchyard.results.layout import FIRST_METHOD, LOGS_FOLDER, SAMPLES_FILE
 from torchyard.results.machine_identity import machine_name
 from torchyard.results.record_lines import read_records
@@ -208,9 +209,7 @@ def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Co
 
 def _tail(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
+        return read_tail(path, TAIL_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -23,6 +23,7 @@ from torchyard.core.comparison import (
 from torchyard.core.sweep import Attempt, CellStatus, Outcome
 from torchyard.core.sweep_summary import End, SweepRow
 from torchyard.core.workload import Workload
+from torchyard.results.bounded_read import read_tail
 from torchyard.results.run_reader import Run
 
 __all__ = [
@@ -257,9 +258,6 @@ def _log_tail(folder: Path, name: str) -> str:
     if not path.is_relative_to(folder.resolve()):
         return ""
     try:
-        with path.open("rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - _LOG_BYTES))
-            return log.read().decode("utf-8", "replace")
+        return read_tail(path, _LOG_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
