@@ -18,8 +18,9 @@ Examples:
   pip install . 2>&1 | torchyard build explain -
   torchyard build explain build.log --json
 
-Read the log of a failed build, whoever ran it, and say the cause and the remedy; for a failure
-that is not known, the first real error.
+Read the log of a failed build, whoever ran it, and say the cause and the remedy; for an unknown
+failure, the first real error and the command that failed. A log that ends in success gives "No
+failure found" and exit code 0, too; --json has `failed`.
 """
 
 
@@ -32,10 +33,7 @@ def explain(log: str, exit_code: int | None, as_json: bool) -> None:
     from torchyard.build.diagnosis import describe, diagnose
     from torchyard.core.records import encode
 
-    text: str | Path = Path(log)
-    if log == "-":
-        text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-    diagnosis = diagnose(text, exit_code=exit_code)
+    diagnosis = diagnose(sys.stdin.buffer if log == "-" else Path(log), exit_code=exit_code)
     if as_json:
         print_json({"diagnosis": encode(diagnosis)})
     else:

@@ -54,15 +54,16 @@ def test_consequences_and_losses_come_after() -> None:
 
 def test_a_mere_loss_is_told_whole_when_there_is_no_error() -> None:
     text = describe(diagnose(LOGS / "blas-fallback.log"))
-    assert text.startswith("PyTorch is being built without the BLAS that was meant [blas-fallback]")
+    assert text.startswith("No failure found in the 77 lines of the log.")
+    assert "PyTorch is being built without the BLAS that was meant [blas-fallback]" in text
     assert "What to do:" in text
 
 
 def test_a_log_without_any_error_says_so() -> None:
-    assert (
-        describe(diagnose("all\nis\nwell\n")) == "No error can be seen in the 3 lines of the log."
-    )
-    assert describe(diagnose("")) == "No error can be seen in the 0 lines of the log."
+    for text, lines in (("all\nis\nwell\n", 3), ("", 0)):
+        assert describe(diagnose(text)) == f"No failure found in the {lines} lines of the log."
+        told = describe(diagnose(text, exit_code=1))
+        assert told == f"No error can be seen in the {lines} lines of the log."
 
 
 def test_an_exit_code_alone_is_told_without_a_line() -> None:

@@ -26,6 +26,14 @@ UNKNOWN = {
 # Logs of builds that did not fail, full of checks that do, warnings and flags.
 CLEAN = {"clean-build.log", "clean-configure.log"}
 
+# Logs in which something that was left out at configure time is the cause of a later failure.
+LOSSES = {
+    name
+    for signature in load_signatures()
+    if signature.only_as_cause
+    for name in signature.examples
+}
+
 # The rows of the table of known failures that the signatures were written from.
 TABLE = {
     1: ("compiler-out-of-memory", "nvcc-out-of-memory", "process-killed"),
@@ -85,8 +93,12 @@ def test_the_log_has_its_own_cause_first(name: str) -> None:
         assert found.causes[0].id == OWNER[name]
         if found.causes[0].level in {"fatal", "general"}:
             assert found.root == found.causes[0], found.first_error
+        elif name in LOSSES:
+            assert found.root == found.causes[0]
+            assert found.root.level == "loss"
         else:
             assert found.root is None
+            assert not found.failed
 
 
 @pytest.mark.parametrize("name", sorted(OWNER))

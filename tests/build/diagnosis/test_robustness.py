@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -72,10 +74,10 @@ def test_damaged_logs_give_a_diagnosis(path: Path, data: st.DataObject) -> None:
     assert describe(diagnose((raw[:at] + junk + raw[cut:]).decode("latin-1")))
 
 
-def test_two_failures_in_one_log_are_both_found() -> None:
+def test_two_failed_attempts_in_one_log_are_both_found_the_last_one_first() -> None:
     one, two = (LOGS[0].parent / name for name in ("compiler-killed.log", "header-missing.log"))
     found = diagnose(one.read_text(encoding="utf-8") + two.read_text(encoding="utf-8"))
-    assert [cause.id for cause in found.causes] == ["compiler-out-of-memory", "header-missing"]
+    assert [cause.id for cause in found.causes] == ["header-missing", "compiler-out-of-memory"]
 
 
 def test_the_causes_of_all_logs_together_are_all_found() -> None:
@@ -87,6 +89,10 @@ def test_the_causes_of_all_logs_together_are_all_found() -> None:
 
 def test_lines_made_to_be_slow_are_not() -> None:
     hostile = [(fragment + " ") * (70_000 // (len(fragment) + 1)) for fragment in FRAGMENTS]
+    hostile += [" " * 200_000, "\t" * 200_000, " " * 200_000 + "error: x", "1" * 200_000 + " |"]
+    hostile += ["[" + " " * 200_000, "nvcc" + " " * 4000 + "error", "error: rustc " * 5000]
+    hostile += ["six-download/" + "a" * 60_000, "=" * 60_000 + " 1 passed", "1 passed, " * 9000]
+    hostile += ["FAILED: x\n" + "cd a && " * 9000, "a-" * 30_000 + "gcc", "FAILED: " * 9000]
     hostile += ["a:" * 30_000 + "error", "(" * 60_000, "/" * 60_000 + ": error", "x" * 60_000]
     slowest_s = 0.0
     for line in hostile:
@@ -104,3 +110,47 @@ def test_a_log_that_is_all_errors_is_still_read_quickly() -> None:
     assert found.first_error is not None
     assert found.first_error.line == 1
     assert found.causes[0].matches == 20_000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b" " * (1 << 20),
+        b" " * 200_000 + b"error: x\n",
+        b"/build/a.cpp:1:2: warning: unused [-Wunused]\n" * 5_000,
+        b"x" * (1 << 20),
+        b"\0" * (1 << 20),
+        b"\r" * (1 << 20),
+        b"[1/2] c++ -DUSE_CUDA=1 -c a.cpp\n" * 5_000,
+        b"c++ -DUSE_CUDA=1 -DUSE_MKL -c error.cpp -o error.o\n" * 3_000,
+    ],
+    ids=range(8),
+)
+def test_a_large_log_takes_linear_time_and_little_memory(piece: bytes) -> None:
+    """Ten times as long a stream, which no text of that length is ever made of."""
+
+    class Repeated(io.RawIOBase):
+        def __init__(self, count: int) -> None:
+            self._left = len(piece) * count
+            self._at = 0
+
+        def read(self, size: int = -1) -> bytes:
+            size = min(size if size >= 0 else self._left, self._left, len(piece) - self._at)
+            found = piece[self._at : self._at + size]
+            self._at = (self._at + size) % len(piece)
+            self._left -= size
+            return found
+
+    def took_s(count: int) -> float:
+        began_s = time.process_time()
+        diagnose(Repeated(count))  # type: ignore[arg-type]
+        return time.process_time() - began_s
+
+    took_s(1)
+    once_s = took_s(1)
+    assert took_s(10) < 10 * once_s * 3 + 1
+    tracemalloc.start()
+    diagnose(Repeated(4))  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20

@@ -22,13 +22,17 @@ class CommandEcho:
         self._quote = 0
         """The quotation mark that is open at the end of the last line; 0 means none."""
         self._lines = 0
+        self.begins = False
+        """Whether the last line begins a repeated command."""
 
     def repeats(self, raw: bytes) -> bool:
         """Whether the next line is a repeated command, or goes on with one."""
+        self.begins = False
         if not self._quote:
             if not raw.startswith(b"[") or _ECHO.match(raw) is None:
                 return False
             self._lines = 0
+            self.begins = True
         self._lines += 1
         if self._lines > _LINES:  # whatever this is, it is no command of ours
             self._quote = 0

@@ -14,6 +14,8 @@ _COMMAND_SHOWN = 400
 
 def describe(diagnosis: Diagnosis) -> str:
     """Plain text, without a line break at its end."""
+    if not diagnosis.failed:
+        return _no_failure(diagnosis)
     parts: list[str] = []
     main = diagnosis.root
     if main is None and diagnosis.first_error is None and diagnosis.causes:
@@ -28,6 +30,18 @@ def describe(diagnosis: Diagnosis) -> str:
     others = diagnosis.causes[1:] if main is not None else diagnosis.causes
     if others:
         parts.append("\n".join(["Also seen:", *(_short(cause) for cause in others)]))
+    return "\n\n".join(parts)
+
+
+def _no_failure(diagnosis: Diagnosis) -> str:
+    why = " The exit code of the build is 0." if diagnosis.exit_code == 0 else ""
+    parts = [f"No failure found in the {diagnosis.lines} lines of the log.{why}"]
+    error = diagnosis.overcome
+    if error is not None:
+        parts.append(
+            f"An error that did not end the build ({error.tool}), line {error.line}:\n  {error.text}"
+        )
+    parts += [_cause(cause) for cause in diagnosis.causes]
     return "\n\n".join(parts)
 
 

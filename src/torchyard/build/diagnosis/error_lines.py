@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["ERROR_FRAGMENTS", "Stated", "is_error", "is_wrapper"]
+__all__ = ["ERROR_FRAGMENTS", "Stated", "is_check", "is_command", "is_error", "is_wrapper"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "compiler": (
         rf"{_PLACE}: (?:fatal |internal compiler )?error\b",
         r"\S.*\(\d+\): (?:catastrophic )?error\b",
-        r"(?:nvcc|ptxas|nvlink|fatbinary|cicc)\b[^;:]*(?:; )?\s*(?:fatal|error)\s*:",
+        r"(?:nvcc|ptxas|nvlink|fatbinary|cicc)\b[^;:]*(?:; )?\b(?:fatal|error)\s*:",
         rf"{_COMPILER}: (?:fatal |internal compiler )?error: ",
         r"(?:cc1(?:plus)?|f951|lto1): (?:fatal |internal compiler )?error: ",
         r"virtual memory exhausted: ",
@@ -115,7 +115,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
     "program": (
         r"(?:terminate called |LLVM ERROR: |\S.*: Assertion .* failed)",
-        r"(?:tar|gzip|xz|unzip|cp|mv|mkdir|install|ln|rm|cat)(?: \w+)?: .*(?:cannot|No such|denied)",
+        r"(?:tar|gzip|xz|unzip|cp|mv|mkdir|rmdir|touch|chmod|install|ln|rm|cat|sed)(?: \w+)?: .*(?:cannot|No such|denied)",
         r"(?:tar|gzip|xz|unzip|cp|mv)(?: \w+)?: .*(?:No space|unexpected|not recoverable|Error)",
         r"(?:\S*/)?(?:ar|ranlib|objcopy|strip|patchelf): .*: (?:No space|No such|malformed)",
         r"\S+: FAILED(?: open or read)?$",
@@ -125,18 +125,24 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
 }
 _COMPILED = [
-    (tool, re.compile(rf"\s*{pattern}", re.ASCII))
+    (tool, re.compile(pattern, re.ASCII))
     for tool, patterns in _FORMS.items()
     for pattern in patterns
 ]
 
+_ANY_FORM = re.compile("|".join(f"(?:{form.pattern})" for _, form in _COMPILED), re.ASCII)
+"""One expression for all: most lines that are looked at have none of the forms."""
+
 _NOT_STATED = re.compile(
-    r"\s*(?:\[\s*\d+(?:/\d+|%)\]|-- |#|//|\+ |\$ |\d+ \||\| )"
+    r"(?:\[\s*\d+(?:/\d+|%)\]|-- |#|//|\+ |\$ |\d+ \||\| )"
     r"|.*\b(?:warning|note|remark): "
-    r"|\s*(?:WARNING|DEPRECATION|INFO|DEBUG)\b"
-    # What CMake and autoconf compile to see whether it compiles.
-    r"|.*(?:CMakeFiles/CMakeTmp|CMakeScratch/TryCompile|/TryCompile-|cmTC_[0-9a-f]{4,}"
-    r"|conftest\.c|testC(?:XX)?Compiler\.c|CheckSymbolExists|CheckFunctionExists)",
+    r"|(?:WARNING|DEPRECATION|INFO|DEBUG)\b",
+    re.ASCII,
+)
+# What CMake and autoconf compile to see whether it compiles.
+_CHECK = re.compile(
+    r"CMakeFiles/CMakeTmp|CMakeScratch/TryCompile|/TryCompile-|cmTC_[0-9a-f]{4,}"
+    r"|conftest\.c|testC(?:XX)?Compiler\.c|CheckSymbolExists|CheckFunctionExists",
     re.ASCII,
 )
 _WEAK = re.compile(
@@ -149,6 +155,19 @@ _WEAK = re.compile(
     r"|E: Can not write log|compilation terminated|Failed to recurse into submodule|error: failed to push)",
     re.ASCII,
 )
+_BEFORE_PROGRAM = re.compile(
+    # What a shell does before the program: nothing, a change of folder, variables.
+    r"(?:: && |cd (?:\S+|'[^']*'|\"[^\"]*\") && |[A-Za-z_]\w*=\S* |\(|env |exec |time )+"
+)
+_PROGRAM = re.compile(r"[\w.+@/~-]*[\w+]")
+_TOOL = re.compile(
+    r"(?:[\w.]+-)*(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|icpx?|icx|gfortran|ld|ar|ranlib|as"
+    r"|ccache|sccache|distcc|python\w*|cmake|ninja|make|sh|bash|perl|git|cp|mv|ln|rm|touch|mkdir|cat"
+    r"|sed|tar|protoc|objcopy|strip|patchelf|swig|cython|rustc|cargo|go|node|install|echo|test)"
+    r"(?:-?[\d.]+)?"
+)
+_OPTION = re.compile(r"(?:^|\s)--?[A-Za-z]")
+_COMMAND_SEARCHED = 4096
 _WRAPPER = re.compile(
     r"(?:subprocess\.CalledProcessError|(?:\w+\.)*(?:CompileError|LinkError|DistutilsExecError"
     r"|DistutilsError|BuildBackendException|InstallationSubprocessError)"
@@ -160,12 +179,32 @@ _WRAPPER = re.compile(
 
 def is_error(text: str) -> Stated | None:
     """Who states an error in this line, if it is one."""
-    if _NOT_STATED.match(text):
+    # Without its indentation: patterns that skip it themselves take quadratic time.
+    text = text.lstrip()
+    if _ANY_FORM.match(text) is None or _NOT_STATED.match(text) or is_check(text):
         return None
     for tool, form in _COMPILED:
         if form.match(text):
             return Stated(tool, weak=_WEAK.match(text) is not None)
     return None
+
+
+def is_check(text: str) -> bool:
+    """Whether the line is about a file that a configuration compiles only to see whether it can."""
+    return _CHECK.search(text) is not None
+
+
+def is_command(text: str) -> bool:
+    """Whether a line can be a command of a build: begins with a program, states no error."""
+    text = text.strip()
+    command = _BEFORE_PROGRAM.match(text)
+    rest = text[command.end() if command else 0 :]
+    words = rest.split(None, 2)
+    if not words or not _PROGRAM.fullmatch(words[0]) or is_error(text) is not None:
+        return False
+    if "/" in words[0] or _TOOL.fullmatch(words[0]):
+        return len(words) > 1 or command is not None
+    return bool(_OPTION.search(rest[:_COMMAND_SEARCHED]))
 
 
 def is_wrapper(exception: str) -> bool:

@@ -8,8 +8,9 @@ is open every line. Knows nothing of signatures.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from torchyard.build.diagnosis.error_lines import is_error, is_wrapper
+from torchyard.build.diagnosis.error_lines import is_command, is_error, is_wrapper
 from torchyard.build.diagnosis.log_blocks import shortened
 from torchyard.build.diagnosis.verdict import FailedCommand, FirstError
 
@@ -23,7 +24,8 @@ _WRAPPED_LENGTH = 500
 _TRACEBACK = re.compile(r"(?P<indent>[\s|+>]*)Traceback \(most recent call last\):")
 _REPLACED = re.compile(r"[\s|]*During handling of the above exception, another exception")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$", re.ASCII)
-_FAILED = re.compile(r"\s*FAILED: (?:\[code=(?P<code>\d+)\] )?(?P<target>.*)")
+_FAILED = re.compile(r"\s*FAILED: (?!\d+\b)(?:\[code=(?P<code>\d+)\] )?(?P<target>.*)")
+_PROGRESS = re.compile(r"\[\d+/\d+\] +")
 _FAILED_END = re.compile(r"\s*(?:\[\d+/\d+\] |ninja: |FAILED: )")
 _MAKE_FAILED = re.compile(
     r"g?make(?:\[\d+\])?: \*\*\* \[(?:[^\]:]*:\d+: )?(?P<target>[^\]]+)\] Error (?P<code>\d+)"
@@ -39,12 +41,16 @@ class FirstErrorFinder:
 
     def __init__(self) -> None:
         self._best: tuple[int, FirstError] | None = None
+        self.last_line = 0
+        """Number of the last line that states an error or a failed target."""
         self.failed_command: FailedCommand | None = None
         self.in_failed_block = False
         self.command_follows = False
         self._traceback_indent = -1
         self._traceback_lines = 0
         self._exception: FirstError | None = None
+        self.in_check = False
+        """Whether the last line belongs to a check that CMake makes by compiling."""
         self._trying = False
         self.in_frames = False
         """Whether the last line was a frame of a traceback: it quotes code, it says nothing."""
@@ -59,6 +65,7 @@ class FirstErrorFinder:
         """Whether a message is open whose next lines count, whatever is in them."""
         return (
             self.command_follows
+            or self._trying
             or self._traceback_indent >= 0
             or self.in_failed_block
             or self._exception is not None
@@ -68,16 +75,15 @@ class FirstErrorFinder:
         """One line, in the order of the log."""
         self.in_frames = False
         if self.command_follows:
-            self._take_command(text)
-            return
+            self.command_follows = False
+            if is_command(text):
+                self._take_command(text)
+                return
         text = shortened(text)
         if self._noise(text):
             return
         if self._exception is not None and text.strip():
             self._decide_exception(replaced=_REPLACED.match(text) is not None)
-        if failed := _FAILED.match(text):
-            self._begin_failed(line, failed)
-            return
         if self.in_failed_block and _FAILED_END.match(text):
             self.in_failed_block = False
         if self._traceback_indent >= 0 and self._in_traceback(line, text):
@@ -90,6 +96,40 @@ class FirstErrorFinder:
             self._keep(line, text, stated.tool, weak=stated.weak)
         elif make := _MAKE_FAILED.match(text):
             self._begin_make_failed(line, make)
+
+    def see_failed(self, line: int, text: str, *, command: str) -> None:
+        """Ninja's report of a failed target; `command` is its last progress line.
+
+        The command follows on the next line. Where it does not, because ninja was called with -v or
+        the log was filtered, it may be in the progress line.
+        """
+        self.in_frames = False
+        self.command_follows = False
+        if self._noise(shortened(text)):
+            return
+        if self._exception is not None:
+            self._decide_exception(replaced=False)
+        failed = _FAILED.match(shortened(text))
+        if failed is None:
+            return
+        self._traceback_indent = -1
+        self.in_failed_block = True
+        self.command_follows = True
+        self.last_line = line
+        if self.failed_command is not None and self.failed_command.from_ninja:
+            self.command_follows = False
+            return
+        target = failed["target"].strip()[:_TEXT_LENGTH]
+        shown = _PROGRESS.sub("", command.strip())
+        mentioned = target.split()[:1]
+        in_progress = mentioned and mentioned[0] in shown.split() and is_command(shown)
+        self.failed_command = FailedCommand(
+            target=target,
+            command=shown[:_COMMAND_LENGTH] if in_progress else "",
+            line=line,
+            exit_code=int(failed["code"]) if failed["code"] else None,
+            from_ninja=True,
+        )
 
     def see_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
         """A whole `CMake Error` with its line breaks undone, and the lines it was made of.
@@ -112,24 +152,15 @@ class FirstErrorFinder:
         self._decide_exception(replaced=False)
 
     def _keep(self, line: int, text: str, tool: str, *, weak: bool = False) -> None:
+        self.last_line = line
         sureness = _WEAK if weak else _SURE if self.in_failed_block else _LIKELY
         if self._best is None or sureness < self._best[0]:
             text = text.strip()[:_TEXT_LENGTH]
             error = FirstError(line=line, text=text, tool=tool, weak=weak)
             self._best = (sureness, error)
 
-    def _begin_failed(self, line: int, failed: re.Match[str]) -> None:
-        self._traceback_indent = -1
-        self.in_failed_block = True
-        self.command_follows = True
-        if self.failed_command is None or not self.failed_command.command:
-            code = int(failed["code"]) if failed["code"] else None
-            target = failed["target"].strip()[:_TEXT_LENGTH]
-            self.failed_command = FailedCommand(
-                target=target, command="", line=line, exit_code=code
-            )
-
     def _begin_make_failed(self, line: int, make: re.Match[str]) -> None:
+        self.last_line = line
         if self.failed_command is None:
             self.failed_command = FailedCommand(
                 target=make["target"][:_TEXT_LENGTH],
@@ -139,15 +170,9 @@ class FirstErrorFinder:
             )
 
     def _take_command(self, text: str) -> None:
-        self.command_follows = False
-        known = self.failed_command
-        if known is not None and not known.command:
-            self.failed_command = FailedCommand(
-                target=known.target,
-                command=text.strip()[:_COMMAND_LENGTH],
-                line=known.line,
-                exit_code=known.exit_code,
-            )
+        if self.failed_command is not None:
+            command = text.strip()[:_COMMAND_LENGTH]
+            self.failed_command = replace(self.failed_command, command=command)
 
     def _in_traceback(self, line: int, text: str) -> bool:
         """Whether the line belongs to the open traceback."""
@@ -175,9 +200,9 @@ class FirstErrorFinder:
 
     def _noise(self, text: str) -> bool:
         """Whether the line is output of a check that CMake makes by compiling."""
+        self.in_check = self._trying
         if _TRY_COMPILE_BEGIN.match(text):
-            self._trying = True
+            self._trying = self.in_check = True
         elif self._trying and _TRY_COMPILE_END.match(text):
             self._trying = False
-            return True
-        return self._trying
+        return self.in_check

@@ -21,6 +21,8 @@ _TAIL_BYTES = LINE_LIMIT_BYTES - _HEAD_BYTES
 MATCH_LIMIT = 4096
 """Characters of a line that patterns see: in a long line, an error is at one of its ends."""
 _MATCH_HEAD = 3072
+_MOST_BLANKS = 32
+_BLANKS = re.compile(rf"\s{{{_MOST_BLANKS},}}")
 
 # CSI sequences (colours, cursor), OSC sequences (titles, links), and the two-byte ones.
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -71,7 +73,9 @@ def as_text(raw: bytes) -> str:
 
 
 def shortened(text: str) -> str:
-    """The two ends of a text, no longer than patterns are tried on."""
+    """The two ends of a text, no longer than patterns are tried on, without long runs of blanks."""
+    if "    " in text:
+        text = _BLANKS.sub(" " * _MOST_BLANKS, text)
     if len(text) <= MATCH_LIMIT:
         return text
     return text[:_MATCH_HEAD] + text[_MATCH_HEAD - MATCH_LIMIT :]

@@ -20,6 +20,9 @@ _EVIDENCE_BEFORE = 60
 _VALUE_LENGTH = 200
 _LINES_KEPT = 200
 _NEAR_KEPT = 8
+_PARTS_KEPT = 500
+_MOST_REPEATED = 400
+"""Characters that one repetition of a pattern may cover."""
 
 
 @dataclass
@@ -32,6 +35,10 @@ class Sighting:
     values: dict[str, str] = field(default_factory=dict)
     matches: int = 0
     in_failed_block: bool = False
+    attempt: int = 0
+    """Number of the last attempt that shows it."""
+    parts: dict[str, Evidence] = field(default_factory=dict)
+    """Of a loss: the first line for each part that is missing, by its name in small letters."""
 
 
 @dataclass
@@ -69,6 +76,12 @@ class Matcher:
         self._waiting: dict[int, deque[_Seen]] = {}
         self._company: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
         self.sightings: dict[int, Sighting] = {}
+        self.attempt = 0
+        self.last_fatal_line = 0
+
+    def begin_attempt(self) -> None:
+        """What was seen so far did not end the build."""
+        self.attempt += 1
 
     def see(
         self,
@@ -127,10 +140,19 @@ class Matcher:
         sighting = self.sightings.setdefault(index, Sighting(self.patterns.signatures[index]))
         if seen.line in sighting.lines:
             return
+        if sighting.signature.level in {"fatal", "general"}:
+            self.last_fatal_line = max(self.last_fatal_line, seen.line)
+        if sighting.attempt != self.attempt and not sighting.signature.is_loss:
+            # The lines and values of the last attempt that shows it are the ones to be shown.
+            sighting.evidence, sighting.values, sighting.in_failed_block = [], {}, False
+        sighting.attempt = self.attempt
         sighting.matches += 1
         sighting.in_failed_block |= seen.in_failed_block
         if len(sighting.lines) < _LINES_KEPT:
             sighting.lines.add(seen.line)
+        part = seen.values.get("part", "").lower()
+        if part and part not in sighting.parts and len(sighting.parts) < _PARTS_KEPT:
+            sighting.parts[part] = Evidence(line=seen.line, text=seen.text)
         if len(sighting.evidence) < _EVIDENCE_KEPT:
             sighting.evidence.append(Evidence(line=seen.line, text=seen.text))
         for name, value in seen.values.items():
@@ -138,7 +160,31 @@ class Matcher:
 
 
 def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    return [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in patterns]
+    return [re.compile(_bounded(pattern), re.IGNORECASE | re.ASCII) for pattern in patterns]
+
+
+def _bounded(pattern: str) -> str:
+    """The pattern with a bound on every repetition.
+
+    A search tries the pattern at every place of a line. With two unbounded repetitions in it that
+    takes cubic time, and logs may hold lines that were made for it.
+    """
+    parts: list[str] = []
+    in_class = escaped = False
+    for at, char in enumerate(pattern):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif in_class:
+            in_class = char != "]" or pattern[at - 1] == "["
+        elif char == "[":
+            in_class = True
+        elif char in "*+":
+            parts.append(f"{{{int(char == '+')},{_MOST_REPEATED}}}")
+            continue
+        parts.append(char)
+    return "".join(parts)
 
 
 def _quoted(match: re.Match[str]) -> str:

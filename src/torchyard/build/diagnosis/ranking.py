@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchyard.build.diagnosis.matching import Sighting
 from torchyard.build.diagnosis.signature import Case, Signature
@@ -19,8 +19,18 @@ __all__ = ["Circumstances", "rank"]
 
 _ORDER = {"fatal": 0, "general": 1, "loss": 2, "notice": 3}
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_SAME_PARTS = (
+    ("blas", "lapack", "openblas", "mkl", "flexiblas", "atlas", "blis", "generic"),
+    ("cuda", "cudatoolkit", "nvcc", "cuda_toolkit"),
+    ("mkldnn", "onednn", "dnnl"),
+    ("jpeg", "libjpeg", "turbojpeg"),
+    ("png", "libpng"),
+    ("rocm", "hip"),
+    ("xpu", "sycl", "intelsycl"),
+    ("openmp", "omp"),
+)
+"""Parts that configurations and error messages call by different names."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
-_SUCCESS = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +41,10 @@ class Circumstances:
     wanted_names: tuple[str, ...] = ()
     release: str = ""
     machine: str = ""
+    failed: bool = True
+    """Whether the build failed: otherwise only losses and notices count."""
+    attempt: int = 0
+    """Number of the attempt that failed; causes of earlier ones come later."""
 
 
 def rank(
@@ -43,19 +57,25 @@ def rank(
     for index, signature in enumerate(signatures):
         _add_unwritten(seen, index, signature, circumstances)
     applying = [
-        sighting for sighting in seen.values() if _applies(sighting.signature, circumstances)
+        sighting
+        for _, sighting in sorted(seen.items())
+        if _applies(sighting.signature, circumstances)
     ]
-    if circumstances.exit_code == _SUCCESS:
+    applying = _with_parts(applying)
+    if not circumstances.failed:
         applying = [s for s in applying if s.signature.level in {"loss", "notice"}]
     applying = _without_overshadowed(applying)
-    explained = {
-        other: sighting.signature.id
-        for sighting in applying
-        for other in sighting.signature.explains
-    }
+    explained = _explained(applying)
+    explaining = set(explained.values())
+    applying = [
+        s for s in applying if not s.signature.only_as_cause or s.signature.id in explaining
+    ]
     applying.sort(
         key=lambda s: (
             s.signature.id in explained,
+            s.attempt < circumstances.attempt and not s.signature.is_loss,
+            # A loss that explains the failure is its cause.
+            -1 if s.signature.is_loss and s.signature.id in explaining else 0,
             # What no line of the log shows may be true and yet not why it failed.
             max(_ORDER[s.signature.level], _ORDER["general"] if not s.lines else 0),
             not s.in_failed_block,
@@ -66,6 +86,49 @@ def rank(
         _cause(sighting, explained.get(sighting.signature.id, ""), circumstances)
         for sighting in applying
     )
+
+
+def _with_parts(sightings: list[Sighting]) -> list[Sighting]:
+    """Of each loss that is only told as a cause, what a failure shows to be missing."""
+    kept = []
+    for sighting in sightings:
+        if not sighting.signature.only_as_cause:
+            kept.append(sighting)
+            continue
+        for other in sightings:
+            if other.signature.id not in sighting.signature.explains:
+                continue
+            name = other.values.get("part") or other.signature.defaults.get("part", "")
+            evidence = [sighting.parts[part] for part in same_parts(name) if part in sighting.parts]
+            before = [e for e in evidence if e.line < max(other.lines, default=0)]
+            if before:
+                first = min(before, key=lambda e: e.line)
+                lines = {e.line for e in before}
+                found = replace(sighting, evidence=[first], lines=lines, values={"part": name})
+                kept.append(replace(found, matches=len(lines)))
+                break
+    return kept
+
+
+def same_parts(name: str) -> tuple[str, ...]:
+    """The names under which configurations know a part of a build, in small letters."""
+    plain = name.lower().removeprefix("lib")
+    return next((names for names in _SAME_PARTS if plain in names), (plain, f"lib{plain}"))
+
+
+def _explained(sightings: list[Sighting]) -> dict[str, str]:
+    """Id of each cause that another one explains -> id of that one.
+
+    A loss explains only what comes after it: a failure before it has another cause.
+    """
+    last_lines = {s.signature.id: max(s.lines, default=0) for s in sightings}
+    explained: dict[str, str] = {}
+    for sighting in sightings:
+        for other in sighting.signature.explains:
+            first = min(sighting.lines, default=0)
+            if not sighting.signature.is_loss or first < last_lines.get(other, 0):
+                explained.setdefault(other, sighting.signature.id)
+    return explained
 
 
 def _add_unwritten(

@@ -11,23 +11,30 @@ import re
 from dataclasses import dataclass, field
 
 from torchyard.build.diagnosis.command_echo import CommandEcho
-from torchyard.build.diagnosis.error_lines import ERROR_FRAGMENTS
+from torchyard.build.diagnosis.error_lines import ERROR_FRAGMENTS, is_check
 from torchyard.build.diagnosis.first_error import FirstErrorFinder
 from torchyard.build.diagnosis.gate import Gate
 from torchyard.build.diagnosis.log_blocks import Block, as_text, shortened
 from torchyard.build.diagnosis.matching import Matcher, Patterns
+from torchyard.build.diagnosis.outcome import OUTCOME_FRAGMENTS, Outcome, Progress
 
 __all__ = ["Scan", "gate_for"]
 
 _CMAKE_HEADER = re.compile(r"(?P<indent>\s*)CMake (?P<kind>Error|Warning)(?: \(dev\))?(?:[ :]|$)")
 _CALL_STACK = re.compile(r"\s*Call Stack \(most recent call first\)")
 _CMAKE_LINES = 200
+_PROGRESS_BYTES = 64 * 1024
 # The bulk of every log, and never an error: progress of ninja and make with the command, commands
 # that a shell traces, source under a compiler's message, and a compiler's warnings and notes.
+# Matched without the indentation of a line, and without repetitions that could overlap.
 _PASSED_OVER = re.compile(
-    rb"\s*(?:\[\s*\d+(?:/\d+|%)\]\s|\d* +\| )|\++ |[^\s:]+:\d+:\d+: (?:warning|note): "
+    rb"\[ *(?P<done>\d{1,9})(?:/(?P<all>\d{1,9})|%)\]\s|(?:\d+ +)?\| |\++ "
+    rb"|[^\s:]+:\d+:\d+: (?:warning|note): "
 )
+_PERCENT = 100
 _PROGRESS_MARK = b"[0/0] -"
+_ERROR_FRAGMENTS = frozenset(ERROR_FRAGMENTS)
+_FAILED_TARGET = re.compile(r"\s*FAILED: (?!\d+\b)")
 
 
 @dataclass
@@ -53,46 +60,98 @@ class Scan:
         """`gate` lets through what the patterns and the finder want to see: see `gate_for`."""
         self.matcher = Matcher(patterns)
         self.finder = FirstErrorFinder()
+        self.outcome = Outcome()
         self.lines = 0
         self._gate = gate
         self._cmake: _CMakeMessage | None = None
         self._echo = CommandEcho()
+        self._earlier: FirstErrorFinder | None = None
+        self._last_progress = ""
+
+    @property
+    def evidence(self) -> FirstErrorFinder:
+        """The first error of the last attempt that shows one."""
+        if self.finder.found is None and self.finder.failed_command is None and self._earlier:
+            return self._earlier
+        return self.finder
 
     def feed(self, block: Block) -> None:
         """The next block of the log."""
         self.lines = block.last
-        numbers, lines = self._worth_a_look(block)
+        numbers, lines, marks = self._worth_a_look(block)
         hits = self._gate.hits(b"\n".join(lines).lower())
         at = 0
-        for hit in sorted(hits):
+        for hit in sorted({*hits, *marks}):
             while at < hit and self._open:
                 self._look(numbers[at], as_text(lines[at]), [])
                 at += 1
-            self._look(numbers[hit], as_text(lines[hit]), hits[hit])
             at = hit + 1
+            if hit in marks:
+                self._pass_mark(numbers[hit], marks[hit])
+            else:
+                self._look(numbers[hit], as_text(lines[hit]), hits[hit])
         while at < len(lines) and self._open:
             self._look(numbers[at], as_text(lines[at]), [])
             at += 1
 
-    def _worth_a_look(self, block: Block) -> tuple[list[int], list[bytes]]:
-        """Numbers and texts of the lines, with a short mark for all progress lines in a row."""
+    def _worth_a_look(
+        self, block: Block
+    ) -> tuple[list[int], list[bytes], dict[int, Progress | None]]:
+        """Numbers and texts of the lines, with a mark for all progress lines in a row.
+
+        Marks by their index: progress, or None where a command of Torchyard's own begins.
+        """
         numbers: list[int] = []
         kept: list[bytes] = []
+        marks: dict[int, Progress | None] = {}
         for number, raw in block.lines():
             if self._echo.repeats(raw):
+                if self._echo.begins:
+                    marks[len(kept)] = None
+                    numbers.append(number)
+                    kept.append(b"")
                 continue
-            if _PASSED_OVER.match(raw) is None:
+            passed = _PASSED_OVER.match(raw.lstrip())
+            if passed is None:
                 numbers.append(number)
                 kept.append(raw)
-            elif b"]" in raw[:20] and (not kept or kept[-1] is not _PROGRESS_MARK):
-                numbers.append(number)
-                kept.append(_PROGRESS_MARK)
-        return numbers, kept
+            elif passed["done"] is not None:
+                done = (int(passed["done"]), int(passed["all"] or _PERCENT))
+                before = marks.get(len(kept) - 1) if kept and kept[-1] is _PROGRESS_MARK else None
+                if before is None:
+                    numbers.append(number)
+                    kept.append(_PROGRESS_MARK)
+                first = before.first if before is not None else done
+                text = raw[:_PROGRESS_BYTES].decode("utf-8", "replace")
+                marks[len(kept) - 1] = Progress(number, first, done, text)
+        return numbers, kept, marks
+
+    def _pass_mark(self, number: int, progress: Progress | None) -> None:
+        if self._open or progress is None:
+            self._look(number, _PROGRESS_MARK.decode(), [])
+        if progress is None:
+            again = self.outcome.command(number)
+        else:
+            self._last_progress = progress.text
+            again = self.outcome.progress(progress)
+        if again:
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        """What was seen so far did not end the build; keep it for the case that nothing else did."""
+        self._close_cmake()
+        self.finder.end()
+        if self.finder.found is not None or self.finder.failed_command is not None:
+            self._earlier = self.finder
+        self.finder = FirstErrorFinder()
+        self.matcher.begin_attempt()
 
     def end(self) -> None:
         """The log is over."""
         self._close_cmake()
         self.finder.end()
+        self.outcome.error(self.finder.last_line)
+        self.outcome.error(self.matcher.last_fatal_line)
 
     @property
     def _open(self) -> bool:
@@ -104,7 +163,7 @@ class Scan:
         if self._cmake is not None:
             return
         header = _CMAKE_HEADER.match(text)
-        if header is None or self.finder.command_follows:
+        if header is None:
             self._pass_on(number, text, found)
             return
         self._cmake = _CMakeMessage(
@@ -115,7 +174,16 @@ class Scan:
         )
 
     def _pass_on(self, number: int, text: str, found: list[bytes]) -> None:
-        self.finder.see(number, text)
+        if _FAILED_TARGET.match(text):
+            self.finder.see_failed(number, text, command=self._last_progress)
+        elif self.finder.wants_every_line or not _ERROR_FRAGMENTS.isdisjoint(found):
+            self.finder.see(number, text)
+        else:
+            self.finder.in_frames = False
+        if self.finder.in_check or is_check(text):
+            return
+        if self.outcome.see(number, text):
+            self._begin_attempt()
         if found and not self.finder.in_frames:
             self.matcher.see(number, text, found, in_failed_block=self.finder.in_failed_block)
 
@@ -155,4 +223,4 @@ class Scan:
 
 def gate_for(patterns: Patterns) -> Gate:
     """Finds the lines that a signature or the first error may be in."""
-    return Gate((*patterns.by_fragment, *ERROR_FRAGMENTS))
+    return Gate((*patterns.by_fragment, *ERROR_FRAGMENTS, *OUTCOME_FRAGMENTS))

@@ -85,8 +85,15 @@ class Signature:
     explains: tuple[str, ...] = ()
     """Ids of causes that are only consequences when this one is there."""
     references: tuple[str, ...] = ()
+    only_as_cause: bool = False
+    """Of a loss: reported only where it explains a failure; many builds mean to go without."""
     examples: tuple[str, ...] = ()
     """Logs of the tests that show it."""
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it comes before the failure that it may cause, also in an earlier attempt."""
+        return self.level in {"loss", "notice"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,14 +57,15 @@ class FailedCommand:
 
     target: str
     command: str
-    """Empty where only the target is known (make)."""
+    """Empty where only the target is known: the log does not show it."""
     line: int
     exit_code: int | None = None
+    from_ninja: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """All that a log tells about a failure."""
+    """All that a log tells about a failure, or that there is none."""
 
     causes: tuple[Cause, ...]
     """The likeliest root cause first, consequences of others last."""
@@ -75,16 +76,29 @@ class Diagnosis:
     log: str = ""
     """Path of the log, when it was read from a file."""
     exit_code: int | None = None
+    failed: bool = True
+    """Whether the build failed, by its exit code or by the last statement of the log."""
+    overcome: FirstError | None = None
+    """The first error of a build that did not fail."""
 
     @property
     def root(self) -> Cause | None:
-        """The likeliest cause that can end a build; a mere loss or notice is none.
+        """The likeliest cause that can end a build.
+
+        A loss is one where it explains a failure that followed from it; a notice never is.
 
         A general cause behind an error that nobody knows is taken for its consequence: after a
         syntax error, a compiler that treats warnings as errors reports some of those, too.
         """
         first = self.causes[0] if self.causes else None
-        if first is None or first.level not in {"fatal", "general"}:
+        if first is None or not self.failed:
+            return None
+        if first.level == "loss" and any(
+            cause.consequence_of == first.id and cause.level in {"fatal", "general"}
+            for cause in self.causes
+        ):
+            return first
+        if first.level not in {"fatal", "general"}:
             return None
         error = self.first_error
         if first.level == "general" and error is not None and not error.weak:
