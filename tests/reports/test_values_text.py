@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_values import HOSTILE, hostile_profile
-from sample_values import MIB, TRAIN, place, sample_findings, sample_profile
+from sample_values import MIB, TRAIN, place, sample_findings, sample_profile, saving
 
 from torchyard.core.values import (
     Certainty,
@@ -22,12 +22,14 @@ from torchyard.core.values import (
     ValueProfile,
     Worth,
 )
+from torchyard.reports.values_html import values_html
 from torchyard.reports.values_json import SCHEMA, SCHEMA_VERSION, values_json
 from torchyard.reports.values_markdown import values_markdown
 from torchyard.reports.values_scope import notes_of_profile, scope_rows
 from torchyard.reports.values_text import values_text
 from torchyard.reports.values_wording import (
     MARKS,
+    chain_text,
     clipped,
     code_spans,
     mended_text,
@@ -115,27 +117,34 @@ def test_the_dearest_comes_first_then_the_largest() -> None:
 
 
 def test_the_first_line_says_it_all() -> None:
-    assert values_text(sample_profile()).startswith(
-        "6 findings (2 proven, 3 likely, 1 input-dependent). Mending 4 of them saves at most 14.4%"
+    assert " ".join(values_text(sample_profile()).split()).startswith(
+        "6 findings (2 proven, 3 likely, 1 input-dependent). Fixing 3 of them: estimated saving "
+        "0.71-27.1% of a step (CPU time), no upper bound. 3 not measured."
     )
     one = replace(BARE, findings=(finding(bytes_wasted=MIB),))
     assert summary_sentence(one) == (
         "1 finding (1 likely). They waste 1.00 MiB of writes per step; their time was not measured."
     )
-    timed = replace(one, step_ns=1e6)
-    assert summary_sentence(timed).endswith("Their time was not measured.")
-    all_timed = replace(timed, findings=(finding(worth=Worth(per_step_ns=1e5)),))
-    assert summary_sentence(all_timed).endswith(
-        "Mending it saves at most 10.0% of a step (100 µs)."
+    known = saving(5e6, 8e6, bound=9e6)
+    timed = replace(one, saving=known, findings=(finding(worth=Worth(saving=known)),))
+    assert summary_sentence(timed).endswith(
+        "Fixing it: estimated saving 11.9-19.0% of a step (CPU time), upper bound 21.4%."
     )
-    whole = replace(all_timed, steps=1)
-    assert summary_sentence(whole).endswith("saves at most 10.0% of the program (100 µs).")
-    later = replace(all_timed.findings[0], pattern="sparse gradient")
-    both = replace(all_timed, findings=(*all_timed.findings, later))
-    assert summary_sentence(both).endswith(
-        "Mending all of them saves at most 10.0% of a step (100 µs) in the operators themselves; "
-        "what comes after them may save more."
+    assert "of the program (CPU time), upper bound" in summary_sentence(replace(timed, steps=1))
+    both = replace(timed, findings=timed.findings * 2)
+    assert "Fixing all of them: estimated saving" in summary_sentence(both)
+
+
+def test_no_bound_is_claimed_that_was_not_measured() -> None:
+    for render in (*FORMATS.values(), values_html):
+        assert not re.search("(saves?|gain|step) at most", render(sample_profile()))
+    known = saving(1e6, 2e6, unpriced=("aten::mm",))
+    assert chain_text(Worth(saving=known)).endswith(
+        "no upper bound; 1 operator call per step; not covered: aten::mm"
     )
+    noisy = Worth(unavailable="noisy machine: repeats differ by a factor of 3")
+    assert chain_text(noisy) == "time not measured: noisy machine: repeats differ by a factor of 3"
+    assert time_text(noisy) == "–"
 
 
 def test_nothing_found_and_nothing_seen_are_told_apart() -> None:
@@ -294,8 +303,15 @@ def test_suggestions_come_from_the_profile_else_from_the_pattern() -> None:
 
 def test_times_that_are_not_numbers_are_absent() -> None:
     assert time_text(Worth(per_step_ns=float("inf"))) == "–"
-    assert time_text(Worth(per_step_ns=2e6)) == "2.00 ms"
-    assert time_text(Worth(per_step_ns=2e6, share_of_step=0.5)) == "2.00 ms (50.0%)"
+    assert time_text(Worth(saving=saving(float("nan"), 1.0))) == "–"
+    assert time_text(Worth(saving=saving(2e6, 3e6))) == "2.00-3.00 ms (4.8-7.1%)"
+    assert time_text(Worth(saving=saving(2e3, 3e6))) == "2.00 µs to 3.00 ms (0.00-7.1%)"
+    assert time_text(Worth(saving=saving(2e6, 2e6))) == "2.00 ms (4.8%)"
+
+
+def test_a_profile_of_an_older_version_has_one_number() -> None:
+    assert time_text(Worth(per_step_ns=2e6)) == "about 2.00 ms"
+    assert time_text(Worth(per_step_ns=2e6, share_of_step=0.5)) == "about 2.00 ms (50.0%)"
 
 
 def test_every_certainty_has_a_mark_of_its_own() -> None:
@@ -314,7 +330,8 @@ def test_json_is_versioned_and_whole() -> None:
     assert document["schema"] == SCHEMA
     assert document["schema_version"] == SCHEMA_VERSION == 1
     assert document["summary"]["certainty"] == {"proven": 2, "likely": 3, "input-dependent": 1}
-    assert document["summary"]["upper_bound_share"] == pytest.approx(0.144, abs=1e-3)
+    assert document["summary"]["upper_bound_share"] is None
+    assert document["summary"]["saving"]["high_share"] == pytest.approx(0.271, abs=1e-3)
     first = document["findings"][0]
     assert first["place"] == {
         "file": TRAIN,

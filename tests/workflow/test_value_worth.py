@@ -12,10 +12,9 @@ import pytest
 
 from torchyard.core.comparison import Comparison, Estimate, Failure, Interval, Verdict
 from torchyard.core.study import Budget
-from torchyard.core.values import Certainty, Place, ValueFinding, ValueProfile
+from torchyard.core.values import Certainty, Place, Saving, ValueFinding, ValueProfile, Worth
 from torchyard.core.variant import Target
 from torchyard.core.workload import Workload
-from torchyard.values.prices import upper_bound
 from torchyard.values.profile_file import read_profile
 from torchyard.values.request import ProfileRequest, WatchOptions
 from torchyard.workflow import value_gain
@@ -23,8 +22,10 @@ from torchyard.workflow.value_gain import (
     measure_gains,
     measure_set_to_none,
     with_fix,
+    with_measured_saving,
     zeroed_gradients,
 )
+from torchyard.workflow.value_worth import announcement
 from torchyard.workflow.values_run import profile_values
 
 PROGRAM = """
@@ -148,6 +149,78 @@ def test_a_program_that_crashes_is_not_run_again(tmp_path: Path) -> None:
     assert read_profile(path) == found
 
 
+COUNTED = """
+    import pathlib, torch
+    count = pathlib.Path(__file__).with_suffix(".count")
+    count.write_text(count.read_text() + "x" if count.exists() else "x")
+    for _ in range(4):
+        x = torch.randn(96, 96)
+        (x.exp() + x.exp()).sum().item()
+"""
+
+
+@pytest.mark.torch
+def test_a_program_that_is_run_once_says_what_that_leaves_out(tmp_path: Path) -> None:
+    request = request_for(tmp_path, COUNTED, deep=False)
+    said: list[str] = []
+    found, path = profile_values(request, folder=tmp_path / "run", say=said.append, once=True)
+    assert (tmp_path / "train.count").read_text() == "x"
+    assert not any("run again" in text or "running it again" in text for text in said)
+    assert found.findings
+    for item in found.findings:
+        assert item.proof.certainty is not Certainty.PROVEN
+        assert item.proof.why == "unavailable: the program was run only once (--once)"
+        assert item.worth.unavailable == "unavailable: the program was run only once (--once)"
+        assert item.worth.saving is None
+    assert read_profile(path) == found
+
+
+@pytest.mark.torch
+def test_runs_are_announced_before_they_happen(tmp_path: Path) -> None:
+    request = request_for(tmp_path, COUNTED, deep=False)
+    runs = tmp_path / "train.count"
+    said: list[tuple[str, int]] = []
+    found, _ = profile_values(
+        request,
+        folder=tmp_path / "run",
+        say=lambda text: said.append((text, len(runs.read_text()) if runs.exists() else 0)),
+    )
+    announced = next((text, count) for text, count in said if "is now run again" in text)
+    assert announced[1] == 1, "only the watched run came before"
+    for word in ("up to three times more", "files it writes", "network", "--once"):
+        assert word in announced[0]
+    assert len(runs.read_text()) == 4
+    (duplicate,) = [one for one in found.findings if one.pattern == "duplicate"]
+    assert duplicate.worth.saving is not None or "noisy" in duplicate.worth.unavailable
+
+
+def test_the_announcement_counts_runs() -> None:
+    known = replace(profile(finding()), steps=5)
+    assert "once more: " in announcement(known, gains=True)
+    zeroed = replace(known, findings=(finding(detail="gradient zeroed only to be added to: x"),))
+    assert "and 3 times for --gains" in announcement(zeroed, gains=True)
+    assert "gains" not in announcement(zeroed, gains=False)
+    assert "up to three times more" in announcement(replace(known, steps=1), gains=False)
+
+
+def test_whole_steps_with_the_fix_replace_the_estimate() -> None:
+    before = Saving(low_ns=1, high_ns=2, low_share=0.1, high_share=0.2, bound_share=0.22)
+    faster = with_measured_saving(
+        Worth(saving=before), Interval(low=1.02, high=1.25), step_ns=100.0
+    ).saving
+    assert faster is not None
+    assert (faster.low_share, faster.high_share) == pytest.approx((0.0196, 0.2), abs=1e-3)
+    assert faster.bound_share == 0.22
+    beyond = with_measured_saving(
+        Worth(saving=before), Interval(low=1.3, high=2.0), step_ns=100.0
+    ).saving
+    assert beyond is not None
+    assert beyond.bound_share == 0.5, "a bound that a measurement breaks is raised"
+    slower = with_measured_saving(Worth(), Interval(low=0.8, high=0.9), step_ns=100.0).saving
+    assert slower is not None
+    assert (slower.high_share, slower.bound_share) == (0.0, None)
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_waste_of_torch_is_found_proven_priced_and_measured(
@@ -171,10 +244,12 @@ def test_waste_of_torch_is_found_proven_priced_and_measured(
     }
     assert found.step_ns
     for item in found.findings:
-        assert item.worth.wasted_ns or item.worth.unavailable
-    bound = upper_bound(found)
-    assert bound is not None
-    assert 0 < bound < 0.5
+        assert item.worth.saving is not None or item.worth.unavailable
+        if item.worth.saving is not None:
+            saving = item.worth.saving
+            assert 0 <= saving.low_share <= saving.high_share <= 1
+            assert saving.bound_share is None or saving.high_share <= saving.bound_share
+    assert said[1].startswith("the program is now run again, once more")
     assert read_profile(path) == found
 
     losses = [

@@ -211,7 +211,7 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     rows = [
         ("seen", f"{seen} ({steps_text(finding.steps)})" if steps else seen),
         ("wasted", f"{bytes_text(finding, profile)} per step, {_of_all(finding)}"),
-        ("time", chain_text(worth) or time_text(worth)),
+        ("time", chain_text(worth) if worth.saving is not None else time_text(worth)),
     ]
     if worth.operator_ns is not None and worth.wasted_ns is not None:
         wasted, whole = format_duration(worth.wasted_ns), format_duration(worth.operator_ns)

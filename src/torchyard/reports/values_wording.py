@@ -135,7 +135,7 @@ def _saving_sentence(profile: ValueProfile) -> str:
 
 def saving_text(saving: Saving, *, of: str = "a step") -> str:
     """`estimated saving 12.1-18.0% of a step (CPU time), upper bound 22.3%`."""
-    of = f"{of} ({saving.clock})" if saving.clock else of
+    of = f"{of} ({clipped(saving.clock, 60)})" if saving.clock else of
     shares = _range(format_percent(saving.low_share), format_percent(saving.high_share), "%")
     bound = _number(saving.bound_share)
     last = f"upper bound {format_percent(bound)}" if bound is not None else "no upper bound"
@@ -146,12 +146,14 @@ def chain_text(worth: Worth) -> str:
     """What the numbers of a finding cover, and what not; empty where nothing was measured."""
     saving = worth.saving
     if saving is None:
-        return f"time not measured: {clipped(worth.unavailable, 300)}" if worth.unavailable else ""
+        why = clipped(worth.unavailable, 200)
+        return f"time not measured: {why}" if why else ""
     said = saving_text(saving)
-    if saving.calls:
-        said += f"; {saving.calls:,.3g} operator calls per step"
+    calls = _number(saving.calls)
+    if calls:
+        said += f"; {calls:,.3g} operator call{'s' if calls != 1 else ''} per step"
     if saving.unpriced:
-        said += f"; not covered: {clipped(', '.join(saving.unpriced), 300)}"
+        said += f"; not covered: {clipped(', '.join(saving.unpriced[:8]), 200)}"
     return said
 
 

@@ -99,6 +99,7 @@ def _timed(
                 native,
                 program_ns=timed.program_ns,
                 program_cpu_ns=timed.program_cpu_ns,
+                program_faults=timed.program_faults,
                 recorded_whole=False,
             )
     if sites:
@@ -106,7 +107,7 @@ def _timed(
         timed = again("sites", sites=sites, sites_whole=True)
         if timed is not None:
             native = replace(
-                native, sites=timed.sites, site_steps=timed.site_steps, call_ns=timed.call_ns
+                native, sites=timed.sites, site_steps=timed.site_steps, costs=timed.costs
             )
     return native
 

@@ -40,6 +40,11 @@ class SiteTime:
     wall_most_ns: float = 0.0
     """The largest mean of a group, with its slowest calls."""
     cpu_most_ns: float = 0.0
+    faults: float = 0.0
+    """Page faults of one call."""
+    made_bytes: float = 0.0
+    """New memory of one call."""
+    touched_bytes: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +70,15 @@ class NativeRun:
     """Operators that were timed where the program calls them."""
     site_steps: int = 0
     """Steps in which they were timed."""
-    call_ns: dict[str, float] = field(default_factory=dict)
-    """Wall and CPU time of one call of a small module: what Python adds to an operator."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """Of what surrounds operators on this machine (`worker/values/site_times.py`)."""
     turns_ns: tuple[tuple[float, float], ...] = ()
     """Pairs of steps: with gradients set to zero, with gradients set to None."""
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
+    step_faults: float | None = None
+    """Page faults of a step that ran untouched, and of the program."""
+    program_faults: float = 0.0
     threads: int = 0
     accelerated: bool = False
     """Whether a GPU was used, so that CPU time says nothing of a step."""

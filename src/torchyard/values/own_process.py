@@ -38,11 +38,12 @@ def confirm_here(
     steps = native.steps or 1
     took = [_timed_ns(function) for _ in range(timed_runs)]
     if took:
-        wall_ns, cpu_ns = (min(one) / steps for one in zip(*took, strict=True))
+        wall_ns, cpu_ns, faults = (min(one) / steps for one in zip(*took, strict=True))
         native = replace(
             native,
             step_ns=wall_ns,
             step_cpu_ns=cpu_ns,
+            step_faults=faults,
             steps_ns=tuple(one[0] / steps for one in took),
             steps_cpu_ns=tuple(one[1] / steps for one in took),
             recorded_whole=False,
@@ -75,7 +76,7 @@ def price_here(
             timed.stop(Ending(0, "finished"))
         found = read_native_run(scratch / "sites.json")
         calls = PRICED_CALLS * max(1, native.steps)
-        native = replace(native, sites=found.sites, site_steps=calls, call_ns=found.call_ns)
+        native = replace(native, sites=found.sites, site_steps=calls, costs=found.costs)
     prices = [price(found.recipe, _SECONDS_EACH) for found in profile.findings]
     return priced(profile, prices, native)
 
@@ -95,13 +96,15 @@ def _recorded(profile: ValueProfile, function: Callable[[], Any], output: Path) 
     return read_native_run(output)
 
 
-def _timed_ns(function: Callable[[], Any]) -> tuple[int, int]:
-    """Wall time and CPU time of one call."""
+def _timed_ns(function: Callable[[], Any]) -> tuple[int, int, int]:
+    """Return wall time, CPU time and page faults of one call."""
     from torchyard.worker.values.native_run import finished_ns
+    from torchyard.worker.values.site_times import page_faults
 
-    began_ns, began_cpu_ns = finished_ns(), time.process_time_ns()
+    faults, began_ns, began_cpu_ns = page_faults(), finished_ns(), time.process_time_ns()
     function()
-    return finished_ns() - began_ns, time.process_time_ns() - began_cpu_ns
+    took_ns, took_cpu_ns = finished_ns() - began_ns, time.process_time_ns() - began_cpu_ns
+    return took_ns, took_cpu_ns, page_faults() - faults
 
 
 def _missing(profile: ValueProfile, native: NativeRun) -> tuple[set[str], list[str]]:

@@ -36,6 +36,8 @@ LEAST_CALLS: Final = 3
 NOISY: Final = "noisy machine"
 _PARALLEL: Final = 1.1
 """CPU time over wall time of a call from which on it ran on several threads."""
+_EVICTION: Final = 0.25
+"""Of a call's time that its use of the caches costs other calls, at most."""
 _CERTAIN: Final = frozenset({"wasted", "repeated"})
 _SHRINKING: Final = frozenset({"shrinks", "reads"})
 _INSIDE: Final = "inside"
@@ -93,7 +95,7 @@ class CallTimes:
 
     def __init__(self, native: NativeRun, threads: int) -> None:
         self._sites = {_key(site): site for site in native.sites}
-        self._overhead = native.call_ns
+        self._costs = native.costs
         self._threads = max(1, threads)
         self._timed_steps = max(1, native.site_steps)
         whole = native.steps == 0 and not native.steps_ns
@@ -104,6 +106,7 @@ class CallTimes:
         else:
             walls = (native.program_ns,) if whole else native.steps_ns
             cpus = (native.program_cpu_ns,) if whole else native.steps_cpu_ns
+        self._faults = (native.program_faults if whole else native.step_faults) or 0.0
         self._steps = {"wall": _quartiles(walls), "cpu": _quartiles(cpus)}
         if native.accelerated:
             self.clocks: tuple[str, ...] = ("wall",)
@@ -132,20 +135,39 @@ class CallTimes:
         return found
 
     def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
-        """Return the lower and the upper quartile of the repeats."""
+        """Return the lower and the upper quartile of the repeats, without what timing adds."""
         found = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
-        return (found[0], found[2]) if found is not None else (0.0, 0.0)
+        added = self._costs.get(f"window_{clock}", 0.0)
+        if found is None:
+            return 0.0, 0.0
+        return max(1.0, found[0] - added), max(1.0, found[2] - added)
+
+    def memory(self, pages: float, own_faults: float) -> float:
+        """Return what a step may spend elsewhere on memory that removed calls make it get anew.
+
+        Results that are no longer there leave room for others. It cannot be more than the page
+        faults that a step has outside of these calls.
+        """
+        elsewhere = max(0.0, self._faults - own_faults)
+        return min(pages, elsewhere) * self._costs.get("fault", 0.0)
+
+    def pages(self, site: SiteTime) -> float:
+        """Return how many pages the result of one call takes."""
+        return site.made_bytes / self._costs.get("page", 4096.0)
 
     def most(self, site: SiteTime, clock: str) -> float:
-        """Return the most that one call takes on average, threads that spin after it included."""
-        if clock == "wall":
-            return site.wall_most_ns
-        parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns
-        return max(site.cpu_most_ns, site.wall_most_ns * self._threads if parallel else 0.0)
+        """Return the most that the program spends on one call, before, during and after it.
 
-    def overhead(self, clock: str) -> float:
-        """Return what Python adds to one call."""
-        return self._overhead.get(clock, 0.0)
+        The slowest calls; threads that spin after it; Python around it; and what others read again
+        because it filled the caches.
+        """
+        most = site.wall_most_ns
+        if clock == "cpu":
+            parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns
+            spinning = site.wall_most_ns * self._threads if parallel else 0.0
+            most = max(site.cpu_most_ns, spinning)
+        evicted = min(site.touched_bytes * self._costs.get("read", 0.0), _EVICTION * most)
+        return most + self._costs.get(f"call_{clock}", 0.0) + evicted
 
 
 def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Chain:
@@ -190,6 +212,8 @@ class _Sum:
     fastest: float = 0.0
     slowest: float = 0.0
     calls: float = 0.0
+    pages: float = 0.0
+    faults: float = 0.0
 
 
 def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
@@ -253,10 +277,13 @@ def _summed(chains: Iterable[Chain], times: CallTimes, clock: str) -> _Sum:
         # Findings about the same calls overlap, those about different calls do not.
         kept = min(1.0, times.calls_per_step(key) / calls) if len(ones) > 1 and calls else 1.0
         total.low += max(one.low for one in ones)
-        for name in ("high", "bound", "fastest", "slowest", "calls"):
+        for name in ("high", "bound", "fastest", "slowest", "calls", "pages", "faults"):
             summed = kept * sum(getattr(one, name) for one in ones)
             dearest = max(getattr(one, name) for one in ones)
             setattr(total, name, getattr(total, name) + max(summed, dearest))
+    memory = times.memory(total.pages, total.faults)
+    total.high += memory
+    total.bound += memory
     return total
 
 
@@ -265,7 +292,7 @@ def _add(
 ) -> None:
     fastest, slowest = times.range(site, clock)
     most, count = times.most(site, clock), part.per_step
-    low, high, bound = 0.0, slowest, most + times.overhead(clock)
+    low, high, bound = 0.0, slowest, most
     if part.role in _CERTAIN and not chain.moved:
         low = fastest
         if part.key[0] in _FRESH_FILLS:
@@ -281,6 +308,9 @@ def _add(
     into.fastest += count * fastest
     into.slowest += count * slowest
     into.calls += count
+    if part.role != _INSIDE:
+        into.pages += count * times.pages(site)
+        into.faults += count * site.faults
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float] | None:

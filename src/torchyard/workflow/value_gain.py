@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.comparison import Comparison
+from torchyard.core.comparison import Comparison, Interval
 from torchyard.core.events import Event
 from torchyard.core.study import Budget, MeasureSettings, Study
-from torchyard.core.values import ValueFinding, ValueProfile
+from torchyard.core.values import Saving, ValueFinding, ValueProfile, Worth
 from torchyard.core.variant import Variant
 from torchyard.core.workload import Workload
 from torchyard.errors import ResultsDamaged
@@ -29,7 +29,15 @@ from torchyard.values.program_run import run_in_target
 from torchyard.values.request import ProfileRequest
 from torchyard.workflow.bench_run import run_bench
 
-__all__ = ["GAIN_BUDGET", "measure_gains", "measure_set_to_none", "with_fix", "zeroed_gradients"]
+__all__ = [
+    "GAIN_BUDGET",
+    "PROGRAM_LAUNCHES",
+    "measure_gains",
+    "measure_set_to_none",
+    "with_fix",
+    "with_measured_saving",
+    "zeroed_gradients",
+]
 
 PAIR_FILE: Final = (
     '"""A finding and its fix, for `torchyard bench`."""\n\n'
@@ -121,8 +129,35 @@ def measure_set_to_none(
             gain_interval=outcome.interval,
             method=_joined(found[number].worth.method, how),
         )
+        if len(numbers) == 1 and outcome.interval is not None:
+            worth = with_measured_saving(worth, outcome.interval, profile.step_ns)
         found[number] = replace(found[number], worth=worth)
     return replace(profile, findings=tuple(found))
+
+
+def with_measured_saving(worth: Worth, interval: Interval, step_ns: float | None) -> Worth:
+    """Replace the estimate by what whole steps with the fix have saved; the bound stays.
+
+    A speedup below 1 is a loss: then the fix saves nothing.
+    """
+    low, high = (max(0.0, 1 - 1 / end) for end in (interval.low, interval.high))
+    bound = None if worth.saving is None else worth.saving.bound_share
+    saving = Saving(
+        low_ns=low * (step_ns or 0.0),
+        high_ns=high * (step_ns or 0.0),
+        low_share=low,
+        high_share=high,
+        bound_ns=None if bound is None else max(bound, high) * (step_ns or 0.0),
+        bound_share=None if bound is None else max(bound, high),
+        clock="wall time, measured with the fix applied",
+        calls=0.0 if worth.saving is None else worth.saving.calls,
+    )
+    return replace(
+        worth,
+        saving=saving,
+        per_step_ns=(saving.low_ns + saving.high_ns) / 2,
+        share_of_step=(low + high) / 2,
+    )
 
 
 def _workload(pair: Path, recipe: Path, device: str) -> Workload:

@@ -17,7 +17,7 @@ from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
 from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
-from torchyard.worker.values.site_times import SiteTimes, overhead_of_a_call
+from torchyard.worker.values.site_times import SiteTimes, machine_costs, page_faults
 
 FORMAT = 1
 MOST_RECORDED_STEPS = 8
@@ -45,6 +45,9 @@ class Native(Surrounding):
         self._began_cpu_ns = 0
         self._last_ns: Optional[int] = None
         self._last_cpu_ns = 0
+        self._last_faults = 0
+        self._step_faults: List[int] = []
+        self._began_faults = 0
         self._took_ns = 0
         self._steps = 0
         self._recorded_whole = False
@@ -78,6 +81,7 @@ class Native(Surrounding):
             self._times.__enter__()
             self._times_on = self._times_whole
             self._times.be_aside(not self._times_on)
+        self._began_faults = page_faults()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
     def step(self) -> None:
@@ -96,9 +100,11 @@ class Native(Surrounding):
         elif self._last_ns is not None:
             self._step_ns.append(now_ns - self._last_ns)
             self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
+            self._step_faults.append(page_faults() - self._last_faults)
             if self._turns is not None:
                 self._turns.step(now_ns - self._last_ns)
         self._switch_times()
+        self._last_faults = page_faults()
         self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
         if recorded:
             self._last_ns = None
@@ -114,6 +120,7 @@ class Native(Surrounding):
         """Write what was seen."""
         self._took_ns = finished_ns() - self._began_ns
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
+        faults = page_faults() - self._began_faults
         self._recorded_whole = self._events.on
         self._stop_recording()
         if self._times is not None:
@@ -139,10 +146,12 @@ class Native(Surrounding):
                 "steps_cpu_ns": self._step_cpu_ns[-_MOST_STEPS:],
                 "sites": self._times.as_list() if self._times is not None else [],
                 "site_steps": 1 if self._times_whole else self._times_steps,
-                "call_ns": overhead_of_a_call() if self._times is not None else {},
+                "costs": machine_costs() if self._times is not None else {},
                 "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
+                "step_faults": _median(self._step_faults),
+                "program_faults": faults,
                 "threads": torch.get_num_threads(),
                 "accelerated": torch.cuda.is_initialized(),
                 "chains": [

@@ -4,15 +4,17 @@ A dispatch mode around the program passes every operator on, and reads two clock
 site was asked for: real arguments, real memory, real threads. On a GPU it waits before and after.
 """
 
+import mmap
+import resource
 import statistics
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from torchyard.worker.values.aside_mode import AsideMode
 from torchyard.worker.values.call_sites import Site, site_of
-from torchyard.worker.values.operators import operator_of
+from torchyard.worker.values.operators import operator_of, tensors_in
 from torchyard.worker.values.places import Places
 
 _MOST_SAMPLES = 4096
@@ -22,6 +24,8 @@ GROUPS = 8
 _TRIMMED = 0.9
 """Share of a group's samples that count as undisturbed: the slowest are left out."""
 _CALIBRATED = 200
+_COLD_BYTES = 64 << 20
+_TOUCHED_BYTES = 16 << 20
 ANY_SHAPES = "*"
 """Stands for all calls on a line: shapes may differ from run to run."""
 
@@ -29,11 +33,17 @@ ANY_SHAPES = "*"
 class _Samples:
     """Wall and CPU time of calls at one site, in order."""
 
-    __slots__ = ("_every", "_skipped", "calls", "taken")
+    __slots__ = ("_every", "_skipped", "calls", "faults", "made_bytes", "taken", "touched_bytes")
 
     def __init__(self) -> None:
         self.taken: List[Tuple[int, int]] = []
         self.calls = 0
+        self.made_bytes = 0
+        """Of all results that are new memory."""
+        self.touched_bytes = 0
+        """Of all arguments and results."""
+        self.faults = 0
+        """Page faults during all calls."""
         self._every = 1
         self._skipped = 0
 
@@ -91,22 +101,33 @@ class SiteTimes(AsideMode):
         wait = torch.cuda.is_initialized()
         if wait:
             torch.cuda.synchronize()
+        faults = page_faults()
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
         result = func(*args, **keywords)
         if wait:
             torch.cuda.synchronize()
         took_ns = time.perf_counter_ns() - wall_ns
         took_cpu_ns = time.process_time_ns() - cpu_ns
-        line.add(took_ns, took_cpu_ns)
-        if exact is not None:
-            exact.add(took_ns, took_cpu_ns)
+        faults = page_faults() - faults
+        made = _bytes_of((result,)) if operator.fresh else 0
+        touched = made + _bytes_of(args) + _bytes_of(keywords.values())
+        for samples in (line, exact):
+            if samples is not None:
+                samples.add(took_ns, took_cpu_ns)
+                samples.faults += faults
+                samples.made_bytes += made
+                samples.touched_bytes += touched
         return result
 
     def as_list(self) -> List[Dict[str, Any]]:
         """For JSON: per site how often it was called, and means over groups of calls."""
         found = []
         for site, samples in self._samples.items():
+            calls = max(1, samples.calls)
             data: Dict[str, Any] = dict(site._asdict(), calls=samples.calls)
+            data["made_bytes"] = samples.made_bytes / calls
+            data["faults"] = samples.faults / calls
+            data["touched_bytes"] = samples.touched_bytes / calls
             for number, clock in enumerate(("wall", "cpu")):
                 groups = _groups([sample[number] for sample in samples.taken])
                 data[clock + "_ns"] = [_trimmed(group) for group in groups]
@@ -128,18 +149,71 @@ def _trimmed(values: List[int]) -> float:
     return statistics.fmean(kept)
 
 
-def overhead_of_a_call() -> Dict[str, float]:
-    """What Python around one operator costs here: a small module with a gradient, timed natively."""
+def _bytes_of(values: Any) -> int:
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in tensors_in(values)
+        if tensor.layout is torch.strided
+    )
+
+
+def machine_costs() -> Dict[str, float]:
+    """What surrounds an operator on this machine, in nanoseconds of wall and CPU time.
+
+    `call`: Python around one operator, by a small module. `window`: what reading the clocks and
+    calling from a mode add to a timed operator. `fault`: a page of memory that is new to the process,
+    and given back. `read`: a byte that is in no cache.
+    """
     try:
         with torch.enable_grad(), torch.inference_mode(False):
-            module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
-            given = torch.ones(4, device="cpu", dtype=torch.float32)
-            for _ in range(10):
-                module(given)
-            cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
-            for _ in range(_CALIBRATED):
-                module(given)
-            wall = (time.perf_counter_ns() - wall_ns) / _CALIBRATED
-            return {"wall": wall, "cpu": (time.process_time_ns() - cpu_ns) / _CALIBRATED}
-    except Exception:  # whatever the program left torch in
+            return _measured_costs()
+    except Exception:  # whatever state the program left torch in
         return {}
+
+
+def _measured_costs() -> Dict[str, float]:
+    small = torch.ones(4, device="cpu", dtype=torch.float32)
+    module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
+    add = torch.ops.aten.add.Tensor
+    found: Dict[str, float] = {}
+    native, inside = _each(lambda: torch.add(small, small)), _windows(lambda: add(small, small))
+    for number, clock in enumerate(("wall", "cpu")):
+        found["call_" + clock] = _each(lambda: module(small))[number]
+        found["window_" + clock] = max(0.0, inside[number] - native[number])
+    cold = torch.ones(_COLD_BYTES // 4, device="cpu", dtype=torch.float32)
+    found["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
+    found["fault"] = _each(_touch, 3)[1] * mmap.PAGESIZE / _TOUCHED_BYTES
+    found["page"] = float(mmap.PAGESIZE)
+    return found
+
+
+def page_faults() -> int:
+    """Return how many page faults without I/O this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _touch() -> None:
+    with mmap.mmap(-1, _TOUCHED_BYTES) as memory:
+        for start in range(0, _TOUCHED_BYTES, mmap.PAGESIZE):
+            memory[start] = 1
+
+
+def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, float]:
+    """Wall and CPU time of one call, natively."""
+    work()
+    cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+    for _ in range(times):
+        work()
+    wall = (time.perf_counter_ns() - wall_ns) / times
+    return wall, (time.process_time_ns() - cpu_ns) / times
+
+
+def _windows(work: Callable[[], Any]) -> Tuple[float, float]:
+    """The same as the mode times it: the median of single calls."""
+    walls, cpus = [], []
+    for _ in range(_CALIBRATED):
+        cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+        work()
+        walls.append(time.perf_counter_ns() - wall_ns)
+        cpus.append(time.process_time_ns() - cpu_ns)
+    return float(statistics.median(walls)), float(statistics.median(cpus))
