@@ -22,6 +22,11 @@ class CopySpace:
         self._top = 0
         self.peak_bytes = 0
 
+    def close(self) -> None:
+        """Give the memory back; nothing can be copied any more."""
+        self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._size = 0
+
     def mark(self) -> int:
         """The present height, for `release`."""
         return self._top

@@ -7,6 +7,7 @@ of it last. Of other processes it is only known that they were started.
 
 import os
 import threading
+import weakref
 from multiprocessing import process as processes
 from typing import Any, Callable, Dict, List, Optional
 
@@ -14,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.operators import tensors_in
-from torchyard.worker.values.storages import Storages, StorageState
+from torchyard.worker.values.storages import Storages, StorageState, storage_key
 
 _BOOTSTRAP = "_bootstrap_inner"
 """What every thread of `threading` runs first, whatever its class; CPython has it since 3.0."""
@@ -71,7 +72,7 @@ class Elsewhere:
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
         processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
-        os.register_at_fork(after_in_parent=self._forked, after_in_child=self._in_child)
+        _tell_of_forks(self)
 
     def remove(self) -> None:
         """Leave Python as it was; threads that run on count no more."""
@@ -162,20 +163,37 @@ class Elsewhere:
 
         return counted
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
+        """The program forked, and this is the parent."""
         if self._on and not self._starting:
             self.forks += 1
 
-    def _in_child(self) -> None:
+    def in_child(self) -> None:
+        """The program forked, and this is the child."""
         if self._on:
             self._on_fork()
+
+
+_told_of_forks: "weakref.WeakSet[Elsewhere]" = weakref.WeakSet()
+_registered: List[bool] = []
+
+
+def _tell_of_forks(one: Elsewhere) -> None:
+    """Python never forgets what is to be called at a fork: it must not keep a whole profile alive."""
+    _told_of_forks.add(one)
+    if not _registered:
+        _registered.append(True)
+        os.register_at_fork(
+            after_in_parent=lambda: [told.forked() for told in list(_told_of_forks)],
+            after_in_child=lambda: [told.in_child() for told in list(_told_of_forks)],
+        )
 
 
 def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
     """What the watch knows of a tensor's memory, if anything."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
-    return storages._states.get(tensor.untyped_storage()._cdata)
+    return storages._states.get(storage_key(tensor))
 
 
 def _threads_beside_this() -> int:

@@ -10,6 +10,7 @@ from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.recipes import NoRecipe, Recipe, fill_recipe, recipe_of
+from torchyard.worker.values.storages import storage_key
 from torchyard.worker.values.strategies import DEAD, is_sum
 
 PARTLY = frozenset(
@@ -88,4 +89,4 @@ def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
 
 def _writes(fill: Observation, func: Any, args: Any, kwargs: Any) -> bool:
     written = written_tensors(operator_of(func), args, kwargs)
-    return any(tensor.untyped_storage()._cdata == fill.state.key for tensor in written)
+    return any(storage_key(tensor) == fill.state.key for tensor in written)
