@@ -102,7 +102,7 @@ them; --once leaves that out.
     "limits",
     multiple=True,
     metavar="LIMIT",
-    help="any, proven, a pattern, share=1%, ...",
+    help="any, proven, tested, a pattern, share=1%, ...",
 )
 @_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
 @_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the profile here.")

@@ -15,7 +15,7 @@ __all__ = ["values_sweep_markdown", "values_sweep_text"]
 
 HEADS: Final = ("case", "direction", "pattern", "operators", "bytes", "certainty", "share", "gain")
 _RIGHT: Final = frozenset({"bytes", "share", "gain"})
-_ORDER: Final = {Certainty.PROVEN: 0, Certainty.LIKELY: 1, Certainty.INPUT_DEPENDENT: 2}
+_ORDER: Final = {certainty: place for place, certainty in enumerate(Certainty)}
 _MOST_NAMED: Final = 6
 
 Found = tuple[OperatorCase, OperatorFinding]

@@ -55,10 +55,13 @@ __all__ = [
 
 MARKS: Final[dict[Certainty, str]] = {
     Certainty.PROVEN: "●",
+    Certainty.TESTED: "◕",
     Certainty.LIKELY: "◐",
     Certainty.INPUT_DEPENDENT: "○",
 }
 _SURE: Final = tuple(Certainty)
+_LEAVES_OUT: Final = frozenset({"dead initialisation", "redundant write"})
+"""Patterns whose advice is to leave out work of the program: for another input it may be needed."""
 _IF_ALWAYS: Final = "If it is so for every input of yours:"
 _MOST_NAME: Final = 160
 _MOST_SENTENCE: Final = 700
@@ -69,6 +72,7 @@ _STATES: Final = {
     "crashed": "The program failed. What follows is what was found by then.",
 }
 _PASSED: Final = {
+    "semantics": ("in every call", "not in every call"),
     "poison": ("no result changed", "a result changed"),
     "skip": ("no result changed", "a result changed"),
     "replace": ("no result changed", "a result changed"),
@@ -291,7 +295,9 @@ def suggestion_text(finding: ValueFinding) -> str:
         fits = finding.evidence.get("fits")
         evidence = {**finding.evidence, "fits": fits if isinstance(fits, str) else ""}
         text = suggestion_for(replace(finding, evidence=evidence))
-    if text and finding.proof.certainty is Certainty.INPUT_DEPENDENT:
+    of_program = finding.pattern in _LEAVES_OUT and not finding.path
+    unproven = of_program and finding.proof.certainty is not Certainty.PROVEN
+    if text and (unproven or finding.proof.certainty is Certainty.INPUT_DEPENDENT):
         text = f"{_IF_ALWAYS} {text}"
     return clipped(text, _MOST_SENTENCE)
 

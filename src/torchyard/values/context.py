@@ -6,7 +6,7 @@
         for batch in batches:
             train(batch)
             v.step()
-    v.prove(lambda: train(batch))    # the same work once more, unwatched: what holds is proven
+    v.prove(lambda: train(batch))    # the same work once more, unwatched: it confirms findings
     v.save("waste")          # then: torchyard values show waste --format html --output waste.html
 
 Needs Torchyard in the environment of the program; `torchyard values SCRIPT` does not.

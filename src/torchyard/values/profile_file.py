@@ -5,6 +5,7 @@ A profile folder holds `profile.json` (what the report needs, complete) beside w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -49,4 +50,8 @@ def find_profile(text: str) -> Path:
 
 def read_profile(path: Path) -> ValueProfile:
     """A kept profile, or what the worker wrote of a program that may have been cut off."""
-    return read_kept(ValueProfile, path, newest=FORMAT)
+    profile = read_kept(ValueProfile, path, newest=FORMAT)
+    findings = tuple(
+        replace(finding, proof=finding.proof.by_current_rules()) for finding in profile.findings
+    )
+    return replace(profile, findings=findings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,9 +131,13 @@ class SweepFolder:
 def _case(line: dict[str, Any], path: Path) -> OperatorCase:
     """Fields that are null stand for what they are when they are left out."""
     try:
-        return decode(OperatorCase, _without_nulls(line), where=str(path), strict=False)
+        case = decode(OperatorCase, _without_nulls(line), where=str(path), strict=False)
     except UsageError as error:
         raise ResultsDamaged(error.what, hint="start a new sweep") from error
+    findings = tuple(
+        replace(finding, proof=finding.proof.by_current_rules()) for finding in case.findings
+    )
+    return replace(case, findings=findings)
 
 
 def _without_nulls(data: Any) -> Any:

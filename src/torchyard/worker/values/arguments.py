@@ -12,6 +12,7 @@ import torch
 from torchyard.worker.values.bits import flat_results
 from torchyard.worker.values.operators import Operator, operator_of, written_tensors
 from torchyard.worker.values.other_values import drawn, extreme, normal
+from torchyard.worker.values.storages import storage_key, untyped_storage
 
 OWN = "the program's own"
 RANDOM = "random numbers"
@@ -72,7 +73,7 @@ class _Memory:
         """Copy the part in use."""
         first = self.tensors[0]
         whole = torch.empty(0, dtype=torch.uint8, device=first.device)
-        whole.set_(first.untyped_storage(), self.low, (self.size_bytes,), (1,))
+        whole.set_(untyped_storage(first), self.low, (self.size_bytes,), (1,))
         self.copy = whole.clone()
 
     def in_copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -80,7 +81,7 @@ class _Memory:
         width = tensor.element_size()
         offset = (tensor.storage_offset() * width - self.low) // width
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(self.copy.untyped_storage(), offset, tensor.shape, tensor.stride())
+        return made.set_(untyped_storage(self.copy), offset, tensor.shape, tensor.stride())
 
     def elements(self) -> Optional[torch.Tensor]:
         """The copy as a flat tensor of its one type; None when tensors see it as several types."""
@@ -161,14 +162,14 @@ def _memories(func: Any, args: Any, kwargs: Any, everything: bool) -> Dict[int, 
     """Memory of the arguments by storage: all of it, or what the operator writes."""
     found: Dict[int, _Memory] = {}
     wanted = {
-        tensor.untyped_storage()._cdata
+        storage_key(tensor)
         for tensor in written_tensors(operator_of(func), args, kwargs)
         if _plain(tensor)
     }
     for tensor in _tensors(args, kwargs):
         if not _plain(tensor):
             continue
-        key = tensor.untyped_storage()._cdata
+        key = storage_key(tensor)
         if (everything or key in wanted) and tensor.numel():
             found.setdefault(key, _Memory()).add(tensor)
     return found
@@ -205,7 +206,7 @@ def _remade(
 ) -> Call:
     def remake(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            memory = memories.get(value.untyped_storage()._cdata)
+            memory = memories.get(storage_key(value))
             if memory is None or not value.numel():
                 return value.detach()
             return memory.in_copy(value)

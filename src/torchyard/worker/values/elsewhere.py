@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.fork_hooks import ForkHooks
 from torchyard.worker.values.operators import tensors_in
-from torchyard.worker.values.storages import Storages, StorageState
+from torchyard.worker.values.storages import Storages, StorageState, storage_key
 
 _BOOTSTRAP = "_bootstrap_inner"
 """What every thread of `threading` runs first, whatever its class; CPython has it since 3.0."""
@@ -175,7 +175,7 @@ def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
     """What the watch knows of a tensor's memory, if anything."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
-    return storages._states.get(tensor.untyped_storage()._cdata)
+    return storages._states.get(storage_key(tensor))
 
 
 def _threads_beside_this() -> int:

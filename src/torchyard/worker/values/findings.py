@@ -12,7 +12,19 @@ from torchyard.worker.values.places import Place
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
 Sight = Tuple[int, int]
 """A node of the flow graph and which of its results: one result of an operator at a place."""
-_PRIVATE = frozenset({"every_time", "hits", "least_share", "made_to_stay"})
+_PRIVATE = frozenset(
+    {
+        "by_shape",
+        "every_time",
+        "hits",
+        "least_share",
+        "made_to_stay",
+        "proven",
+        "proven_at",
+        "reason",
+        "shared",
+    }
+)
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
@@ -26,6 +38,7 @@ class Finding:
     """One cause of wasted work, with everything that was seen of it."""
 
     __slots__ = (
+        "by_shape",
         "bytes_wasted",
         "bytes_written",
         "count",
@@ -44,8 +57,12 @@ class Finding:
         "pattern",
         "place",
         "proof",
+        "proven",
+        "proven_at",
+        "reason",
         "recipe",
         "shape",
+        "shared",
         "steps",
         "worth",
     )
@@ -70,7 +87,17 @@ class Finding:
         self.evidence: Dict[str, Any] = {}
         """Sample, histogram, range: of the first time."""
         self.proof: Dict[str, Any] = {}
-        """Filled by `proof`: certainty (proven, likely, input-dependent), why, and the tests."""
+        """Filled by `proof`: certainty (see `certainty`), why, and the tests."""
+        self.proven = 0
+        """Calls in which the work does not matter for any input of these shapes."""
+        self.proven_at: Dict[Any, int] = {}
+        """The same by the place of the call in the source, where that is known."""
+        self.reason = ""
+        """Why that is so."""
+        self.by_shape = False
+        """Whether the reason rests on the shape of each call."""
+        self.shared = False
+        """Whether the reason rests on what else of the program refers to the memory."""
         self.worth: Dict[str, Any] = {}
         self.recipe: Dict[str, Any] = {}
         """The operator and the wasted part of it, without their values, for `worth`."""
@@ -170,6 +197,8 @@ class Findings:
 
     def again(self, finding: Finding, sight: Sight, step: int) -> None:
         """Count a sighting in a step that was surveyed: as much as one is on average."""
+        if finding.proven == finding.count and not finding.by_shape:
+            finding.proven += 1  # the source of the program says so of every call of its line
         finding.bytes_wasted += finding.bytes_wasted // finding.count
         finding.bytes_written += finding.bytes_written // finding.count
         finding.count += 1
@@ -180,6 +209,10 @@ class Findings:
     def missed(self, sight: Sight) -> None:
         """Count a look that found nothing, or that `again` counts besides."""
         self._looked[sight] = self._looked.get(sight, 0) + 1
+
+    def calls_of(self, finding: Finding) -> int:
+        """How often the operator at the place of a finding was called, wasteful or not."""
+        return sum(self._looked.get(sight, 0) for sight in finding.hits)
 
     def drop(self, finding: Finding) -> None:
         """Take back a finding that turned out to be none."""
@@ -206,8 +239,7 @@ class Findings:
         at_start = self._steps >= _STEPS_TO_TELL and finding.steps == [1]
         if at_start and not finding.made_to_stay:
             return False
-        looked = sum(self._looked.get(sight, 0) for sight in finding.hits)
-        return finding.least_share * looked <= sum(finding.hits.values())
+        return finding.least_share * self.calls_of(finding) <= sum(finding.hits.values())
 
 
 def _add_step(finding: Finding, step: int) -> None:

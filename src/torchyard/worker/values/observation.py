@@ -8,6 +8,7 @@ from torchyard.worker.values.layouts import Layout
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.scan import Scan
+from torchyard.worker.values.source_tree import Site
 from torchyard.worker.values.storages import StorageState
 
 Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
@@ -24,6 +25,7 @@ class Observation:
         "compared",
         "fresh",
         "func",
+        "given",
         "in_backward",
         "inputs",
         "keywords",
@@ -35,6 +37,7 @@ class Observation:
         "place",
         "position",
         "scan",
+        "site",
         "size_bytes",
         "state",
         "step",
@@ -65,6 +68,9 @@ class Observation:
         self.size_bytes = 0
         self.fresh = True
         """New memory, or a write over what was there."""
+        self.given = False
+        """Whether the program gave this memory to the outermost operator to write: then a write of an
+        operator inside is that operator's own."""
         self.compared = False
         """Whether `scan.unchanged` counts: there was a copy of what was there before."""
         self.whole = True
@@ -76,6 +82,8 @@ class Observation:
         """The fill that this write overwrote, if nothing else was written in between."""
         self.was_reads = 0
         """Reads between the write before and this one."""
+        self.site: Optional[Site] = None
+        """Of a fill: the call in the source of the program."""
         self.node = -1
         self.number = 0
         """Which of the operators inside the outermost one, in the order they began: a replay finds it

@@ -74,6 +74,32 @@ WRITE_ONLY = frozenset(
 """Operators that overwrite their argument without reading it, as do all with an `out` argument."""
 
 
+UNANNOTATED_WRITERS = frozenset(
+    {
+        "aten::_batch_norm_impl_index",
+        "aten::_cudnn_rnn",
+        "aten::_cudnn_rnn_flatten_weight",
+        "aten::batch_norm",
+        "aten::batch_norm_gather_stats",
+        "aten::batch_norm_gather_stats_with_counts",
+        "aten::batch_norm_update_stats",
+        "aten::cudnn_batch_norm",
+        "aten::instance_norm",
+        "aten::miopen_batch_norm",
+        "aten::miopen_rnn",
+        "aten::native_batch_norm",
+        "aten::rrelu_with_noise",
+    }
+)
+"""Operators of torch that write arguments which their schema does not mark as written."""
+
+OF_TORCH = ("aten::", "prims::", "prim::", "profiler::")
+"""Namespaces whose operators touch no more than their arguments. What others do is not known."""
+
+ESCAPES = frozenset({"aten::set_", "aten::from_file", "aten::record_stream"})
+"""Operators after which memory is shared with a storage, a file or a stream that is not followed."""
+
+
 VIEWS_WITH_WRITING_BACKWARD = frozenset(
     {
         "aten::as_strided",
@@ -95,8 +121,10 @@ class Operator:
 
     __slots__ = (
         "copies",
+        "escapes",
         "fills",
         "fresh",
+        "hidden_effects",
         "inert",
         "many",
         "many_results",
@@ -139,6 +167,12 @@ class Operator:
         """Whether it does the same to each tensor of a list, as optimisers do."""
         self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.view_with_writing_backward = self.name in VIEWS_WITH_WRITING_BACKWARD
+        outside = not self.name.startswith(OF_TORCH)
+        self.escapes = outside or self.name in ESCAPES
+        """Whether its arguments may be read and written unseen from now on."""
+        self.hidden_effects = self.name in UNANNOTATED_WRITERS
+        """Whether it may write more of its arguments than its schema says."""
+        self.inert = self.inert and not (self.hidden_effects or self.escapes)
 
 
 # By identity: to hash an overload takes a call of Python. It is kept beside the answer, so that its

@@ -1,8 +1,9 @@
-"""Memory that the program reaches past torch's dispatcher: numpy, addresses, shared memory, extensions.
+"""Memory that the program reaches past torch's dispatcher: numpy, addresses, storages, files, extensions.
 
 What is read or written there is not seen, so nothing is concluded from what the watch saw last: such
-memory is looked at anew each time, and a fill of it is never called dead. Libraries that use torch's
-C++ interface can reach any memory; where there are some, all that can be said is that it is likely.
+memory is looked at anew each time, and a fill of it is never called dead. That holds for calls from
+torch's own Python code as well: `torch.save`, a logger or a data loader read memory in the same way.
+Libraries that use torch's C++ interface can reach any memory but that of local variables.
 """
 
 import functools
@@ -16,11 +17,24 @@ import torch
 from torchyard.worker.values.follow_library import is_follower
 from torchyard.worker.values.storages import Storages
 
-KEPT_OUTSIDE = ("numpy", "__array__", "data_ptr", "__dlpack__", "share_memory_")
+KEPT_OUTSIDE = (
+    "numpy",
+    "__array__",
+    "data_ptr",
+    "const_data_ptr",
+    "__dlpack__",
+    "share_memory_",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+    "__reduce_ex__",
+)
 """Methods of a tensor after which its memory is in others' hands."""
+KEPT_BY_PROPERTY = ("__cuda_array_interface__",)
+"""Properties that do the same."""
 READ_OUTSIDE = ("tolist",)
 """Methods that read it once."""
-FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack")
+FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file")
 """Functions whose result may be memory of others."""
 THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
 """Packages whose compiled parts are operators like torch's own."""
@@ -41,6 +55,10 @@ class OutsideAccess:
             self._replace(torch.Tensor, name, self._kept)
         for name in READ_OUTSIDE:
             self._replace(torch.Tensor, name, self._read)
+        for name in KEPT_BY_PROPERTY:
+            self._replace_property(torch.Tensor, name)
+        for owner in (torch, torch.utils.dlpack):
+            self._replace(owner, "to_dlpack", self._kept)
         for name in FROM_OUTSIDE:
             self._replace(torch, name, None)
 
@@ -67,25 +85,43 @@ class OutsideAccess:
         function = getattr(owner, name, None)
         if function is None:
             return
-        noted_result = self._kept
 
+        @functools.wraps(function)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
-                if args and not _called_by_torch_or_us():
+                if args and not _called_by_us():
                     note(args[0])
-                    if name in KEPT_OUTSIDE:
-                        self.handed_out[name] = self.handed_out.get(name, 0) + 1
+                    self._count(name)
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)
-            noted_result(result)
+            self._kept(result)
             return result
 
         self._replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, noted)
 
+    def _replace_property(self, owner: Any, name: str) -> None:
+        own = vars(owner).get(name)
+        if not isinstance(own, property) or own.fget is None:
+            return
+        get = own.fget
+
+        def noted(tensor: Any) -> Any:
+            self._kept(tensor)
+            self._count(name)
+            return get(tensor)
+
+        self._replaced.append((owner, name, own))
+        setattr(owner, name, property(noted))
+
+    def _count(self, name: str) -> None:
+        """For the report, which tells only of what the program itself handed out."""
+        if name not in READ_OUTSIDE and not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+            self.handed_out[name] = self.handed_out.get(name, 0) + 1
+
     def _kept(self, tensor: Any) -> None:
         if _plain(tensor):
-            self._storages.of(tensor, 0).outside = True
+            self._storages.of(tensor, 0).escape()
 
     def _read(self, tensor: Any) -> None:
         if _plain(tensor):
@@ -121,9 +157,9 @@ def _is_linked_with_torch(path: str) -> bool:
         return False
 
 
-def _called_by_torch_or_us() -> bool:
-    """Torch looks at addresses, too, to tell tensors apart."""
-    return sys._getframe(2).f_code.co_filename.startswith((_TORCH, _OURS))
+def _called_by_us() -> bool:
+    """Scanners and trials read memory without changing what the program sees."""
+    return sys._getframe(2).f_code.co_filename.startswith(_OURS)
 
 
 def _plain(tensor: Any) -> bool:

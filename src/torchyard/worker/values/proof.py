@@ -1,21 +1,42 @@
-"""Proofs: right after an operator ran, what was found in it is put on trial, while values are there.
+"""Proofs and trials: right after an operator ran, what was found in it is judged, while values are there.
 
-Keeps the books: which cause was tried how often and what came out, what could not be tried and why.
-Nothing here reaches the program (an interrupt does). What makes a finding proven is decided in
-`certainty`.
+A finding is proven when every call of it is: by what operators do and by the source of the program
+(`program_proof`), or by what is known of an operator's kernel (`semantics`). Besides, it is put on
+trial, with other values. Here is kept which cause was tried how often and what came out, what could
+not be tried and why. Nothing here reaches the program (an interrupt does). Which word a finding gets is
+decided in `certainty`.
 """
 
 import time
+from types import CodeType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import torch
+
 from torchyard.worker.values.arguments import CannotCopy
-from torchyard.worker.values.certainty import LIKELY, UNREAD, Test, judge, make_test
-from torchyard.worker.values.findings import Finding, Findings
+from torchyard.worker.values.bits import flat_results
+from torchyard.worker.values.callers import calling_frame
+from torchyard.worker.values.certainty import (
+    LIKELY,
+    NATIVE_OPERATOR,
+    NATIVE_PROGRAM,
+    SEMANTICS,
+    UNREAD,
+    VALUES_VARIED,
+    Test,
+    judge,
+    make_test,
+)
+from torchyard.worker.values.findings import Cause, Finding, Findings, Sight
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import FILLS, operator_of
+from torchyard.worker.values.program_proof import Reason, dead_fill, redundant
 from torchyard.worker.values.replay import Void
+from torchyard.worker.values.semantics import proven_inside
+from torchyard.worker.values.source_tree import Site
 from torchyard.worker.values.strategies import (
     DEAD,
+    REDUNDANT,
     Strategy,
     fill_inside,
     is_sum,
@@ -27,18 +48,24 @@ from torchyard.worker.values.untouched import Untouched
 
 INSIDE = "filled inside the operator; whatever is there instead, every result is the same"
 NO_TIME = "proofs have taken their share of the time"
+TOO_MANY = "it is called with more different arguments than are tried"
 MOST_TRIALS = 2
-"""Of one cause: the second time with other values of the program's own."""
+"""Of one cause with arguments of one form: the second time with other values of the program's own."""
+MOST_FORMS = 6
+"""Of arguments, for one cause."""
 _MOST_AT_ONCE = 8
 _FREE_S = 10.0
 _MOST_SHARE = 0.5
 """Of the time so far goes to trials, once they took the free seconds."""
 
-_Cause = Tuple[str, str, Tuple[str, ...], str, int, bool, int]
+_Place = Tuple[Cause, int]
+"""A cause, and which of the operators inside the outermost one."""
+_Form = Tuple[Any, ...]
+"""Shapes, types and numbers of arguments."""
 
 
 class _Book:
-    """What is known of one cause."""
+    """What is known of one cause with arguments of one form."""
 
     __slots__ = ("holds", "tests", "trials", "why_not")
 
@@ -51,16 +78,22 @@ class _Book:
 
 
 class Proofs:
-    """Tries what the watch saw and the patterns found."""
+    """Judges what the watch saw and the patterns found."""
 
-    def __init__(self, findings: Findings, room_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, findings: Findings, room_bytes: Callable[[], int], dispatch: CodeType
+    ) -> None:
+        """`dispatch` is the code that operators come to: what called it is the program."""
         self._findings = findings
         self._room_bytes = room_bytes
-        self._books: Dict[_Cause, _Book] = {}
+        self._dispatch = dispatch
+        self._books: Dict[_Place, Dict[_Form, _Book]] = {}
         self._fills: List[Observation] = []
         self._found: List[Tuple[Finding, Observation]] = []
         self._sums: List[Tuple[Finding, Observation]] = []
         self._counted: Dict[int, Finding] = {}
+        self._judged: Dict[int, Tuple[Finding, _Place]] = {}
+        self._sites: Dict[Sight, Dict[Site, int]] = {}
         self._adding = False
         self._began_s = time.monotonic()
         self.spent_s = 0.0
@@ -69,7 +102,13 @@ class Proofs:
         """Why something was not tried, and how often."""
 
     def observe(self, seen: Observation) -> None:
-        """Remember fills inside of operators: no pattern can see whether they are dead."""
+        """Remember fills inside of operators: no pattern can see whether they are dead.
+
+        And count fills of the program by their place in its source.
+        """
+        if seen.site is not None and not seen.path:
+            sites = self._sites.setdefault((seen.node, seen.position), {})
+            sites[seen.site] = sites.get(seen.site, 0) + 1
         inside = bool(seen.path) and seen.path[0] not in FILLS
         if inside and seen.operator.fills and not seen.written_inside:
             self._fills.append(seen)
@@ -85,8 +124,8 @@ class Proofs:
         elif strategy_for(finding, seen) is not None:
             self._found.append((finding, seen))
 
-    def after_operator(self, func: Any, args: Any, kwargs: Any, _result: Any) -> None:
-        """Try what was seen in the operator that just ran. The watch is off."""
+    def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Judge what was seen in the operator that just ran. The watch is off."""
         if self._sums:
             self.finish()
         if not self._fills and not self._found:
@@ -95,16 +134,23 @@ class Proofs:
         self._fills, self._found, self._counted = [], [], {}
         budget = _MOST_AT_ONCE
         outermost = operator_of(func).name
+        form = _form(args, kwargs)
         again = {seen.state.key: seen.number for _, seen in found if seen.was_fill is not None}
         for seen in fills:
             if seen.path[0] != outermost:
                 continue  # left by an operator that raised
             # One that is filled again with the same is dead because of the second fill: one of the
             # two is needed, and the second is a finding already.
-            if seen.number >= again.get(seen.state.key, seen.number):
-                budget -= self._judge_fill(seen, counted.get(id(seen)), budget, func, args, kwargs)
+            if seen.number < again.get(seen.state.key, seen.number):
+                continue
+            finding = counted.get(id(seen))
+            book = self._book(finding, seen, form)
+            if book.holds is not False and self._wants(book, budget):
+                budget -= 1
+                self._try(book, fill_inside(seen), func, args, kwargs)
+            self._count_fill(seen, finding, book, result)
         for finding, seen in found:
-            book = self._book(finding.pattern, seen)
+            book = self._book(finding, seen, form)
             strategy = strategy_for(finding, seen)
             if strategy is not None and self._wants(book, budget):
                 budget -= 1
@@ -112,13 +158,14 @@ class Proofs:
             if finding.pattern == DEAD and book.holds is False:
                 self._findings.drop(finding)
             else:
-                _settle(finding, book)
+                self._prove(finding, seen, func, args, kwargs, result)
+                self._settle(finding, (finding.cause, seen.number))
 
     def finish(self) -> None:
         """Try what needs no operator. The watch must be off."""
         sums, self._sums = self._sums, []
         for finding, seen in sums:
-            book = self._book(finding.pattern, seen)
+            book = self._book(finding, seen, ())
             if not book.trials:
                 book.trials = 1
                 self.tried += 1
@@ -128,14 +175,21 @@ class Proofs:
                         book.holds = True
                 except Exception as error:
                     self._not_tried(book, refusal(error))
-            _settle(finding, book)
+            self._settle(finding, (finding.cause, seen.number))
 
-    def doubt(self, why: str) -> None:
-        """Findings about memory between operators hold only if all that touches it was seen."""
-        for finding in self._findings.all() if why else ():
-            tests = finding.proof.get("tests")
-            if tests and not finding.path:
-                tests.append(make_test(UNREAD, False, detail=why))
+    def conclude(self, doubt: str) -> None:
+        """Judge every finding once more, after the last call was counted.
+
+        `doubt` says what of the program could touch memory between operators without being seen. It
+        takes the proof from findings about memory that the program may have handed on.
+        """
+        for finding, place in list(self._judged.values()):
+            if doubt and finding.shared:
+                finding.proven = 0
+            self._settle(finding, place)
+            tests = finding.proof["tests"]
+            if doubt and tests and not finding.path and not finding.proven:
+                tests.append(make_test(UNREAD, False, detail=doubt))
                 finding.proof["certainty"], finding.proof["why"] = judge(tests, inside=False)
 
     def notes(self) -> List[str]:
@@ -145,34 +199,47 @@ class Proofs:
             for reason, count in sorted(self.untried.items())
         ]
 
-    def _judge_fill(
-        self,
-        seen: Observation,
-        counted: Optional[Finding],
-        budget: int,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-    ) -> int:
-        """Try a fill inside; how many trials that took."""
-        book = self._book(DEAD, seen)
-        trials = 0
-        if book.holds is not False and self._wants(book, budget):
-            trials = 1
-            self._try(book, fill_inside(seen), func, args, kwargs)
-        if book.holds is False and counted is not None:
-            self._findings.drop(counted)
+    def _count_fill(
+        self, seen: Observation, finding: Optional[Finding], book: _Book, result: Any
+    ) -> None:
+        """Count a fill inside an operator as a finding if its trials say that it is dead."""
+        if book.holds is False and finding is not None:
+            self._findings.drop(finding)
         elif book.holds:
-            if counted is None:
+            if finding is None:
                 self._adding = True
-                counted = self._findings.add(DEAD, seen, seen.size_bytes, detail=INSIDE)
+                finding = self._findings.add(DEAD, seen, seen.size_bytes, detail=INSIDE)
                 self._adding = False
-            if counted is not None:
-                _settle(counted, book)
-        return trials
+            if finding is not None:
+                reason = proven_inside(seen.path, seen.shape, result, refilled=False)
+                if reason is not None:
+                    _count_proven(finding, Reason(reason), None)
+                self._settle(finding, (finding.cause, seen.number))
+
+    def _prove(
+        self, finding: Finding, seen: Observation, func: Any, args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Count a call that is wasted for every input."""
+        reason: Optional[Reason] = None
+        try:
+            if seen.path:
+                if seen.operator.fills and seen.single_zero and seen.was_fill is not None:
+                    text = proven_inside(seen.path, seen.shape, result, refilled=True)
+                    reason = None if text is None else Reason(text)
+            else:
+                frame = calling_frame(self._dispatch)
+                if finding.pattern == DEAD:
+                    reason = dead_fill(seen, frame, func, args, kwargs)
+                elif finding.pattern == REDUNDANT and seen.scan.unchanged == seen.scan.count:
+                    reason = redundant(seen, frame, func, args, kwargs)
+        except Exception as error:  # a mistake here must not end somebody's program
+            why = "not judged from its source: " + refusal(error)
+            self.untried[why] = self.untried.get(why, 0) + 1
+        if reason is not None:
+            _count_proven(finding, reason, seen.site)
 
     def _wants(self, book: _Book, budget: int) -> bool:
-        if book.trials >= MOST_TRIALS or budget <= 0:
+        if book.trials >= MOST_TRIALS or budget <= 0 or book.why_not == TOO_MANY:
             return False
         spent, passed = self.spent_s, time.monotonic() - self._began_s
         if spent > _FREE_S and spent > _MOST_SHARE * passed:
@@ -201,25 +268,90 @@ class Proofs:
         book.why_not = why
         self.untried[why] = self.untried.get(why, 0) + 1
 
-    def _book(self, pattern: str, seen: Observation) -> _Book:
+    def _book(self, finding: Optional[Finding], seen: Observation, form: _Form) -> _Book:
         place = seen.place
         cause = (
-            pattern,
+            DEAD if finding is None else finding.pattern,
             seen.operator.name,
             seen.path,
             place.file,
             place.line,
             place.backward,
-            seen.number,
         )
-        return self._books.setdefault(cause, _Book())
+        books = self._books.setdefault((cause, seen.number), {})
+        form = (seen.shape, seen.dtype, *form)
+        if form not in books and len(books) >= MOST_FORMS:
+            form = ()
+            books.setdefault(form, _Book()).why_not = TOO_MANY
+        return books.setdefault(form, _Book())
+
+    def _settle(self, finding: Finding, place: _Place) -> None:
+        """Write into the finding how sure it is now."""
+        self._judged[id(finding)] = (finding, place)
+        books = list(self._books.get(place, {}).values())
+        tests = [test for book in books for test in book.tests]
+        if tests and len(books) > 1:
+            tests += [doubt for book in books for doubt in _doubts(finding, book)]
+        if finding.proven:
+            calls = finding.count + self._other_calls(finding)
+            detail = "%d of %d calls: %s" % (finding.proven, calls, finding.reason)
+            tests.append(make_test(SEMANTICS, finding.proven == calls, detail=detail))
+        if not tests:
+            reasons = [book.why_not for book in books if book.why_not]
+            why = "not tested: %s" % (reasons[0] if reasons else "its turn did not come")
+            finding.proof = {"certainty": LIKELY, "why": why, "tests": []}
+            return
+        certainty, why = judge(tests, inside=bool(finding.path))
+        finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
 
-def _settle(finding: Finding, book: _Book) -> None:
-    """Write into the finding how sure it is now."""
-    if not book.tests:
-        why = "not tested: %s" % (book.why_not or "its turn did not come")
-        finding.proof = {"certainty": LIKELY, "why": why, "tests": []}
-        return
-    certainty, why = judge(book.tests, inside=bool(finding.path))
-    finding.proof = {"certainty": certainty, "why": why, "tests": list(book.tests)}
+    def _other_calls(self, finding: Finding) -> int:
+        """Calls of the same line in which the work may have been needed.
+
+        Where the source proves all calls of a place, those that were no finding are wasted as well:
+        a copy of zeros over zeros is one. Where shapes decide, every call must have been proven.
+        """
+        if finding.path:
+            return 0
+        if not finding.proven_at:
+            return max(0, self._findings.calls_of(finding) - finding.count)
+        sites: Dict[Site, int] = {}
+        for sight in finding.hits:
+            for site, calls in self._sites.get(sight, {}).items():
+                sites[site] = sites.get(site, 0) + calls
+        if finding.by_shape:
+            return max(0, sum(sites.values()) - sum(finding.proven_at.values()))
+        return sum(calls for site, calls in sites.items() if site not in finding.proven_at)
+
+
+def _count_proven(finding: Finding, reason: Reason, site: Optional[Site]) -> None:
+    finding.proven += 1
+    if site is not None:
+        finding.proven_at[site] = finding.proven_at.get(site, 0) + 1
+    finding.reason = finding.reason or reason.text
+    finding.by_shape = finding.by_shape or reason.by_shape
+    finding.shared = finding.shared or reason.shared
+
+
+def _doubts(finding: Finding, book: _Book) -> List[Test]:
+    """What is missing for one of several forms of arguments: what another showed does not stand for it."""
+    native = [make_test(name, True) for name in (NATIVE_OPERATOR, NATIVE_PROGRAM)]
+    certainty, why = judge([*book.tests, *native], inside=bool(finding.path))
+    if certainty != LIKELY:
+        return []
+    return [
+        make_test(VALUES_VARIED, False, detail="for some of its arguments: " + (book.why_not or why))
+    ]
+
+
+def _form(args: Any, kwargs: Any) -> _Form:
+    """What tells two calls of an operator apart but for the values of tensors."""
+    given = flat_results(list(args)) + [
+        item for name, value in sorted(kwargs.items()) for item in (name, *flat_results(value))
+    ]
+    return tuple(
+        (tuple(one.shape), one.stride(), one.dtype)
+        if isinstance(one, torch.Tensor) and one.layout is torch.strided
+        else repr(one)[:80]
+        for one in given
+    )

@@ -67,7 +67,8 @@ class Session:
         self.findings.on_follow = self.worth_notes.followed
         self.proofs: Optional[Proofs] = None
         if options.prove:
-            self.proofs = Proofs(self.findings, self._room_bytes)
+            dispatch = ValueWatch.__torch_dispatch__.__code__
+            self.proofs = Proofs(self.findings, self._room_bytes, dispatch)
         scanners = Scanners(scanner)
         self.patterns = open_patterns(self.findings, options, scanners)
         self.library = FollowLibrary(cache) if follow else None
@@ -131,7 +132,8 @@ class Session:
         self.worth_notes.graph.export()
         if self.proofs is not None:
             self.proofs.finish()
-            self.proofs.doubt(self._unseen())
+            self.proofs.conclude(self._unseen())
+        self.watch.close()
         self.write(state)
 
     def leave(self) -> None:

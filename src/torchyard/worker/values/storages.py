@@ -12,6 +12,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 _PURGE_EVERY = 4096
 
+untyped_storage = torch._C.TensorBase.untyped_storage
+"""The method as torch has it: `outside` replaces the one that programs call."""
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What identifies the memory of a tensor as long as the memory is there."""
+    key: int = untyped_storage(tensor)._cdata
+    return key
+
 
 class StorageState:
     """What is known of one piece of memory."""
@@ -19,6 +28,7 @@ class StorageState:
     __slots__ = (
         "born",
         "defined",
+        "epoch",
         "fill",
         "hash",
         "key",
@@ -44,6 +54,8 @@ class StorageState:
         """Of the flow graph: the last writer; -1 for memory that was there before."""
         self.outside = False
         """Whether the program can reach it past the dispatcher: then nothing below can be trusted."""
+        self.epoch = 0
+        """Of `Storages`, when the content was last known."""
         self.version = 0
         """Counts writes."""
         self.reads = 0
@@ -58,9 +70,14 @@ class StorageState:
         """Of the bits after the last write, when all of it was seen."""
 
     def forget(self) -> None:
-        """Trust nothing that was known of its content."""
+        """Trust nothing that was known of its content: it may have been read and written."""
         self.hash = self.fill = self.pieces = None
         self.reads += 1
+
+    def escape(self) -> None:
+        """From now on it may be read and written unseen."""
+        self.outside = True
+        self.forget()
 
     @property
     def alive(self) -> bool:
@@ -74,10 +91,12 @@ class Storages:
     def __init__(self) -> None:
         self._states: Dict[int, StorageState] = {}
         self._since_purge = 0
+        self.epoch = 0
+        """Counts calls of code that may reach any memory: nothing known before holds after one."""
 
     def of(self, tensor: torch.Tensor, born: int, defined: bool = True) -> StorageState:
         """The state of a tensor's memory; `born` and `defined` are for memory not seen before."""
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
         key = storage._cdata
         state = self._states.get(key)
         if state is None:
@@ -85,11 +104,14 @@ class Storages:
             if self._since_purge >= _PURGE_EVERY:
                 self.purge()
             state = StorageState(key, StorageWeakRef(storage), storage.nbytes(), defined)
-            state.born = born
+            state.born, state.epoch = born, self.epoch
             self._states[key] = state
         else:
             # Kernels that are given an empty tensor for their result resize it.
             state.size_bytes = storage.nbytes()
+            if state.epoch != self.epoch:
+                state.epoch = self.epoch
+                state.forget()
         return state
 
     def purge(self) -> None:

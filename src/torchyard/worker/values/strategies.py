@@ -22,6 +22,7 @@ from torchyard.worker.values.outer_proof import (
 from torchyard.worker.values.patterns.dead_initialisation import ADDED, ADDED_TO_GRADIENT
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.replay import Inside, run_clean, run_native
+from torchyard.worker.values.storages import storage_key
 from torchyard.worker.values.trial import INTEGERS_KEPT, Bench, Untested
 
 DEAD = "dead initialisation"
@@ -29,6 +30,8 @@ REDUNDANT = "redundant write"
 GUARD = "guard that never fires"
 FOR_OTHERS = "a guard may be there for values that were not tried"
 NOT_ALL = "it changes some of the elements, so only a part of it is wasted"
+PIECES = "whether the pieces cover all of it for other inputs cannot be tried with one operator"
+WHAT_WAS_THERE = "what a fill finds is left there by the program, which a trial of the fill cannot vary"
 
 Tried = Tuple[bool, List[Test]]
 """Whether the finding holds for the program's own values, and the tests."""
@@ -78,7 +81,9 @@ def _of_guard(strategy: Strategy) -> Strategy:
 
 def _overwritten(fill: Observation) -> Strategy:
     def try_it(bench: Bench) -> Tried:
-        position = _position_of(fill, bench)
+        position, written = _overwriting(fill, bench)
+        if written.numel() * written.element_size() != fill.size_bytes:
+            raise Untested(PIECES)
         trial = bench.trial(run_native)
         return try_overwritten(trial, position, fill.dtype), trial.tests
 
@@ -90,12 +95,11 @@ def _unchanged(seen: Observation) -> Strategy:
         if seen.path:
             trial = bench.trial(run_clean)
             return try_write(trial, _inside(seen)), trial.tests + _doubts(seen, bench)
+        if seen.operator.fills:
+            raise Untested(WHAT_WAS_THERE)
         trial = bench.trial(run_native)
-        fill = seen.was_fill
-        behind_fill = seen.operator.fills and fill is not None and fill.single and seen.whole
-        bits = fill.scan.first_bits if behind_fill and fill is not None else None
-        holds = try_unchanged(trial, seen.position, bits)
-        return holds, trial.tests + ([] if behind_fill else _doubts(seen, bench))
+        holds = try_unchanged(trial, seen.position)
+        return holds, trial.tests + _doubts(seen, bench)
 
     return try_it
 
@@ -128,11 +132,11 @@ def _inside(seen: Observation) -> Inside:
     return Inside(seen.number, seen.operator.name, seen.path, seen.shape, seen.position)
 
 
-def _position_of(fill: Observation, bench: Bench) -> int:
+def _overwriting(fill: Observation, bench: Bench) -> Tuple[int, torch.Tensor]:
     """Which of the tensors that the operator wrote lies in the memory that was filled."""
     for position, tensor in enumerate(
         written_tensors(operator_of(bench.func), bench.args, bench.kwargs)
     ):
-        if tensor.untyped_storage()._cdata == fill.state.key:
-            return position
+        if storage_key(tensor) == fill.state.key:
+            return position, tensor
     raise Untested("it was overwritten inside of an operator")

@@ -5,12 +5,14 @@ identity, definedness and place, and leaves judgement to `patterns`.
 """
 
 from contextlib import nullcontext
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 import torch
 
 from torchyard.worker.values.aside_mode import AsideMode
 from torchyard.worker.values.before import Before
+from torchyard.worker.values.bits import flat_results
+from torchyard.worker.values.callers import calling_frame
 from torchyard.worker.values.copy_space import CopySpace
 from torchyard.worker.values.counts import Counts
 from torchyard.worker.values.deep import call_plainly, key_for
@@ -25,8 +27,9 @@ from torchyard.worker.values.options import Options
 from torchyard.worker.values.places import NOWHERE, Place, Places
 from torchyard.worker.values.scan import flat_memory
 from torchyard.worker.values.scanners import DEVICES, Scanners
+from torchyard.worker.values.source_tree import site_of
 from torchyard.worker.values.step_rows import Surveyed
-from torchyard.worker.values.storages import Storages, StorageState, covers
+from torchyard.worker.values.storages import Storages, StorageState, covers, storage_key
 from torchyard.worker.values.survey import Survey
 from torchyard.worker.values.survey_calls import SurveyCalls
 
@@ -73,6 +76,8 @@ class ValueWatch(AsideMode):
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
+        self._given: Set[int] = set()
+        """Memory that the program gave to the outermost operator to write."""
         self._place: Place = NOWHERE
         self._outermost = 0
         self._number = 0
@@ -159,6 +164,8 @@ class ValueWatch(AsideMode):
             if operator.view_with_writing_backward and not self._path:
                 self.places.now()  # remembers it for the backward
             return func(*args, **keywords)
+        if operator.escapes:
+            return self._call_unknown(func, args, keywords)
         inside = bool(self._path)
         self.counts.operators += 1
         began = self.counts.operators
@@ -169,10 +176,14 @@ class ValueWatch(AsideMode):
         if not inside and self.looking:
             self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
+        if not inside:
+            self._given = {storage_key(tensor) for tensor in written if _is_strided(tensor)}
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
         befores = [self._before(tensor) for tensor in written]
         result = self._call(func, args, keywords, operator)
+        if operator.hidden_effects:
+            self._forget_arguments(args, keywords)
         self._number = began - self._outermost
         for position, before in enumerate(befores):
             if before is not None:
@@ -210,12 +221,13 @@ class ValueWatch(AsideMode):
     ) -> Inputs:
         """Count what the operator reads, and draw the edges of the flow graph."""
         inputs: List[Tuple[torch.Tensor, StorageState]] = []
-        overwritten = {id(tensor) for tensor in written} if operator.overwrites else ()
+        overwritten = [id(tensor) for tensor in written] if operator.overwrites else []
         read = tensors_in(args)
         if keywords:
             read += tensors_in(keywords.values())
         for tensor in read:
             if id(tensor) in overwritten:
+                overwritten.remove(id(tensor))  # given again, it is read as well
                 continue
             state = self._state(tensor)
             if state is not None:
@@ -227,8 +239,28 @@ class ValueWatch(AsideMode):
                     self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
         return inputs
 
+    def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
+        """Call what may read and write any memory, and keep its arguments."""
+        try:
+            return func(*args, **keywords)
+        finally:
+            self.counts.operators += 1
+            self.storages.epoch += 1
+            for state in self._forget_arguments(args, keywords):
+                state.escape()
+
+    def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:
+        """After an operator that may do more to its arguments than its schema says."""
+        given = flat_results(list(args)) + flat_results(list(keywords.values()))
+        states = [self._state(one) for one in given if isinstance(one, torch.Tensor)]
+        known = [state for state in states if state is not None]
+        for state in known:
+            state.forget()
+            state.version += 1
+        return known
+
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        if not _is_strided(tensor):
             return None
         # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
         # time came from there, and nothing was written to it; outside, it is the user's.
@@ -240,9 +272,10 @@ class ValueWatch(AsideMode):
     def _before(self, tensor: torch.Tensor) -> Optional[Before]:
         """What a tensor that is about to be written is now.
 
-        Whether a write changed anything at all is seen from the hash before and after; the one
-        before is usually known from the last write. Parts of a storage have no hash of their own
-        and are copied, as far as memory allows.
+        Whether a write changed anything at all is seen from the hash before and after. The one
+        before is taken now: what was known of the last write that was seen says nothing of writes
+        that were not seen. Parts of a storage have no hash of their own and are copied, as far as
+        memory allows.
         """
         state = self._state(tensor)
         if state is None:
@@ -260,8 +293,11 @@ class ValueWatch(AsideMode):
                 before.earlier = tensor.detach().clone()
             if before.copy is None and before.earlier is None:
                 self.counts.not_compared_bytes += size
-        elif state.hash is None:
+        else:
             scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
+            if state.hash is not None and state.hash != scan.hash:
+                state.escape()  # something wrote it unseen, and may have read it as well
+                before = Before(tensor, state)
             state.hash = before.hash = scan.hash
         return before
 
@@ -297,7 +333,8 @@ class ValueWatch(AsideMode):
             state.defined, state.fill = False, None
             return
         state.defined = True
-        covered = covered_fill(operator, before)
+        inner = bool(self._path) and state.key in self._given
+        covered = None if inner else covered_fill(operator, before)
         if covered is not None:
             self._on_fill_covered(covered, operator, self._place)
         seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
@@ -306,12 +343,13 @@ class ValueWatch(AsideMode):
             return
         if before.whole:
             state.hash = seen.scan.hash
-            seen.written_inside = inside == seen.scan.hash
+            seen.written_inside = inside == seen.scan.hash and state.key not in self._given
             if before.defined and before.hash is not None:
                 seen.compared = True
                 if before.hash == seen.scan.hash:
                     seen.scan.unchanged = seen.scan.count
         seen.state, seen.inputs = state, inputs
+        seen.given = state.key in self._given
         seen.fresh = False
         seen.whole = before.whole
         state.fill = fill_held(operator, seen, inside=bool(self._path))
@@ -333,7 +371,7 @@ class ValueWatch(AsideMode):
         began: int,
     ) -> None:
         """After an operator returned a tensor that it did not write in place."""
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
         state = self.storages.of(tensor, self.counts.operators, defined=False)
@@ -390,6 +428,9 @@ class ValueWatch(AsideMode):
         seen.number = self._number
         seen.in_backward = self.places.in_backward
         seen.size_bytes = size
+        if operator.fills:
+            frame = calling_frame(ValueWatch.__torch_dispatch__.__code__)
+            seen.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
         earlier = None if before is None else before.earlier
         seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
@@ -398,3 +439,7 @@ class ValueWatch(AsideMode):
             self.survey.note((node, position), seen.scan, layout)
         self.flow.wrote(node, size)
         return seen
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta"

@@ -14,6 +14,7 @@ from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.patterns.duplicate import OWN_INPUT, Duplicate
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.recipes import NoRecipe, Recipe, fill_recipe, recipe_of
+from torchyard.worker.values.storages import storage_key
 from torchyard.worker.values.strategies import DEAD, GUARD, is_sum
 
 PARTLY = frozenset(
@@ -122,4 +123,4 @@ def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
 
 def _writes(fill: Observation, func: Any, args: Any, kwargs: Any) -> bool:
     written = written_tensors(operator_of(func), args, kwargs)
-    return any(tensor.untyped_storage()._cdata == fill.state.key for tensor in written)
+    return any(storage_key(tensor) == fill.state.key for tensor in written)

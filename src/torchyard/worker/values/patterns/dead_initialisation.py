@@ -61,7 +61,7 @@ class DeadInitialisation(Pattern):
         if seen.operator.fills and seen.state.key in self._sums:
             self._settle(self._sums.pop(seen.state.key), refilled=seen.state)
         fill = seen.was_fill
-        if fill is None or seen.written_inside or not seen.whole:
+        if fill is None or seen.written_inside or not seen.whole or (seen.path and seen.given):
             return
         if seen.operator.overwrites:
             # Over the same bits it is a redundant write; and to fill before drawing at random is

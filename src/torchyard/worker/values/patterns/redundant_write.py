@@ -35,7 +35,7 @@ class RedundantWrite(Pattern):
         """Count a write that changed nearly nothing."""
         if seen.fresh or not seen.compared or seen.scan.unchanged < seen.scan.count * SHARE:
             return
-        if not seen.was_defined or seen.written_inside:
+        if not seen.was_defined or seen.written_inside or (seen.path and seen.given):
             return
         name, share = seen.operator.name, seen.unchanged_share
         if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(CHOOSES)):

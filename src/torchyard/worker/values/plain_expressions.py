@@ -1,0 +1,262 @@
+"""Expressions of a program that can do nothing but compute: names are looked up where they will be.
+
+An expression is plain when it consists of literals, plain tensors and numbers, arithmetic on them, and
+calls of torch's own functions that are listed here: none of them calls code of the program, and none
+raises an exception because of the values it is given. Everything else is not plain.
+"""
+
+import ast
+import inspect
+import math
+import types
+from types import FrameType
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_NUMBERS = (int, float, bool)
+_VALUES = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.Size, slice, type(Ellipsis))
+_SIGNS = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)
+MISSING: Any = object()
+"""Stands for what is not known without running code of the program."""
+CALLED = frozenset(
+    {
+        "abs",
+        "add",
+        "addmm",
+        "arange",
+        "bmm",
+        "cat",
+        "contiguous",
+        "cos",
+        "detach",
+        "double",
+        "empty",
+        "empty_like",
+        "exp",
+        "expand",
+        "flatten",
+        "float",
+        "full",
+        "half",
+        "linspace",
+        "log",
+        "matmul",
+        "maximum",
+        "mean",
+        "minimum",
+        "mm",
+        "mul",
+        "neg",
+        "normal_",
+        "ones",
+        "ones_like",
+        "permute",
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "relu",
+        "reshape",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "size",
+        "softmax",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stack",
+        "sub",
+        "sum",
+        "t",
+        "tanh",
+        "to",
+        "transpose",
+        "unsqueeze",
+        "view",
+        "zeros",
+        "zeros_like",
+    }
+)
+"""Functions and methods that compute from shapes and values and never raise because of values."""
+_TENSOR_FACTS = frozenset({"T", "mT", "shape", "dtype", "device", "ndim"})
+
+
+class Names:
+    """What names of a running function refer to, looked up without running any code of the program."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._locals: Dict[str, Any] = frame.f_locals
+        self._globals: Dict[str, Any] = frame.f_globals
+        self._builtins: Dict[str, Any] = frame.f_builtins
+
+    def value(self, node: ast.AST) -> Any:
+        """The object that a name with attributes refers to; `MISSING` when that takes running code."""
+        if isinstance(node, ast.Name):
+            for names in (self._locals, self._globals, self._builtins):
+                if node.id in names:
+                    return names[node.id]
+            return MISSING
+        if isinstance(node, ast.Attribute):
+            owner = self.value(node.value)
+            return MISSING if owner is MISSING else _attribute(owner, node.attr)
+        return MISSING
+
+    def is_tensor(self, node: ast.AST) -> bool:
+        """Whether it is a plain tensor."""
+        return type(self.value(node)) in _TENSORS
+
+    def is_number(self, node: ast.AST) -> bool:
+        """Whether it is a Python number."""
+        return type(self.value(node)) in _NUMBERS
+
+    def torch_function(self, node: ast.AST) -> Optional[str]:
+        """The name of a function of torch that is written in C, such as `zeros` for `torch.zeros`."""
+        found = self.value(node)
+        if type(found) is not types.BuiltinFunctionType:
+            return None
+        name = found.__name__
+        of_torch = getattr(torch._C._VariableFunctions, name, None) is not None
+        return name if of_torch and getattr(torch, name, None) is found else None
+
+    def of_torch(self, node: ast.AST) -> bool:
+        """Whether it is a class or function of torch's own."""
+        found = self.value(node)
+        module = getattr(found, "__module__", None) if callable(found) else None
+        return isinstance(module, str) and (module + ".").startswith("torch.")
+
+    def is_constant_range(self, node: ast.AST) -> bool:
+        """`range` of literals and of sizes of plain tensors: the same for every input of a shape."""
+        return (
+            isinstance(node, ast.Call)
+            and self.value(node.func) is range
+            and not node.keywords
+            and all(self._is_size(one) for one in node.args)
+        )
+
+    def _is_size(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Constant):
+            return type(node.value) is int
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            given = node.args[0]
+            if self.value(node.func) is len:
+                return self.is_tensor(given)
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            return method == "size" and is_literal(given) and self.is_tensor(node.func.value)  # type: ignore[attr-defined]
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            shape = node.value
+            return shape.attr == "shape" and is_literal(node.slice) and self.is_tensor(shape.value)
+        return False
+
+
+def is_literal(node: ast.AST, loops: Tuple[str, ...] = ()) -> bool:
+    """Whether a subscript consists of literals, and of variables of loops over constant ranges."""
+    if isinstance(node, ast.Constant):
+        return node.value is None or node.value is Ellipsis or type(node.value) is int
+    if isinstance(node, ast.Name):
+        return node.id in loops
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and is_literal(node.operand, loops)
+    if isinstance(node, ast.BinOp):
+        parts = (node.left, node.right)
+        return isinstance(node.op, _SIGNS) and all(is_literal(one, loops) for one in parts)
+    if isinstance(node, ast.Tuple):
+        return all(is_literal(one, loops) for one in node.elts)
+    if isinstance(node, ast.Slice):
+        bounds = (node.lower, node.upper, node.step)
+        return all(one is None or is_literal(one, loops) for one in bounds)
+    if type(node).__name__ in ("Index", "ExtSlice"):  # Python 3.8
+        inner = getattr(node, "dims", None) or [getattr(node, "value", node)]
+        return all(one is not node and is_literal(one, loops) for one in inner)
+    return False
+
+
+def is_plain(node: ast.AST, names: Names, target: Optional[str] = None) -> bool:
+    """Whether an expression only computes; `target` is memory whose overwriting is allowed."""
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        if target is not None and ast.dump(_load(node)) == ast.dump(_load(_parsed(target))):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _TENSOR_FACTS:
+            return is_plain(node.value, names, target)
+        return type(names.value(node)) in (*_TENSORS, *_VALUES)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return all(is_plain(one, names, target) for one in node.elts)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and is_plain(node.operand, names, target)
+    if isinstance(node, ast.BinOp):
+        parts = (node.left, node.right)
+        return _raises_never(node) and all(is_plain(one, names, target) for one in parts)
+    if isinstance(node, ast.Subscript):
+        return is_literal(node.slice) and is_plain(node.value, names, target)
+    if isinstance(node, ast.Call):
+        return _is_plain_call(node, names, target)
+    return False
+
+
+def _is_plain_call(node: ast.Call, names: Names, target: Optional[str]) -> bool:
+    given = [*node.args, *(one.value for one in node.keywords)]
+    if not all(is_plain(one, names, target) for one in given):
+        return False
+    if any(one.arg is None for one in node.keywords):
+        return False
+    called = names.torch_function(node.func)
+    if called is not None:
+        return called in CALLED or any(one.arg == "out" for one in node.keywords)
+    if not isinstance(node.func, ast.Attribute) or not is_plain(node.func.value, names, target):
+        return False
+    method = node.func.attr
+    written = target is not None and ast.dump(_load(node.func.value)) == ast.dump(
+        _load(_parsed(target))
+    )
+    if method not in CALLED and not written:
+        return False
+    return isinstance(getattr(torch.Tensor, method, None), types.MethodDescriptorType)
+
+
+def _raises_never(node: ast.BinOp) -> bool:
+    if isinstance(node.op, _SIGNS):
+        return True
+    divisor = node.right
+    return (
+        isinstance(node.op, ast.Div)
+        and isinstance(divisor, ast.Constant)
+        and type(divisor.value) in (int, float)
+        and divisor.value != 0
+        and math.isfinite(divisor.value)
+    )
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """An attribute that is plainly stored; properties and other computed ones are missing."""
+    if isinstance(owner, types.ModuleType):
+        return vars(owner).get(name, MISSING)
+    kind = type(owner)
+    if kind.__getattribute__ is not object.__getattribute__:
+        return MISSING
+    if inspect.getattr_static(kind, name, MISSING) is not MISSING:
+        return MISSING
+    stored = getattr(owner, "__dict__", {})
+    if name in stored:
+        return stored[name]
+    if isinstance(owner, torch.nn.Module) and kind.__getattr__ is torch.nn.Module.__getattr__:
+        for part in ("_buffers", "_parameters", "_modules"):
+            if name in stored.get(part, ()):
+                return stored[part][name]
+    return MISSING
+
+
+def _parsed(target: str) -> ast.AST:
+    return ast.parse(target, mode="eval").body
+
+
+def _load(node: ast.AST) -> ast.AST:
+    """A name or attribute as it is read."""
+    if isinstance(node, ast.Name):
+        return ast.Name(id=node.id, ctx=ast.Load())
+    if isinstance(node, ast.Attribute):
+        return ast.Attribute(value=_load(node.value), attr=node.attr, ctx=ast.Load())
+    return node

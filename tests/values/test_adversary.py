@@ -1,0 +1,110 @@
+"""No program of the collection gets a false proof, and what no input can make useful is proven."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from adversary.program import Program  # noqa: E402
+from adversary.register import FALSE, TRUE  # noqa: E402
+
+from torchyard.worker.values.certainty import PROVEN, TESTED  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+JUDGE = Path(__file__).parent / "adversary" / "judge_all.py"
+DEPTHS = ("fast", "deep")
+_LIMIT_S = 900
+
+
+@pytest.fixture(scope="module")
+def judged() -> Any:
+    """What was said of every program. One process for all of them: most of the time goes to starting."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, str(JUDGE)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_collection_is_large_enough() -> None:
+    assert len(FALSE) >= 70
+    assert len(TRUE) >= 40
+    assert len({program.name for program in (*FALSE, *TRUE)}) == len(FALSE) + len(TRUE)
+
+
+@pytest.mark.xdist_group("adversary")
+def test_no_false_proof(judged: Any) -> None:
+    proven = [
+        (program.name, depth, found["operator"], found["line"], found["why"])
+        for program in FALSE
+        for depth in DEPTHS
+        for found in judged[program.name][depth]
+        if found["certainty"] == PROVEN
+    ]
+    assert proven == []
+
+
+@pytest.mark.xdist_group("adversary")
+def test_the_advice_of_a_false_proof_would_change_results(judged: Any) -> None:
+    harmless = [one.name for one in FALSE if not judged[one.name]["advice changes"]]
+    assert harmless == []
+
+
+@pytest.mark.xdist_group("adversary")
+def test_true_waste_is_proven_at_both_depths(judged: Any) -> None:
+    missed = [
+        (program.name, depth, judged[program.name][depth])
+        for program in TRUE
+        for depth in DEPTHS
+        if not _proven(program, judged[program.name][depth])
+    ]
+    assert missed == []
+
+
+@pytest.mark.xdist_group("adversary")
+def test_the_advice_of_a_proof_changes_nothing(judged: Any) -> None:
+    harmful = [one.name for one in TRUE if judged[one.name]["advice changes"]]
+    assert harmful == []
+
+
+@pytest.mark.xdist_group("adversary")
+def test_deep_says_no_less_than_fast(judged: Any) -> None:
+    order = [PROVEN, TESTED]
+    less = []
+    for name, said in judged.items():
+        for found in said["fast"]:
+            if found["certainty"] not in order:
+                continue
+            same = [
+                deep["certainty"]
+                for deep in said["deep"]
+                if (deep["pattern"], deep["line"]) == (found["pattern"], found["line"])
+            ]
+            surer = order[: order.index(found["certainty"]) + 1]
+            if not any(certainty in surer for certainty in same):
+                less.append((name, found, same))
+    assert less == []
+
+
+@pytest.mark.xdist_group("adversary")
+def test_the_writes_of_a_program_are_its_own(judged: Any) -> None:
+    """A fill, copy or product that the program asked for is never reported as work inside torch."""
+    inside = [
+        (program.name, found)
+        for program in TRUE
+        for found in judged[program.name]["deep"]
+        if found["line"] in program.lines and found["path"]
+    ]
+    assert inside == []
+
+
+def _proven(program: Program, found: list[dict[str, Any]]) -> bool:
+    return any(one["certainty"] == PROVEN and one["line"] in program.lines for one in found)
