@@ -124,7 +124,7 @@ class _Totals:
         outside = size > limit
         clipped = torch.where(outside, limit * error.sign(), error)
         ratio = clipped / width.clamp(min=1e-300)
-        sizes = ratio.abs()[error != 0]
+        sizes = (size / width.clamp(min=1e-300))[error != 0]
         outliers, largest_outlier, largest, *sums = torch.stack(
             [
                 outside.sum().double(),

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch
 
 from torchyard.worker.error_profile import Profile, profile
-from torchyard.worker.noise import Noise, TensorNoise
+from torchyard.worker.noise import Noise, Rare, TensorNoise
 from torchyard.worker.tensor_distance import Results, largest_gap
 
 NORM_FACTOR = 3.0
@@ -34,6 +34,10 @@ LESS_THAN_ALL = 0.1
 MOST_MOVED = 0.5
 """Of whole numbers: when rounding changes more, nothing can be told of the rest."""
 HALF = {torch.float16, torch.bfloat16}
+UNSEEN_SHARE = 0.1
+"""Whole numbers that may differ where no run moved them, as a share of those that runs moved."""
+GROSS_SHARE = 0.2
+"""Outliers among the numbers of a tensor that no rare effect of rounding explains."""
 NAMED = 3
 """Tensors that a detail names."""
 
@@ -43,6 +47,8 @@ class Failure(NamedTuple):
 
     text: str
     wrong: bool
+    gross: bool = False
+    """Too far off for any rare effect of rounding."""
 
 
 class Judgement:
@@ -73,12 +79,12 @@ class Judgement:
         """Why nothing can be said, if so."""
         if self.compared == 0:
             return "nothing to compare"
-        if self.both_nan:
-            return "NaN on both sides: " + ", ".join(self.both_nan[:NAMED])
         if not self.checked:
             if self.undetermined:
                 return "rounding decides most of: " + ", ".join(self.undetermined[:NAMED])
             return "no finite number in the results"
+        if self.both_nan:
+            return "NaN on both sides: " + ", ".join(self.both_nan[:NAMED])
         return ""
 
     def record(self) -> Dict[str, Any]:
@@ -128,7 +134,7 @@ def judge_results(
         own = (names or {}).get(group, [])
         for index, tensor in enumerate(found):
             name = own[index] if index < len(own) else "%s %d" % (group, index)
-            judge.tensor(name, tensor, expected[index], noise.of(group, index))
+            judge.tensor(group, name, tensor, expected[index], noise.of(group, index))
     judge.finish()
     return judgement
 
@@ -141,10 +147,10 @@ class _Judge:
         self.less: List[Any] = []
         """Name, size, profile, lost factor, of tensors that look less accurate."""
 
-    def wrong(self, text: str) -> None:
-        self.judgement.failures.append(Failure(text, wrong=True))
+    def wrong(self, text: str, gross: bool = False) -> None:
+        self.judgement.failures.append(Failure(text, wrong=True, gross=gross))
 
-    def tensor(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+    def tensor(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
         self.judgement.compared += 1
         if found.shape != baseline.shape:
             if not noise.reshaped:
@@ -157,7 +163,7 @@ class _Judge:
         elif not found.numel():
             self.judgement.checked = True
         elif found.is_floating_point():
-            self._floats(name, found, baseline, noise)
+            self._floats(group, name, found, baseline, noise)
         else:
             self._whole_numbers(name, found, baseline, noise)
 
@@ -169,20 +175,22 @@ class _Judge:
 
     def _whole_numbers(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
         differs = found != baseline
+        unseen = 0
         if noise.moved is not None:
             share = float(noise.moved.double().mean())
             if share > MOST_MOVED:
                 self.judgement.undetermined.append(name)
                 return
             differs = differs & ~noise.moved
+            unseen = int(UNSEEN_SHARE * share * found.numel())
         self.judgement.checked = True
         count = int(differs.sum())
-        if count:
+        if count > unseen:
             kind = "booleans" if found.dtype is torch.bool else "whole numbers"
             text = "%s: %d of %d %s differ" % (name, count, found.numel(), kind)
             self.wrong(text + _say_where(differs, found, baseline))
 
-    def _floats(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+    def _floats(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
         mismatch = _unbounded_mismatch(found, baseline, noise)
         if mismatch:
             self.wrong("%s: %s" % (name, mismatch))
@@ -202,14 +210,15 @@ class _Judge:
         if self.noise.exact:
             own = noise.baseline_rms
             judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
-        limits = Limits(noise.profiles, self.noise.factor)
+        limits = Limits(noise.profiles, self.noise.rare(group), seen.finite)
         reason = limits.exceeded(seen)
         if not reason:
             return
         lost = max(1.0, seen.typical / limits.typical)
         wider = profile(found, noise.scale, self.noise.on, factor=1.2 * lost)
         if limits.exceeded(wider) or not self._may_lose(seen, lost):
-            self.wrong(limits.say(name, reason, seen))
+            gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
+            self.wrong(limits.say(name, reason, seen), gross=gross)
         else:
             self.less.append((name, seen, lost, limits))
 
@@ -232,12 +241,14 @@ class _Judge:
 class Limits:
     """What a tensor's error may be, from those of runs that are known to be honest."""
 
-    def __init__(self, honest: List[Profile], factor: float) -> None:
-        self.norm = NORM_FACTOR * factor * max([LEAST_NORM] + [one.norm for one in honest])
-        self.trend = TREND_FACTOR * max([LEAST_TREND] + [one.trend for one in honest])
-        outliers = max([0] + [one.outliers for one in honest])
+    def __init__(self, honest: List[Profile], rare: Rare, numbers: int) -> None:
+        self.norm = NORM_FACTOR * max([LEAST_NORM] + [one.norm for one in honest])
+        self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
+        outliers = max([rare.share * numbers] + [one.outliers for one in honest])
         self.outliers = OUTLIER_FACTOR * outliers + 2 if outliers else 0
-        self.largest = OUTLIER_FACTOR * max([0.0] + [one.largest_outlier for one in honest])
+        own = max([0.0] + [one.largest_outlier for one in honest])
+        scale = max([0.0] + [one.scale_rms for one in honest])
+        self.largest = OUTLIER_FACTOR * max(own, rare.largest * scale)
         self.typical = max([LEAST_NORM] + [one.typical for one in honest])
 
     def exceeded(self, seen: Profile) -> str:

@@ -9,18 +9,18 @@ mean squares of its results over several seeds. Runs inside the target.
 import math
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-import torch
-
 from torchyard.worker import options
 from torchyard.worker.side import Side
 from torchyard.worker.tensor_distance import Results, shapes_of, to_plain
 
 SETTING = "inductor.fallback_random"
 DRAWS = 8
-GROUPS = 3
-"""Sets of eager draws: how far two of them are from each other is the measure."""
-FURTHER = 4.0
-"""Times as far from eager code's means as these are from each other is too far."""
+SETS = 4
+"""Sets of eager draws: how far they are from each other is the measure."""
+FURTHER = 1.6
+"""Times the largest squared distance of two sets of eager draws."""
+SPREAD = 4.0
+"""Times the largest deviation of a set of eager draws from all of them."""
 LEAST_NUMBERS = 64
 """The means of smaller tensors say too little."""
 
@@ -49,37 +49,59 @@ def twin_with_fallback(side: Side) -> Tuple[Optional[Side], str]:
 
 
 def distributions_differ(eager: Side, candidate: Side, seed: int, place: Any) -> Differs:
-    """Compare means and mean squares over draws."""
-    sets = [_Moments(eager, seed + 100 * group, place) for group in range(1, GROUPS + 1)]
-    other = _Moments(candidate, seed + 100, place)
+    """Compare means, their size, and variances over draws."""
+    sets = [_Moments(eager, seed + 100 * number, place) for number in range(1, SETS + 1)]
+    other = _Moments(candidate, seed + 50, place)
     if any(one.shapes != other.shapes for one in sets) or not other.shapes:
         return Differs(False, "its shapes are random, too")
     compared = 0
     for group, tensors in other.means.items():
-        for index, _ in enumerate(tensors):
-            if tensors[index].numel() < LEAST_NUMBERS:
+        for index, tensor in enumerate(tensors):
+            if tensor.numel() < LEAST_NUMBERS:
                 continue
             compared += 1
-            for kind, what in (("means", "mean"), ("squares", "mean square")):
-                mine = getattr(other, kind)[group][index]
-                theirs = [getattr(one, kind)[group][index] for one in sets]
-                apart = max(
-                    _distance(theirs[one], theirs[two])
-                    for one in range(GROUPS)
-                    for two in range(one)
-                )
-                far = min(_distance(mine, one) for one in theirs)
-                size = _distance(theirs[0], torch.zeros_like(theirs[0]))
-                if not far <= FURTHER * apart + 0.01 * size:
-                    return Differs(
-                        True,
-                        "%s %d: over %d draws its %s is %.3g from that of eager code, and sets of "
-                        "eager draws are up to %.3g apart"
-                        % (group, index, DRAWS, what, far, apart),
-                    )
+            reason = _reason(
+                tensor,
+                other.squares[group][index],
+                [one.means[group][index] for one in sets],
+                [one.squares[group][index] for one in sets],
+            )
+            if reason:
+                said = (group, index, reason, DRAWS, SETS, DRAWS)
+                text = "%s %d: %s over %d draws, compared with %d sets of %d draws of eager code"
+                return Differs(True, text % said)
     if not compared:
         return Differs(False, "")
-    return Differs(False, "means over %d draws agree with those of eager code" % DRAWS)
+    return Differs(
+        False, "means and variances over %d draws agree with those of eager code" % DRAWS
+    )
+
+
+def _reason(mean: Any, square: Any, means: List[Any], squares: List[Any]) -> str:
+    pairs = [(one, two) for one in range(SETS) for two in range(one)]
+    apart = max(_squared(means[one] - means[two]) for one, two in pairs)
+    far = min(_squared(mean - one) for one in means)
+    whole = sum(means) / SETS
+    size = _squared(whole)
+    if not far <= FURTHER * apart + 1e-4 * size:
+        return "its mean is %.3g off, that of eager code up to %.3g" % (
+            math.sqrt(far),
+            math.sqrt(apart),
+        )
+    if size:
+        factors = [float((one * whole).sum()) / size for one in means]
+        factor = float((mean * whole).sum()) / size
+        if abs(factor - 1) > SPREAD * max(abs(one - 1) for one in factors) + 0.02:
+            return "its mean is %.3g times that of eager code" % factor
+    variances = [float((s - m * m).clamp(min=0).sum()) for m, s in zip(means, squares)]
+    variance = float((square - mean * mean).clamp(min=0).sum())
+    usual = sum(variances) / SETS
+    if usual <= 1e-12 * size:
+        return ""
+    logs = [abs(math.log(max(one, 1e-300) / usual)) for one in variances]
+    if abs(math.log(max(variance, 1e-300) / usual)) > SPREAD * max(logs) + 0.1:
+        return "its variance is %.3g times that of eager code" % (variance / usual)
+    return ""
 
 
 class _Moments:
@@ -109,7 +131,6 @@ class _Moments:
                 squares[index] = squares[index] + numbers * numbers / DRAWS
 
 
-def _distance(one: Any, other: Any) -> float:
-    gap = one - other
-    total = float((gap * gap).sum())
-    return math.sqrt(total) if math.isfinite(total) else math.inf
+def _squared(numbers: Any) -> float:
+    total = float((numbers * numbers).sum())
+    return total if math.isfinite(total) else math.inf

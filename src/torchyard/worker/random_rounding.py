@@ -134,6 +134,8 @@ def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any
                 if not _draws(func) and "batch_norm" not in name:
                     moved, named = _operands(func, args, kwargs, rounder)
                     result = func(*moved, **named)
+            if rounding in HALF_TYPES:
+                _round_statistics(func, args, rounder)
             return result
 
     return Rounding()
@@ -172,9 +174,17 @@ class _Rounder:
         if self.short and self.rounding != "float32" and numbers.dtype is torch.float32:
             rounded = self._shorten(rounded)
         if self.ties:
-            step = torch.finfo(numbers.dtype).eps * numbers[torch.isfinite(numbers)].abs().sum()
-            rounded = rounded + step / numbers.numel() * torch.rand_like(numbers)
+            largest = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0).abs().max()
+            step = 8 * torch.finfo(numbers.dtype).eps * largest
+            rounded = rounded + step * self._noise(numbers)
         return torch.where(torch.isfinite(rounded), rounded, numbers)
+
+    def _noise(self, numbers: Any) -> Any:
+        """Random numbers from a generator of its own: the workload's must not be disturbed."""
+        generator = torch.Generator(numbers.device).manual_seed(self.chance.getrandbits(32))
+        return torch.rand(
+            numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype
+        )
 
     def _cut(self, numbers: Any, bits: int) -> Any:
         """Round to `bits` bits less than the type has, on a dilated grid (Veltkamp's splitting)."""
@@ -203,6 +213,12 @@ def _operands(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> Any:
     return tuple(changed), {
         name: value if name in STATISTICS else rounder(value) for name, value in kwargs.items()
     }
+
+
+def _round_statistics(func: Any, args: Any, rounder: _Rounder) -> None:
+    for argument, value in zip(func._schema.arguments, args):
+        if argument.name in STATISTICS and isinstance(value, torch.Tensor):
+            value.copy_(rounder(value))
 
 
 def _write_rounded(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> None:

@@ -69,6 +69,16 @@ def largest_gap(one: Any, other: Any, on: Any = "cpu") -> float:
     return largest
 
 
+def rms_between(one: Any, other: Any, on: Any = "cpu") -> float:
+    """Root mean square of the difference of two tensors over all finite numbers."""
+    total, count = 0.0, 0
+    for first, second in pieces(on, one, other):
+        gap = first - second
+        gap = gap[torch.isfinite(gap)]
+        total, count = total + float((gap * gap).sum()), count + int(gap.numel())
+    return math.sqrt(total / count) if count else 0.0
+
+
 def same_bits(left: Results, right: Results) -> bool:
     """Whether two results are equal, types included; NaN is equal to nothing."""
     return shapes_of(left) == shapes_of(right) and all(
