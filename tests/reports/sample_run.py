@@ -257,7 +257,7 @@ def blocks_of(comparison: Comparison, seed: int) -> list[Block]:
                         started_ns=round_ * 10**9,
                         wall_ns=3 * 10**6,
                         guard=GuardReading(cpu_ns=3 * 10**6, cpu_temperature_c=41.0 + launch),
-                        dirty=dirty if position == 1 else (),
+                        dirty=dirty if position == launch % 2 else (),
                     )
                 )
     return blocks

@@ -82,7 +82,7 @@ HOSTILE = (
     "</title></pre></details><img src=x onerror=alert(1)>",
     '" onmouseover="alert(1)" x="',
     "' autofocus onfocus='alert(1)",
-    "{{ 7 * 7 }} {% raw %}",
+    "{{ 7777 * 7 }} {% raw %}",
     "<!-- ]]> -->",
     "\x1b[31m<b>\x1b]8;;javascript:alert(1)\x1b\\x\u202e\x00\udcff",
 )
@@ -100,7 +100,7 @@ def test_text_from_outside_is_only_ever_read(tmp_path: Path, run: Run, text: str
     assert not [name for name in names if name.startswith("on")]
     assert "autofocus" not in names
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page)
-    assert "49" not in parsed.text or "7 * 7" in parsed.text
+    assert "54439" not in parsed.text
 
 
 def test_the_only_scripts_are_those_the_page_allows(run: Run) -> None:

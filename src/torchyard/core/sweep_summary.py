@@ -64,6 +64,8 @@ class SweepRow:
     end: End
     speedup: float | None = None
     interval: Interval | None = None
+    selected_interval: Interval | None = None
+    """Of a row among the best or worst: wider, because it was selected for being extreme."""
     verdict: Verdict
     """The state that is shown, after the correction for all comparisons of the sweep."""
     verdict_alone: Verdict

@@ -21,6 +21,7 @@ from torchyard.reports.plain_text import one_line, plain_lines
 from torchyard.reports.sweep_charts import p_values_description, p_values_spec
 from torchyard.reports.sweep_wording import (
     alarm_lines,
+    as_selected,
     break_even_text,
     compile_text,
     end_mark,
@@ -83,7 +84,7 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
             if alarms is not None and alarms.comparisons
             else "",
             extremes=[
-                (heading, selection_text(rows), [_row(row) for row in rows])
+                (heading, selection_text(rows), [_row(as_selected(row)) for row in rows])
                 for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst))
                 if rows
             ],

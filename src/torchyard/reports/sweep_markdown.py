@@ -10,6 +10,7 @@ from torchyard.core.units import format_duration
 from torchyard.reports.markdown_report import escaped
 from torchyard.reports.sweep_wording import (
     alarm_lines,
+    as_selected,
     break_even_text,
     compile_text,
     end_mark,
@@ -85,7 +86,9 @@ def sweep_markdown(summary: SweepSummary) -> str:
     for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst)):
         if rows:
             lines += ["", f"**{heading}**{selection_text(rows)}", ""]
-            lines += _table(_ROW_HEADS, [_row_cells(row) for row in rows], right=(3, 4, 6, 7))
+            lines += _table(
+                _ROW_HEADS, [_row_cells(as_selected(row)) for row in rows], right=(3, 4, 6, 7)
+            )
     failed = summary.not_passed
     if failed:
         lines += [

@@ -20,15 +20,16 @@ __all__ = ["shared_summary"]
 def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
     """The same summary with every text cleaned; numbers stay."""
     cleaner = cleaner_of(runs)
+    rows = {id(row): _row(row, cleaner) for row in summary.rows}
     return replace(
         summary,
         name=cleaner.clean(summary.name),
         revision=cleaner.clean(summary.revision),
-        rows=tuple(_row(row, cleaner) for row in summary.rows),
+        rows=tuple(rows[id(row)] for row in summary.rows),
         groups=tuple(_group(group, cleaner) for group in summary.groups),
         totals=tuple(_group(group, cleaner) for group in summary.totals),
-        best=tuple(_row(row, cleaner) for row in summary.best),
-        worst=tuple(_row(row, cleaner) for row in summary.worst),
+        best=tuple(rows[id(row)] for row in summary.best),
+        worst=tuple(rows[id(row)] for row in summary.worst),
         runs=tuple(
             replace(run, id=cleaner.clean(run.id), name=cleaner.clean(run.name))
             for run in summary.runs

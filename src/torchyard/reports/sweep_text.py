@@ -9,6 +9,7 @@ from torchyard.core.sweep_summary import FalseAlarms, SweepGroup, SweepRow, Swee
 from torchyard.reports.plain_text import one_line
 from torchyard.reports.sweep_wording import (
     alarm_lines,
+    as_selected,
     break_even_text,
     compile_text,
     end_mark,
@@ -54,7 +55,7 @@ def sweep_text(summary: SweepSummary) -> str:
             lines += [
                 "",
                 f"{heading}{selection_text(rows)}:",
-                *_indented(_aligned([_row_cells(row) for row in rows])),
+                *_indented(_aligned([_row_cells(as_selected(row)) for row in rows])),
             ]
     failed = summary.not_passed
     if failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from torchyard.core.comparison import Interval, Verdict
@@ -23,6 +24,7 @@ from torchyard.reports.wording import ABSENT, MARKS, number_text
 
 __all__ = [
     "alarm_lines",
+    "as_selected",
     "break_even_text",
     "compile_text",
     "end_mark",
@@ -270,9 +272,14 @@ def reasons_of(rows: Sequence[SweepRow]) -> list[tuple[SweepRow, str]]:
     return [(row, one_line(row.reason) or "no reason was recorded") for row in rows]
 
 
+def as_selected(row: SweepRow) -> SweepRow:
+    """The row as lists of the best and worst show it: with the interval for selected rows."""
+    return replace(row, interval=row.selected_interval or row.interval)
+
+
 def selection_text(rows: Sequence[SweepRow]) -> str:
     """Say what level the intervals of the best or worst rows have: ` (99.2% intervals, ...)`."""
-    levels = {row.interval.confidence for row in rows if row.interval}
+    levels = {row.selected_interval.confidence for row in rows if row.selected_interval}
     if len(levels) != 1:
         return ""
     return f" ({100 * levels.pop():.4g}% intervals, corrected for selection)"

@@ -29,6 +29,7 @@ from torchyard.stats.launches import (
 from torchyard.stats.planning import launches_needed, launches_needed_range, minimum_detectable
 from torchyard.stats.processes import median_interval, sign_test_p
 from torchyard.stats.sequential import Look, boundaries, p_value
+from torchyard.stats.student import two_sided_critical, two_sided_p
 from torchyard.stats.symmetry import sign_flip_p
 from torchyard.stats.verdicts import verdict_of
 
@@ -151,14 +152,33 @@ def _centre(
         )
     usable = [pairs for pairs in launches if len(pairs)]
     counts = [look.launches for look in plan]
-    floors = [pair_floor(usable[:count]) for count in counts]
+    limits = boundaries(plan, budget.alpha)
+    floors = [
+        _pair_bound(usable[:count], limit) for count, limit in zip(counts, limits, strict=True)
+    ]
     statistics = t_statistics(effects, counts, floors)
-    width = boundaries(plan, budget.alpha)[-1] * standard_error(effects, floors[-1])
+    width = limits[-1] * standard_error(effects, floors[-1])
     return _Centre(
         log=centre,
         half_widths=(width, width),
         p_value=p_value(plan, statistics, budget.alpha),
     )
+
+
+def _pair_bound(launches: Pairs, limit: float) -> float:
+    """The standard deviation between launches below which the interval must not fall.
+
+    Pairs alone imply a half-width of c * floor / sqrt(K), with Student's c for the degrees of freedom
+    of the pairs at the level that the boundary `limit` has for K launches. It is taken sqrt(2) times
+    as wide, because launches that agree do not show that their own variance is 0: up to that of the
+    pairs is allowed for. Never more than the floor itself in place of the standard deviation seen.
+    """
+    floor = pair_floor(launches)
+    pairs_df = sum(len(pairs) - 1 for pairs in launches)
+    if floor == 0.0 or not 0.0 < limit < math.inf:
+        return floor
+    level = two_sided_p(limit, len(launches) - 1)
+    return min(1.0, math.sqrt(2.0) * two_sided_critical(level, pairs_df) / limit) * floor
 
 
 def _usable_looks(launches: Pairs, looks: Sequence[Look], budget: Budget) -> list[Look]:

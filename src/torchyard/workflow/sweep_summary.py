@@ -64,7 +64,8 @@ def sweep_summary(
     rows = _corrected(rows, tested, budget)
     measured = {place: one for place, one in tested.items() if rows[place].end == "passed"}
     groups = _groups(rows, measured, tested, budget)
-    best, worst = ((), ()) if plan.null else _extremes(rows, measured, budget.alpha)
+    best, worst = ([], []) if plan.null else _extremes(rows, measured)
+    _correct_for_selection(rows, [*best, *worst], measured, budget.alpha)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
     summary = SweepSummary(
@@ -82,8 +83,8 @@ def sweep_summary(
         rows=tuple(rows),
         groups=groups,
         totals=_totals(rows, measured, tested, budget) if several else (),
-        best=best,
-        worst=worst,
+        best=tuple(rows[place] for place in best),
+        worst=tuple(rows[place] for place in worst),
         false_alarms=_false_alarms(rows, budget) if plan.null else None,
         runs=tuple(
             SummarizedRun(
@@ -265,27 +266,26 @@ def _usable(places: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
     return {p for p in places if p in measured and measured[p].interval is not None}, False
 
 
-def _extremes(
-    rows: Sequence[SweepRow], measured: Measured, alpha: float
-) -> tuple[tuple[SweepRow, ...], tuple[SweepRow, ...]]:
-    """The best and the worst rows, with intervals that allow for having been selected.
+def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], list[int]]:
+    """The places of the best and the worst rows.
 
     Only rows that are decided after the correction, in the order of the end of their interval that
     is nearer to 1: the most extreme estimates are those that were lucky.
     """
+    return _ranked(rows, measured, Verdict.FASTER), _ranked(rows, measured, Verdict.SLOWER)
+
+
+def _correct_for_selection(
+    rows: list[SweepRow], chosen: Sequence[int], measured: Measured, alpha: float
+) -> None:
+    """Give the chosen rows intervals that allow for having been chosen."""
     from torchyard.stats.suite import selected_intervals
 
-    best = _ranked(rows, measured, Verdict.FASTER)
-    worst = _ranked(rows, measured, Verdict.SLOWER)
-    chosen = [*best, *worst]
     intervals = selected_intervals(
         [measured[place] for place in chosen], len(measured), alpha=alpha
     )
-    found = [
-        replace(rows[place], interval=interval)
-        for place, interval in zip(chosen, intervals, strict=True)
-    ]
-    return tuple(found[: len(best)]), tuple(found[len(best) :])
+    for place, interval in zip(chosen, intervals, strict=True):
+        rows[place] = replace(rows[place], selected_interval=interval)
 
 
 def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:

@@ -121,7 +121,6 @@ class Session:
             return
         self._on = False
         self.watch.__exit__(None, None, None)
-        self.watch.close()
         for hook in self._hooks:
             hook.remove()
         self.watch.places.close()
