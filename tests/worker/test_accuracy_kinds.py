@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,27 +26,32 @@ NOISY = """
         count = 0
         def forward(self, x):
             self.count += 1
-            return x + self.count * 1e-6
+            return x + (self.count % 5) * STEP
     def make():
-        return Noisy(), torch.ones(8)
+        return Noisy(), 1 + torch.rand(64)
 """
 
 
-def test_noise_between_two_runs_is_measured_and_never_passes(tmp_path: Path) -> None:
-    desk = desk_with(write_file(tmp_path, "noisy.py", NOISY), variant("a"), variant("b"))
+@pytest.mark.parametrize(("step", "status"), [("1e-7", "pass"), ("1e-3", "nondeterministic")])
+def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
+    tmp_path: Path, step: str, status: str
+) -> None:
+    code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
+    desk = desk_with(code, variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
     said = desk.reference("a", path)
-    assert said["nondeterminism"] == pytest.approx(1e-6, rel=0.1)
+    assert said["nondeterminism"] == pytest.approx(float(step), rel=0.2)
     assert not said["random"]
     record = desk.judge("b", path)
     assert record["nondeterminism"] == said["nondeterminism"]
-    assert record["status"] == "nondeterministic"
-    assert record["candidate_nondeterminism"] == pytest.approx(1e-6, rel=0.1)
-    assert "two runs of the baseline differ by up to" in record["detail"]
+    assert record["status"] == status, record
+    assert record["candidate_nondeterminism"] > 0
+    if status != "pass":
+        assert "two runs of the baseline differ by up to" in record["detail"]
 
 
 def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
-    rare = NOISY.replace("self.count * 1e-6", "(self.count > 3) * 1e-3")
+    rare = NOISY.replace("(self.count % 5) * STEP", "(self.count > 3) * 1e-3")
     desk = desk_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
     said = desk.reference("a", path)
@@ -56,14 +62,16 @@ def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: P
 
 def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
     mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
-    record = judge(tmp_path, write_file(tmp_path, "noisy.py", NOISY), f"{mine}:wrong")
-    assert record["status"] == "fail"
-    assert "from the float64 reference" in record["detail"]
+    for step in ("1e-6", "1e-3"):
+        code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
+        record = judge(tmp_path, code, f"{mine}:wrong")
+        assert record["status"] == "fail"
+        assert "more than rounding explains" in record["detail"]
 
 
 def test_what_two_runs_of_the_baseline_show_too_is_not_called_wrong(tmp_path: Path) -> None:
     """A tenth of noise: no candidate can be close, and none can be called wrong for it."""
-    loud = NOISY.replace("self.count * 1e-6", "(self.count % 7) * 0.1")
+    loud = NOISY.replace("(self.count % 5) * STEP", "(self.count % 7) * 0.1")
     record = judge(tmp_path, write_file(tmp_path, "loud.py", loud), "eager")
     assert record["status"] == "nondeterministic", record
 
@@ -74,7 +82,7 @@ RACY = """
         def call(x):
             calls.append(1)
             output, hidden = module(x)
-            return output * (1 + 1e-6 * (len(calls) % 2)), hidden
+            return output * (1 + 2e-7 * (len(calls) % 2)), hidden
         return call
     def now_and_then(module):
         def call(x):
@@ -110,9 +118,9 @@ def judge_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
     ("candidate", "status", "words"),
     [
         ("m(x)", "unchecked", "NaN on both sides: output 0 (2 of 64)"),
-        ("m(x).nan_to_num()", "fail", "not finite where the baseline is"),
-        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "NaN or infinity"),
-        ("m(x) + 1", "fail", "from the float64 reference"),
+        ("m(x).nan_to_num()", "fail", "2 of 64 numbers are NaN or infinite on one side only"),
+        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "on one side only"),
+        ("m(x) + 1", "fail", "more than rounding explains"),
     ],
 )
 def test_nan_on_both_sides_is_no_pass(
@@ -133,12 +141,12 @@ def test_infinities_must_be_the_same_ones(tmp_path: Path, candidate: str, status
 
 @pytest.mark.parametrize(
     ("candidate", "status"),
-    [("m(x)", "pass"), ("m(x) & (x != 500)", "pass"), ("m(x) & (x > 600)", "fail")],
+    [("m(x)", "pass"), ("m(x) & (x != 500)", "fail"), ("m(x) & (x > 600)", "fail")],
 )
-def test_masks_must_overlap(tmp_path: Path, candidate: str, status: str) -> None:
+def test_masks_must_be_equal(tmp_path: Path, candidate: str, status: str) -> None:
     record = judge_pair(tmp_path, "(lambda x: x > 200), torch.arange(1000.0)", candidate)
     assert record["status"] == status, record
-    assert status == "pass" or "of its mask overlaps" in record["detail"]
+    assert status == "pass" or "of 1000 booleans differ, the first at [" in record["detail"]
 
 
 @pytest.mark.parametrize(("candidate", "status"), [("m(x)", "pass"), ("m(x) * 2", "fail")])
@@ -162,7 +170,7 @@ def test_sparse_gradients_are_compared(tmp_path: Path) -> None:
     assert judge(tmp_path, path, "eager", mode="training")["status"] == "pass"
     record = judge(tmp_path, path, backend, mode="training")
     assert record["status"] == "fail"
-    assert record["detail"].startswith("gradient 0: ")
+    assert record["detail"].startswith("gradient of weight: ")
 
 
 def test_complex_parameters_keep_their_imaginary_part_in_float64(tmp_path: Path) -> None:
@@ -263,28 +271,25 @@ def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
 ) -> None:
     import torch
 
-    from torchyard.worker.judgement import Judgement, rounding_of
+    from torchyard.worker.precision import coarser, rounding_of
+
+    def rounding(precision: str, device: str, module: Any, **options: Any) -> str:
+        model = SimpleNamespace(module=module)
+        side = SimpleNamespace(precision=precision, device=device, model=model, options=options)
+        return rounding_of(side)
 
     convolves, multiplies = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.nn.Linear(3, 4)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
-    assert rounding_of("float32", "cuda:0", convolves) == "tf32"
-    assert rounding_of("float32", "cuda", multiplies) == "float32"
-    assert rounding_of("float32", "cpu", convolves) == "float32"
-    assert rounding_of("amp", "cuda", convolves) == "amp"
+    assert rounding("float32", "cuda:0", convolves) == "tf32"
+    assert rounding("float32", "cuda", multiplies) == "float32"
+    assert rounding("float32", "cuda", multiplies, tf32=True) == "tf32"
+    assert rounding("float32", "cpu", convolves) == "float32"
+    assert rounding("float32", "cpu", multiplies, **{"matmul-precision": "medium"}) == "amp"
+    assert rounding("amp", "cuda", convolves) == "amp-float16"
+    assert rounding("amp", "cpu", convolves) == "amp"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
-    assert rounding_of("float32", "cuda", convolves) == "float32"
+    assert rounding("float32", "cuda", convolves) == "float32"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert rounding_of("float32", "cuda", convolves) == "float32"
-
-    exact = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rounded = [(exact * (1 + 3e-4 * torch.sign(exact.roll(1)))).float()]
-    doubled = [(exact * 1.02).float()]
-    for found, rounding, failed in (
-        (rounded, "tf32", False),
-        (rounded, "float32", True),
-        (doubled, "tf32", True),
-    ):
-        judgement = Judgement(rounding, cosine_only=False)
-        judgement.group("gradient", found, [exact.float()], [exact.float()], [exact], [0.0])
-        assert bool(judgement.failures) is failed
+    assert rounding("float32", "cuda", convolves) == "float32"
+    assert coarser("bfloat16", "float32") == coarser("float32", "bfloat16") == "bfloat16"

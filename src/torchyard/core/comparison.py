@@ -55,9 +55,9 @@ class AccuracyStatus(StrEnum):
     LESS_ACCURATE = "less-accurate"
     """Right within what rounding can do, but measurably less accurate than the baseline."""
     RANDOM = "random"
-    """The workload draws random numbers that backends draw differently: not comparable."""
+    """The workload draws random numbers that the candidate draws differently: not checked."""
     NONDETERMINISTIC = "nondeterministic"
-    """Two runs of the baseline on the same inputs and seed differ: what is close proves little."""
+    """Two runs of the baseline differ by more than rounding, and the candidate by as much: not checked."""
     UNCHECKED = "unchecked"
 
 
@@ -67,7 +67,7 @@ class Accuracy:
 
     status: AccuracyStatus
     method: str = ""
-    """`allclose`, `float64 reference` or `cosine`, with the tolerance used."""
+    """The reference (`float64 reference` or `float32 baseline`) and the measure of its rounding error."""
     max_error: float | None = None
     """Largest absolute difference from the baseline's results."""
     candidate_rmse: float | None = None
@@ -78,10 +78,15 @@ class Accuracy:
     candidate_nondeterminism: float | None = None
     """The same of the candidate; None where the shapes differ, or where it was not run twice."""
     without_reference: str = ""
-    """Why there was no float64 reference, so that the cosine had to do; empty when there was one."""
+    """Why there was no float64 reference, so that the baseline was one; empty when there was one."""
     compared: int = 0
     """How many tensors were compared: outputs, and in training loss, gradients, parameters."""
     detail: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the results were checked and no error was found that rounding does not explain."""
+        return self.status in {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,14 +236,21 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran with results that were found right.
+        """Whether it ran with results that were found right, or right and less accurate.
 
-        What was not comparable (random, not deterministic, NaN on both sides) has not passed. Where
-        the check was switched off, having run is all there is to pass.
+        What was not checked has not passed. Where the check was switched off, having run is all there
+        is to pass.
         """
         if self.verdict in {Verdict.WRONG, Verdict.FAILED}:
             return False
-        return self.accuracy is None or self.accuracy.status is AccuracyStatus.PASS
+        return self.accuracy is None or self.accuracy.right
+
+    @property
+    def not_checked(self) -> bool:
+        """Whether it ran and the check of its results was wanted, but could not decide."""
+        if self.verdict in {Verdict.WRONG, Verdict.FAILED} or self.accuracy is None:
+            return False
+        return not self.accuracy.right
 
     @property
     def break_even_iterations(self) -> float | None:

@@ -92,7 +92,11 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             notes=_notes(run),
             means=means,
             counts=verdict_counts(comparisons),
-            passed=pass_text(sum(one.passed for one in comparisons), len(comparisons)),
+            passed=pass_text(
+                sum(one.passed for one in comparisons),
+                len(comparisons),
+                sum(one.not_checked for one in comparisons),
+            ),
             suites=suites,
             left_out=[(one, reason, anchors[id(one)]) for one, reason in left_out(comparisons)],
             forest=_forest(run) if charts and any(map(numbers_of, comparisons)) else "",

@@ -42,6 +42,7 @@ def to_json(run: Run) -> str:
         "summary": {
             "comparisons": len(run.comparisons),
             "passed": sum(one.passed for one in run.comparisons),
+            "not_checked": sum(one.not_checked for one in run.comparisons),
             "verdicts": {v.value: count for v, count in verdict_counts(run.comparisons).items()},
             "suites": [
                 {
@@ -50,6 +51,7 @@ def to_json(run: Run) -> str:
                     "candidate": row.candidate,
                     "comparisons": row.total,
                     "passed": row.passed,
+                    "not_checked": row.not_checked,
                     "verdicts": {verdict.value: count for verdict, count in row.counts.items()},
                     "geometric_mean": encode(row.mean),
                 }

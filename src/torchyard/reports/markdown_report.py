@@ -99,7 +99,7 @@ def _suite_table(rows: Sequence[SuiteRow]) -> list[str]:
             if mean
             else "none"
         )
-        cells = (row.suite, row.candidate, said, pass_text(row.passed, row.total))
+        cells = (row.suite, row.candidate, said, pass_text(row.passed, row.total, row.not_checked))
         lines.append("| " + " | ".join(escaped(cell) for cell in cells) + " |")
     return lines
 

@@ -54,7 +54,8 @@ def method_sentences(study: Study) -> list[str]:
     if settings.check_accuracy:
         sentences.append(
             "The candidate's results were compared with the baseline's on the same inputs and "
-            "seeds. A candidate that is wrong is never called faster."
+            "seeds, and with a float64 run where there was memory for one. A candidate whose error "
+            "rounding does not explain is wrong and never called faster."
         )
     else:
         sentences.append("Results were not compared: the check of accuracy was switched off.")

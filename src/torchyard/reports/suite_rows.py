@@ -28,6 +28,8 @@ class SuiteRow:
     """None when no comparison of it counts."""
     passed: int
     """Those that ran with results that were found right."""
+    not_checked: int = 0
+    """Those that ran and whose results could not be checked."""
 
     @property
     def total(self) -> int:
@@ -55,14 +57,19 @@ def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[
                 counts={verdict: found[verdict] for verdict in Verdict if found[verdict]},
                 mean=means[0] if means else None,
                 passed=sum(one.passed for one in own),
+                not_checked=sum(one.not_checked for one in own),
             )
         )
     return rows
 
 
-def pass_text(passed: int, total: int) -> str:
-    """`5 of 6 (83%)`; only all is 100 %."""
+def pass_text(passed: int, total: int, not_checked: int = 0) -> str:
+    """`5 of 6 (83%), 1 not checked`; only all is 100 %, and rows not checked are in no share."""
     if not total:
         return "none"
-    share = 100 if passed == total else min(99, round(100 * passed / total))
-    return f"{passed} of {total} ({share}%)"
+    checked = total - not_checked
+    if not checked:
+        return f"{not_checked} not checked"
+    share = 100 if passed == checked else min(99, round(100 * passed / checked))
+    text = f"{passed} of {checked} ({share}%)"
+    return f"{text}, {not_checked} not checked" if not_checked else text

@@ -122,16 +122,25 @@ def about_duration(duration_s: float) -> str:
     return f"{minutes} m" if minutes < _SECONDS_KEPT else f"{duration_s / 3600:.1f} h"
 
 
+_CHECKED: Final = {
+    AccuracyStatus.PASS: "pass",
+    AccuracyStatus.LESS_ACCURATE: "less accurate",
+    AccuracyStatus.FAIL: "wrong",
+}
+_NOT_CHECKED: Final = {
+    AccuracyStatus.UNCHECKED: "",
+    AccuracyStatus.RANDOM: "the workload draws random numbers that the candidate draws differently",
+    AccuracyStatus.NONDETERMINISTIC: "two runs of the baseline differ",
+}
+
+
 def accuracy_text(accuracy: Accuracy | None) -> str:
     """What the check of the results said."""
-    if accuracy is None or accuracy.status is AccuracyStatus.UNCHECKED:
+    if accuracy is None or accuracy.status in _NOT_CHECKED:
+        reason = _NOT_CHECKED[accuracy.status] if accuracy is not None else ""
         detail = one_line(accuracy.detail) if accuracy is not None else ""
-        return f"not checked: {detail}" if detail else "not checked"
-    if accuracy.status is AccuracyStatus.RANDOM:
-        return "not comparable: the workload draws random numbers that backends draw differently"
-    if accuracy.status is AccuracyStatus.NONDETERMINISTIC:
-        return f"not deterministic: {one_line(accuracy.detail)}"
-    said = "pass" if accuracy.status is AccuracyStatus.PASS else "wrong"
+        return f"not checked: {detail or reason}" if detail or reason else "not checked"
+    said = _CHECKED[accuracy.status]
     parts = (
         [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
         if accuracy.compared

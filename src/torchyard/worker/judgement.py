@@ -1,214 +1,301 @@
-"""The judgement over all tensors of an iteration: which rule each is held to, and what came out.
+"""The judgement of one set of results by another: which rule each tensor is held to, and what came out.
 
-A tensor of floating-point numbers passes if it is close to the baseline's, or if its distance from
-the float64 reference is at most a multiple of the distance that eager code of the same precision
-has. Without a reference the cosine decides instead. Distances are root mean squares; tolerances are
-relative to the size of the reference, so that small gradients cannot hide behind an absolute one.
-Masks must overlap, whole numbers must be equal. A number that is NaN on both sides proves nothing.
+A tensor of floating-point numbers is held to what rounding does to the same computation (`noise`):
+its error from the reference may have no more outliers, no larger norm and no stronger trend than
+those of runs that are known to be honest, times a small factor. An error that is larger everywhere by
+the same factor, without outliers or trend, is that of a lower precision: less accurate, not wrong.
+Whole numbers and booleans must be equal except where simulated rounding changes them, too.
 
 Must not know where the tensors come from.
 """
 
-from typing import Any, Dict, List, Optional
+import math
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 
-from torchyard.worker.float_distance import FloatDistance
-from torchyard.worker.tensor_distance import overlap, rms
+from torchyard.worker.error_profile import Profile, profile
+from torchyard.worker.noise import Noise, Rare, TensorNoise
+from torchyard.worker.tensor_distance import Results, largest_gap
 
-TOLERANCE = {"float32": 1e-4, "tf32": 1e-3, "float16": 1e-2, "bfloat16": 2e-2, "amp": 2e-2}
-EPSILON = {"float32": 1.2e-7, "tf32": 9.8e-4, "float16": 9.8e-4, "bfloat16": 7.8e-3, "amp": 7.8e-3}
-"""`tf32` is float32 where products may be rounded to ten bits on the way; see `rounding_of`."""
-COSINE_AT_LEAST = 0.99
-OVERLAP_AT_LEAST = 0.99
-ROUNDING_SHARE = 0.1
-WANDER_MULTIPLE = 10.0
-"""A candidate may be this many times as far off as two runs of the baseline are from each other,
-before it is called wrong and not merely not comparable."""
+NORM_FACTOR = 3.0
+TREND_FACTOR = 3.0
+OUTLIER_FACTOR = 4.0
+LEAST_NORM = 0.5
+LEAST_TREND = 5.0
+"""What any honest run may have, however well the others did."""
+BITS_LOST = {"float32": 10, "tf32": 4, "float16": 4, "amp-float16": 4, "bfloat16": 2, "amp": 2}
+"""Bits that results may lose to be called less accurate, and not wrong."""
+SMALL = 64
+"""A tensor of fewer numbers shows no trend; alone it may lose no more than SMALL_BITS."""
+SMALL_BITS = 6
+LESS_THAN_ALL = 0.1
+"""Results with a relative error above this are wrong, whatever the precision, unless it is noise."""
+MOST_MOVED = 0.5
+"""Of whole numbers: when rounding changes more, nothing can be told of the rest."""
+HALF = {torch.float16, torch.bfloat16}
+UNSEEN_SHARE = 0.1
+"""Whole numbers that may differ where no run moved them, as a share of those that runs moved."""
+GROSS_SHARE = 0.2
+"""Outliers among the numbers of a tensor that no rare effect of rounding explains."""
+NAMED = 3
+"""Tensors that a detail names."""
 
 
-def rounding_of(precision: str, device: str, module: Any) -> str:
-    """What the numbers of a side are rounded to.
+class Failure(NamedTuple):
+    """Why a tensor is wrong or less accurate."""
 
-    Torch lets cuDNN round the operands of float32 convolutions to TF32 unless told otherwise, and
-    which convolutions it does that to changes with the layout that a compiler chooses.
-    """
-    if precision != "float32" or not device.startswith("cuda"):
-        return precision
-    convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in module.modules())
-    if not convolves or not torch.backends.cudnn.allow_tf32:
-        return precision
-    index = torch.device(device).index
-    return "tf32" if torch.cuda.get_device_capability(index) >= (8, 0) else precision
+    text: str
+    wrong: bool
+    gross: bool = False
+    """Too far off for any rare effect of rounding."""
 
 
 class Judgement:
-    """Collects the judgement over all tensors; the worst one decides and is named."""
+    """What came out over all tensors; the worst decide and are named."""
 
-    def __init__(self, rounding: str, cosine_only: bool, on: Any = "cpu") -> None:
-        self.on = on
-        """The device that does the arithmetic."""
-        self.tolerance = TOLERANCE[rounding]
-        self.epsilon = EPSILON[rounding]
-        self.half = rounding != "float32"
-        self.cosine_only = cosine_only
+    def __init__(self, rounding: str) -> None:
+        self.rounding = rounding
+        self.failures: List[Failure] = []
         self.compared = 0
-        self.failures: List[str] = []
-        self.excused = 0
-        """Failures that two runs of the baseline could show as well."""
         self.both_nan: List[str] = []
+        self.undetermined: List[str] = []
         self.max_error = 0.0
         self.candidate_rmse: Optional[float] = None
         self.baseline_rmse: Optional[float] = None
-        self.all_close = True
-        self.nothing_finite = True
-
-    def group(
-        self,
-        name: str,
-        found: List[Any],
-        baseline: List[Any],
-        peer: List[Any],
-        exact: Optional[List[Any]],
-        wander: Optional[List[float]],
-        by_chance: Optional[List[float]] = None,
-    ) -> None:
-        """Judge tensors of one kind.
-
-        `wander` is how far the baseline moved between two runs, `by_chance` how far from the
-        reference eager code was that rounded at random.
-        """
-        if len(found) != len(baseline):
-            self.failures.append("%s: %d tensors instead of %d" % (name, len(found), len(baseline)))
-            return
-        reference = exact if exact is not None else baseline
-        scale = max((rms(tensor, self.on) for tensor in reference), default=0.0)
-        for index, tensor in enumerate(found):
-            where = "%s %d" % (name, index)
-            moves = 0.0 if wander is None else wander[index]
-            self.compared += 1
-            other = baseline[index]
-            if tensor.shape != other.shape:
-                said = (where, tuple(tensor.shape), tuple(other.shape))
-                self._fail("%s: shape %s instead of %s" % said, excused=wander is None)
-            elif tensor.is_floating_point() != other.is_floating_point():
-                self._fail("%s: %s instead of %s" % (where, tensor.dtype, other.dtype))
-            elif tensor.dtype is torch.bool and other.dtype is torch.bool:
-                self._mask(where, tensor, other, moves > 0)
-            elif not tensor.is_floating_point():
-                self._whole_numbers(where, tensor, other, peer[index], moves > 0)
-            else:
-                self._floats(
-                    where,
-                    tensor,
-                    other,
-                    peer[index],
-                    None if exact is None else exact[index],
-                    scale,
-                    moves,
-                    0.0 if by_chance is None else by_chance[index],
-                )
-
-    def _fail(self, said: str, excused: bool = False) -> None:
-        self.failures.append(said)
-        self.excused += excused
-
-    def _mask(self, where: str, found: Any, baseline: Any, moves: bool) -> None:
-        self.nothing_finite = False
-        share = overlap(found, baseline)
-        self.all_close = self.all_close and share == 1.0
-        if share < OVERLAP_AT_LEAST:
-            self._fail("%s: only %.2g of its mask overlaps" % (where, share), excused=moves)
-
-    def _whole_numbers(self, where: str, found: Any, baseline: Any, peer: Any, moves: bool) -> None:
-        self.nothing_finite = False
-        if not torch.equal(found, baseline) and not torch.equal(found, peer):
-            share = float((found != baseline).double().mean())
-            said = "%s: %.2g of its whole numbers differ" % (where, share)
-            self._fail(said, excused=moves)
-
-    def _floats(
-        self,
-        where: str,
-        found: Any,
-        baseline: Any,
-        peer: Any,
-        exact: Optional[Any],
-        scale: float,
-        wander: float,
-        by_chance: float,
-    ) -> None:
-        gap = FloatDistance(found, baseline, peer, exact, tolerance=self.tolerance, on=self.on)
-        if gap.mismatch:
-            self._fail("%s: %s" % (where, gap.mismatch))
-            return
-        if gap.nan:  # on both sides: nothing can be told of it
-            self.both_nan.append("%s (%d of %d)" % (where, gap.nan, found.numel()))
-        if gap.finite == 0:
-            return
-        self.nothing_finite = False
-        self.max_error = max(self.max_error, gap.largest)
-        peer_rmse = max(gap.peer, by_chance)
-        # A tensor that is nothing but rounding (a bias before a normalisation has no gradient) may
-        # differ by as much as the others round. One that eager code gets right, however small, may
-        # not: tiny gradients must not hide behind large ones.
-        rounding_only = exact is None or peer_rmse >= ROUNDING_SHARE * gap.size
-        floor = self.epsilon * scale if rounding_only else 0.0
-        close = gap.beyond <= self.tolerance * gap.size + floor
-        self.all_close = self.all_close and close
-        excuse = WANDER_MULTIPLE * wander
-        if exact is None:
-            if not close and gap.cosine < COSINE_AT_LEAST:
-                said = "%s: cosine below %.2f" % (where, COSINE_AT_LEAST)
-                self._fail(said, excused=gap.candidate <= excuse)
-            return
-        self.candidate_rmse = max(self.candidate_rmse or 0.0, gap.candidate)
-        self.baseline_rmse = max(self.baseline_rmse or 0.0, gap.peer)
-        allowed = self._multiplier(found) * peer_rmse + self.tolerance / 10 * gap.size + floor
-        if not close and gap.candidate > allowed:
-            numbers = (where, gap.candidate, allowed)
-            self._fail(
-                "%s: %.3g from the float64 reference, allowed %.3g" % numbers,
-                excused=gap.candidate <= allowed + excuse,
-            )
-
-    def _multiplier(self, tensor: Any) -> float:
-        """Small tensors have a noisy error; half precisions round differently when fused."""
-        if tensor.numel() <= 10:
-            return 10.0
-        return 3.0 if self.half or tensor.numel() < 1000 else 2.0
+        self.checked = False
+        """Whether any number could be told to be right or wrong."""
 
     @property
-    def only_excused(self) -> bool:
-        """Whether it failed, and in no way that two runs of the baseline do not."""
-        return bool(self.failures) and self.excused == len(self.failures)
+    def status(self) -> str:
+        """`fail`, `less-accurate`, `unchecked` or `pass`."""
+        if any(failure.wrong for failure in self.failures):
+            return "fail"
+        if self.why_unchecked():
+            return "unchecked"
+        return "less-accurate" if self.failures else "pass"
+
+    def why_unchecked(self) -> str:
+        """Why nothing can be said, if so."""
+        if self.compared == 0:
+            return "nothing to compare"
+        if not self.checked:
+            if self.undetermined:
+                return "rounding decides most of: " + ", ".join(self.undetermined[:NAMED])
+            return "no finite number in the results"
+        if self.both_nan:
+            return "NaN on both sides: " + ", ".join(self.both_nan[:NAMED])
+        return ""
 
     def record(self) -> Dict[str, Any]:
         """What came out, in the words of `core.comparison.Accuracy`."""
-        reason = self._why_unchecked()
-        if not self.failures and reason:
-            return {"status": "unchecked", "method": "none", "detail": reason, "compared": 0}
-        if self.all_close:
-            method = "close to the baseline within %g" % self.tolerance
-        elif self.cosine_only:
-            method = "cosine at least %g" % COSINE_AT_LEAST
-        else:
-            method = "distance from a float64 reference"
+        status = self.status
+        if status == "unchecked":
+            return {
+                "status": status,
+                "method": "none",
+                "detail": self.why_unchecked(),
+                "compared": 0,
+            }
+        wrong = [failure.text for failure in self.failures if failure.wrong]
+        texts = wrong or [failure.text for failure in self.failures]
+        more = len(texts) - NAMED
+        detail = "; ".join(texts[:NAMED]) + ("; and %d more" % more if more > 0 else "")
         return {
-            "status": "fail" if self.failures else "pass",
-            "method": method,
+            "status": status,
             "max_error": self.max_error,
             "candidate_rmse": self.candidate_rmse,
             "baseline_rmse": self.baseline_rmse,
             "compared": self.compared,
-            "detail": "; ".join(self.failures[:3]),
+            "detail": detail,
         }
 
-    def _why_unchecked(self) -> str:
-        if self.compared == 0:
-            return "nothing to compare"
-        if self.nothing_finite:
-            return "no finite number in the results"
-        if self.both_nan:
-            return "NaN on both sides: " + ", ".join(self.both_nan[:3])
+
+def judge_results(
+    candidate: Results,
+    baseline: Results,
+    noise: Noise,
+    names: Optional[Dict[str, List[str]]] = None,
+    same_type: bool = True,
+) -> Judgement:
+    """Judge the candidate's results by the baseline's, the reference and the noise.
+
+    `same_type` says that the candidate is asked for the precision of the baseline, so that its
+    results must have the baseline's types.
+    """
+    judgement = Judgement(noise.rounding)
+    judge = _Judge(judgement, noise, same_type)
+    for group in sorted(set(baseline) | set(candidate)):
+        found, expected = candidate.get(group, []), baseline.get(group, [])
+        if len(found) != len(expected):
+            text = "%s: %d tensors instead of %d" % (group, len(found), len(expected))
+            judgement.failures.append(Failure(text, wrong=True))
+            continue
+        own = (names or {}).get(group, [])
+        for index, tensor in enumerate(found):
+            name = own[index] if index < len(own) else "%s %d" % (group, index)
+            judge.tensor(group, name, tensor, expected[index], noise.of(group, index))
+    judge.finish()
+    return judgement
+
+
+class _Judge:
+    def __init__(self, judgement: Judgement, noise: Noise, same_type: bool) -> None:
+        self.judgement = judgement
+        self.noise = noise
+        self.same_type = same_type
+        self.less: List[Any] = []
+        """Name, size, profile, lost factor, of tensors that look less accurate."""
+
+    def wrong(self, text: str, gross: bool = False) -> None:
+        self.judgement.failures.append(Failure(text, wrong=True, gross=gross))
+
+    def tensor(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+        self.judgement.compared += 1
+        if found.shape != baseline.shape:
+            if not noise.reshaped:
+                shapes = (name, tuple(found.shape), tuple(baseline.shape))
+                self.wrong("%s: shape %s instead of %s" % shapes)
+            else:
+                self.judgement.undetermined.append(name)
+        elif not self._fits(found.dtype, baseline.dtype):
+            self.wrong("%s: %s instead of %s" % (name, found.dtype, baseline.dtype))
+        elif not found.numel():
+            self.judgement.checked = True
+        elif found.is_floating_point():
+            self._floats(group, name, found, baseline, noise)
+        else:
+            self._whole_numbers(name, found, baseline, noise)
+
+    def _fits(self, found: Any, expected: Any) -> bool:
+        if found is expected:
+            return True
+        short = HALF | {torch.float32}
+        return not self.same_type and found in short and expected in short
+
+    def _whole_numbers(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+        differs = found != baseline
+        unseen = 0
+        if noise.moved is not None:
+            share = float(noise.moved.double().mean())
+            if share > MOST_MOVED:
+                self.judgement.undetermined.append(name)
+                return
+            differs = differs & ~noise.moved
+            unseen = int(UNSEEN_SHARE * share * found.numel())
+        self.judgement.checked = True
+        count = int(differs.sum())
+        if count > unseen:
+            kind = "booleans" if found.dtype is torch.bool else "whole numbers"
+            text = "%s: %d of %d %s differ" % (name, count, found.numel(), kind)
+            self.wrong(text + _say_where(differs, found, baseline))
+
+    def _floats(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+        mismatch = _unbounded_mismatch(found, baseline, noise)
+        if mismatch:
+            self.wrong("%s: %s" % (name, mismatch))
+            return
+        nan = int((torch.isnan(found) & torch.isnan(baseline)).sum())
+        if nan:
+            self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, found.numel()))
+        seen = profile(found, noise.scale, self.noise.on)
+        if not seen.finite:
+            if not nan:
+                self.judgement.checked = True  # infinities that agree
+            return
+        judgement = self.judgement
+        judgement.checked = True
+        judgement.max_error = max(judgement.max_error, largest_gap(found, baseline, self.noise.on))
+        judgement.candidate_rmse = max(judgement.candidate_rmse or 0.0, seen.rms)
+        if self.noise.exact:
+            own = noise.baseline_rms
+            judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
+        limits = Limits(noise.profiles, self.noise.rare(group), seen.finite)
+        reason = limits.exceeded(seen)
+        if not reason:
+            return
+        lost = max(1.0, seen.typical / limits.typical)
+        wider = profile(found, noise.scale, self.noise.on, factor=1.2 * lost)
+        if limits.exceeded(wider) or not self._may_lose(seen, lost):
+            gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
+            self.wrong(limits.say(name, reason, seen), gross=gross)
+        else:
+            self.less.append((name, seen, lost, limits))
+
+    def _may_lose(self, seen: Profile, lost: float) -> bool:
+        if lost > 2.0 ** BITS_LOST[self.noise.rounding]:
+            return False
+        return seen.rms <= max(LESS_THAN_ALL * seen.reference_rms, NORM_FACTOR * seen.scale_rms)
+
+    def finish(self) -> None:
+        """Small tensors are less accurate only as far as larger ones are, too."""
+        supported = max(
+            (lost for _, seen, lost, _ in self.less if seen.finite >= SMALL), default=1.0
+        )
+        for name, seen, lost, limits in self.less:
+            text = limits.say(name, "norm", seen)
+            alone = lost > 2.0**SMALL_BITS and lost > 8 * supported and seen.finite < SMALL
+            self.judgement.failures.append(Failure(text, wrong=alone))
+
+
+class Limits:
+    """What a tensor's error may be, from those of runs that are known to be honest."""
+
+    def __init__(self, honest: List[Profile], rare: Rare, numbers: int) -> None:
+        self.norm = NORM_FACTOR * max([LEAST_NORM] + [one.norm for one in honest])
+        self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
+        outliers = max([rare.share * numbers] + [one.outliers for one in honest])
+        self.outliers = OUTLIER_FACTOR * outliers + 2 if outliers else 0
+        own = max([0.0] + [one.largest_outlier for one in honest])
+        scale = max([0.0] + [one.scale_rms for one in honest])
+        self.largest = OUTLIER_FACTOR * max(own, rare.largest * scale)
+        self.typical = max([LEAST_NORM] + [one.typical for one in honest])
+
+    def exceeded(self, seen: Profile) -> str:
+        """Which of the limits, if any."""
+        if seen.outliers > self.outliers or seen.largest_outlier > self.largest:
+            return "outliers"
+        if seen.norm > self.norm:
+            return "norm"
+        return "trend" if seen.trend > self.trend else ""
+
+    def say(self, name: str, reason: str, seen: Profile) -> str:
+        """The error in words: absolute, relative, and what is allowed."""
+        relative = seen.rms / seen.reference_rms if seen.reference_rms else math.inf
+        allowed = self.norm * seen.scale_rms
+        text = "%s: error %.3g (relative %.2g), allowed %.3g" % (name, seen.rms, relative, allowed)
+        if reason == "outliers":
+            text = "%s: %d of %d numbers are off by up to %.3g, more than rounding explains" % (
+                name,
+                seen.outliers,
+                seen.finite,
+                seen.largest_outlier,
+            )
+            return text + " (error %.3g, relative %.2g, allowed %.3g)" % (
+                seen.rms,
+                relative,
+                allowed,
+            )
+        if reason == "trend":
+            text += ", and systematic (on average %.6g times the reference)" % seen.factor
+        return text
+
+
+def _unbounded_mismatch(found: Any, baseline: Any, noise: TensorNoise) -> str:
+    """What differs among infinities and NaN, except where rounding decides."""
+    reference = noise.scale.reference
+    same = (found == baseline) | (torch.isnan(found) & torch.isnan(baseline))
+    finite = torch.isfinite(found) & torch.isfinite(reference)
+    differs = ~(same | finite)
+    if noise.moved is not None:
+        differs = differs & ~noise.moved
+    count = int(differs.sum())
+    if not count:
         return ""
+    return "%d of %d numbers are NaN or infinite on one side only" % (count, found.numel())
+
+
+def _say_where(differs: Any, found: Any, baseline: Any) -> str:
+    place = torch.nonzero(differs)[0].tolist()
+    value, expected = (t[tuple(place)].item() for t in (found, baseline))
+    return ", the first at %s: %s instead of %s" % (place, value, expected)

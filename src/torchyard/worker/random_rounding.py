@@ -1,93 +1,286 @@
-"""Eager code that rounds at random: how far rounding alone can move results. Runs inside the target.
+"""Simulated rounding: eager runs in which every operator rounds at random. Runs inside the target.
 
-One eager run is one sample of how a model rounds. A rectifier whose input is nearly zero opens in one
-run and stays shut in the next, and a gradient jumps; a compiler that adds in another order then looks
-wrong where eager code had luck. So before a candidate is called wrong, eager code is run a few times
-with every operand moved at random, by no more than rounding may move it, and the furthest that it gets
-from the float64 reference is what the candidate may be compared with.
+One eager run is one sample of the rounding error of a model. To find out what rounding can do to a
+computation, a float32 copy of the model runs eagerly several times; in each run the results of every
+operator, and the operands of operators that add many terms, are rounded to the precision that is
+simulated. The grid of the rounding is dilated by a random factor per operator call, so runs differ,
+while equal numbers are rounded equally, as in reality: the constant gradient of a mean keeps one
+common error. (Monte Carlo arithmetic perturbs each number independently and misses that.)
+
+The candidate's own low-precision code takes no part: a broken bfloat16 kernel excuses nothing.
+
+Sums of n terms in floating point have an error that grows with the square root of n even if the terms
+are exact, and kernels choose the order. So operands and results of an operator that reduces n terms
+are rounded to log2(sqrt(n) / 3) bits less than float32 has.
 """
 
+import math
+import random
 from typing import Any, Dict, List
 
 import torch
 
-from torchyard.worker.side import Side
-from torchyard.worker.tensor_distance import Results, rms_between, shapes_of, to_plain
+from torchyard.worker.side import Model, Side, convert
+from torchyard.worker.tensor_distance import Results, to_plain
 
-RUNS = 4
-TF32_STEP = 2.0**-10
-"""The most that cutting a number down to the ten bits of TF32 takes from it, relative to it.
+HALF_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SHORT_TYPES = dict(HALF_TYPES, amp=torch.bfloat16, **{"amp-float16": torch.float16})
+EXTRA_BITS = 1
+"""Bits that float32 loses in any operator: kernels differ by an ulp or two in most functions."""
+TF32_BITS = 13
+"""Bits of a float32 number that TF32 does not have."""
+TIE_BREAKING = {"argmax", "argmin", "topk", "sort", "argsort", "max", "min", "median", "nanmedian"}
+TIE_BREAKING |= {"kthvalue", "mode", "cummax", "cummin", "multinomial"}
+"""Operators that return positions: equal numbers may be found in any order."""
+PRODUCTS = {
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "linear",
+    "convolution",
+}
+PRODUCTS |= {"convolution_backward", "convolution_overrideable", "_convolution", "_trilinear"}
+PRODUCTS |= {
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+    "convolution_backward_overrideable",
+}
+"""Operators that TF32 applies to."""
+COPIES = {"clone", "_to_copy", "copy_", "copy", "zero_", "zeros_like", "ones_like", "empty_like"}
+COPIES |= {"full_like", "fill_", "resize_", "set_", "new_zeros", "new_ones", "new_empty", "equal"}
+COPIES |= {"cat", "stack", "index_select", "embedding", "gather", "where", "constant_pad_nd"}
+COPIES |= {"random_", "bernoulli_", "bernoulli", "normal_", "uniform_", "rand_like", "randn_like"}
+COPIES |= {"randint_like", "rand", "randn", "is_nonzero", "_local_scalar_dense", "new_full"}
+"""Operators that copy, fill or draw and do not compute."""
+EXACT_OPERANDS = {"_softmax", "_log_softmax", "native_dropout"}
+"""Operators that are not pointwise and yet add no error of their operands' size."""
+SCATTERS = ("scatter_add", "index_add", "index_put", "embedding_dense_backward", "scatter_reduce")
+STATISTICS = {"running_mean", "running_var"}
+"""Arguments that batch normalisation writes although its schema does not say so."""
 
-Units may cut instead of rounding to the nearest. Then errors have a sign, and add up from layer to
-layer where no normalisation takes them out again: to percents of the gradients of a deep network.
-"""
+
+class SimulatedRounding:
+    """Runs an eager float32 copy of a variant's model with simulated rounding."""
+
+    def __init__(self, side: Side, rounding: str) -> None:
+        self._rounding = rounding
+        self._terms: Dict[Any, float] = {}
+        """How many terms an operator adds with operands of given sizes."""
+        model = side.model
+        if side.precision in HALF_TYPES:
+            # The weights keep the values that they have in the short format.
+            built = convert(model.built, torch.float32)
+            model = Model(built, model.training, model.optimizer is not None)
+        self._side = Side(side.name, "eager", "float32", model, side.device)
+
+    def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
+        """The results of one run; `number` chooses how it rounds, `amplified` doubles it twice."""
+        chance = random.Random(seed * 1000 + number)
+        with _mode(self._rounding, chance, amplified, self._terms):
+            return to_plain(self._side.results(seed)[0], place)
+
+    def rewind(self) -> None:
+        """Restore the model after a run that raised."""
+        self._side.model.rewind()
+        self._side.model.forget_gradients()
 
 
-def furthest(side: Side, seed: int, exact: Results, tf32: bool, on: Any) -> Dict[str, List[float]]:
-    """For each tensor, its largest distance from the reference over a few runs of eager code.
-
-    `side` is eager. `tf32` says that convolutions may round their operands to that.
-    """
-    found = {group: [0.0] * len(tensors) for group, tensors in exact.items()}
-    for number in range(RUNS):
-        with _mode(side.device, seed + number, tf32):
-            results = to_plain(side.results(seed)[0], side.device)
-        if shapes_of(results) != shapes_of(exact):
-            continue
-        for group, tensors in results.items():
-            for index, tensor in enumerate(tensors):
-                if tensor.is_floating_point():
-                    gap = rms_between(tensor, exact[group][index], on)
-                    found[group][index] = max(found[group][index], gap)
-    return found
-
-
-def _mode(device: str, seed: int, tf32: bool) -> Any:
+def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any, float]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    generator = torch.Generator(device).manual_seed(seed)
+    more_bits = 2 if amplified else 0
 
-    class RandomRounding(TorchDispatchMode):
-        """Moves the operands of all that computes; what only views, copies or fills is left alone."""
+    class Rounding(TorchDispatchMode):
+        """Rounds operands and results around each operator."""
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            if not _computes(func):
+            name = func.__name__.split(".")[0]
+            if _only_views(func):
                 return func(*args, **kwargs)
-            cut = tf32 and "convolution" in func.__name__
-            return func(
-                *(_moved(one, cut, generator) for one in args),
-                **{name: _moved(one, cut, generator) for name, one in kwargs.items()},
-            )
+            if name in COPIES:
+                return func(*args, **kwargs)
+            rounder = _Rounder(rounding, chance, more_bits)
+            if func._schema.is_mutable:
+                result = func(*args, **kwargs)
+                rounder.short = rounding in HALF_TYPES  # the optimiser of amp is in float32
+                _write_rounded(func, args, kwargs, rounder)
+                return result
+            rounder.short = rounding != "tf32" or name in PRODUCTS
+            if _is_pointwise(func) or name in EXACT_OPERANDS:
+                result = func(*args, **kwargs)
+            else:
+                result = self._reduce(func, name, args, kwargs, rounder)
+            rounder.short = rounding != "tf32"
+            rounder.ties = False
+            return rounder(result)
 
-    return RandomRounding()
+        def _reduce(self, func: Any, name: str, args: Any, kwargs: Any, rounder: Any) -> Any:
+            """Call with rounded operands, more coarsely the more terms are added."""
+            rounder.ties = name in TIE_BREAKING
+            key = (func, tuple(_sizes(list(args), list(kwargs.values()))))
+            rounder.terms = terms.get(key, 1.0)
+            moved, named = _operands(func, args, kwargs, rounder)
+            result = func(*moved, **named)
+            if key not in terms:
+                terms[key] = rounder.terms = _depth(name, args, kwargs, result)
+                if not _draws(func) and "batch_norm" not in name:
+                    moved, named = _operands(func, args, kwargs, rounder)
+                    result = func(*moved, **named)
+            if rounding in HALF_TYPES:
+                _round_statistics(func, args, rounder)
+            return result
+
+    return Rounding()
 
 
-def _computes(function: Any) -> bool:
+class _Rounder:
+    """Rounds tensors, in any nesting, to the simulated precision."""
+
+    def __init__(self, rounding: str, chance: random.Random, more_bits: int) -> None:
+        self.rounding = rounding
+        self.chance = chance
+        self.more_bits = more_bits
+        self.terms = 1.0
+        self.short = True
+        """Whether the short format applies; float32 does otherwise."""
+        self.ties = False
+
+    def __call__(self, value: Any) -> Any:
+        """The same nesting with floating-point tensors rounded."""
+        if isinstance(value, (list, tuple)):
+            rounded = [self(item) for item in value]
+            return type(value)(*rounded) if hasattr(value, "_fields") else type(value)(rounded)
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return value
+        if value.is_complex():
+            return torch.view_as_complex(self._round(torch.view_as_real(value.resolve_conj())))
+        return self._round(value) if value.is_floating_point() else value
+
+    def _round(self, numbers: Any) -> Any:
+        if not numbers.numel():
+            return numbers
+        bits = EXTRA_BITS + self.more_bits
+        if self.terms > 1:
+            bits += max(0, round(math.log2(math.sqrt(self.terms) / 3)))
+        rounded = self._cut(numbers, min(bits, 20))
+        if self.short and self.rounding != "float32" and numbers.dtype is torch.float32:
+            rounded = self._shorten(rounded)
+        if self.ties:
+            largest = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0).abs().max()
+            step = 8 * torch.finfo(numbers.dtype).eps * largest
+            rounded = rounded + step * self._noise(numbers)
+        return torch.where(torch.isfinite(rounded), rounded, numbers)
+
+    def _noise(self, numbers: Any) -> Any:
+        """Random numbers from a generator of its own: the workload's must not be disturbed."""
+        generator = torch.Generator(numbers.device).manual_seed(self.chance.getrandbits(32))
+        return torch.rand(
+            numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype
+        )
+
+    def _cut(self, numbers: Any, bits: int) -> Any:
+        """Round to `bits` bits less than the type has, on a dilated grid (Veltkamp's splitting)."""
+        dilation = 1 + self.chance.random()
+        dilated = numbers * dilation
+        product = dilated * (2.0**bits + 1)
+        return (product - (product - dilated)) / dilation
+
+    def _shorten(self, numbers: Any) -> Any:
+        if self.rounding == "tf32":
+            if self.chance.random() < 0.5:  # units may cut instead of rounding to nearest
+                return (numbers.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+            return self._cut(numbers, TF32_BITS + self.more_bits)
+        short = SHORT_TYPES[self.rounding]
+        if self.more_bits:
+            return self._cut(numbers, (16 if short is torch.bfloat16 else 13) + self.more_bits)
+        dilation = 1 + self.chance.random()
+        return (numbers * dilation).to(short).to(torch.float32) / dilation
+
+
+def _operands(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    changed = [
+        value if name in STATISTICS else rounder(value) for name, value in zip(names, args)
+    ] + list(args[len(names) :])
+    return tuple(changed), {
+        name: value if name in STATISTICS else rounder(value) for name, value in kwargs.items()
+    }
+
+
+def _round_statistics(func: Any, args: Any, rounder: _Rounder) -> None:
+    for argument, value in zip(func._schema.arguments, args):
+        if argument.name in STATISTICS and isinstance(value, torch.Tensor):
+            value.copy_(rounder(value))
+
+
+def _write_rounded(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> None:
+    """Round what an operator wrote in place."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for tensor in _tensors(value):
+            if tensor.layout is torch.strided and (
+                tensor.is_floating_point() or tensor.is_complex()
+            ):
+                tensor.copy_(rounder(tensor))
+
+
+def _only_views(function: Any) -> bool:
     schema = function._schema
-    if schema.is_mutable or any(returned.alias_info is not None for returned in schema.returns):
+    if schema.is_mutable:
         return False
-    return function.__name__.split(".")[0] not in (
-        "clone",
-        "_to_copy",
-        "detach",
-        "_local_scalar_dense",
-    )
+    return any(returned.alias_info is not None for returned in schema.returns)
 
 
-def _moved(argument: Any, cut: bool, generator: Any) -> Any:
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(_moved(one, cut, generator) for one in argument)
-    if not isinstance(argument, torch.Tensor) or not argument.is_floating_point():
-        return argument
-    if argument.layout is not torch.strided or argument.device.type != generator.device.type:
-        return argument
-    chance = torch.rand(argument.shape, generator=generator, device=argument.device)
-    if cut and argument.dtype is torch.float32:
-        return argument * (1 - TF32_STEP * chance)
-    # In float32, because the numbers near 1 of a short format are further apart than its steps.
-    moved = argument.float() if argument.element_size() < 4 else argument
-    step = torch.finfo(argument.dtype).eps
-    return (moved * (1 + step * (2 * chance - 1))).to(argument.dtype)
+def _is_pointwise(function: Any) -> bool:
+    tag = getattr(torch.Tag, "pointwise", None)
+    return tag is not None and tag in function.tags
+
+
+def _draws(function: Any) -> bool:
+    tag = getattr(torch.Tag, "nondeterministic_seeded", None)
+    return tag is not None and tag in function.tags
+
+
+def _tensors(value: Any) -> List[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _sizes(*values: Any) -> List[int]:
+    return [
+        int(tensor.numel())
+        for value in values
+        for tensor in _tensors(value)
+        if tensor.is_floating_point() or tensor.is_complex()
+    ]
+
+
+def _depth(name: str, args: Any, kwargs: Any, result: Any) -> float:
+    """About how many terms are added for a number of the result, from the sizes alone.
+
+    For a product of an m x k and a k x n matrix the geometric mean of the operands' sizes over that
+    of the result is k; for a sum it is the number of terms.
+    """
+    if any(scatter in name for scatter in SCATTERS):
+        indices = [t.numel() for t in _tensors(list(args)) if not t.is_floating_point()]
+        return float(max(indices, default=1))
+    operands = sorted(_sizes(list(args), list(kwargs.values())), reverse=True)[:2]
+    results = [size for size in _sizes(result) if size]
+    if not operands or not results:
+        return 1.0
+    if len(operands) == 2:
+        return max(1.0, math.sqrt(operands[0] * operands[1] / min(results)))
+    return max(1.0, operands[0] / min(results))

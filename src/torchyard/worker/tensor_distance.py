@@ -59,32 +59,47 @@ def pieces(on: Any, *tensors: Any) -> Iterator[Tuple[Any, ...]]:
         yield tuple(one[start : start + PIECE].to(on).double() for one in flat)
 
 
-def rms(tensor: Any, on: Any = "cpu") -> float:
-    """Root mean square over the finite numbers; 0 when there is none."""
-    return _root_mean(_finite_squares(one) for (one,) in pieces(on, tensor))
+def largest_gap(one: Any, other: Any, on: Any = "cpu") -> float:
+    """The largest difference of two tensors over all finite numbers."""
+    largest = 0.0
+    for first, second in pieces(on, one, other):
+        gap = (first - second).abs()
+        gap = gap[torch.isfinite(gap)]
+        largest = max(largest, float(gap.max()) if gap.numel() else 0.0)
+    return largest
 
 
-def rms_between(left: Any, right: Any, on: Any = "cpu") -> float:
-    """Of the difference of two tensors."""
-    return _root_mean(_finite_squares(one - other) for one, other in pieces(on, left, right))
-
-
-def _finite_squares(numbers: Any) -> Tuple[float, int]:
-    numbers = numbers[torch.isfinite(numbers)]
-    return float((numbers * numbers).sum()), int(numbers.numel())
-
-
-def _root_mean(parts: Iterator[Tuple[float, int]]) -> float:
+def rms_between(one: Any, other: Any, on: Any = "cpu") -> float:
+    """Root mean square of the difference of two tensors over all finite numbers."""
     total, count = 0.0, 0
-    for square, numbers in parts:
-        total, count = total + square, count + numbers
+    for first, second in pieces(on, one, other):
+        gap = first - second
+        gap = gap[torch.isfinite(gap)]
+        total, count = total + float((gap * gap).sum()), count + int(gap.numel())
     return math.sqrt(total / count) if count else 0.0
 
 
-def overlap(left: Any, right: Any) -> float:
-    """Of two masks: how much of what either marks both mark."""
-    either = int((left | right).sum())
-    return 1.0 if either == 0 else int((left & right).sum()) / either
+def same_bits(left: Results, right: Results) -> bool:
+    """Whether two results are equal, types included; NaN is equal to nothing."""
+    return shapes_of(left) == shapes_of(right) and all(
+        one.dtype is other.dtype and torch.equal(one, other)
+        for group, tensors in left.items()
+        for one, other in zip(tensors, right[group])
+    )
+
+
+def relative_distance(one: Results, reference: Results) -> float:
+    """Root of the sum of squares of the differences over that of the reference, over all tensors."""
+    gaps = sizes = 0.0
+    for group, tensors in reference.items():
+        for tensor, right in zip(one[group], tensors):
+            if right.is_floating_point():
+                for first, second in pieces(right.device, tensor, right):
+                    gap = torch.nan_to_num(first - second, nan=0.0, posinf=0.0, neginf=0.0)
+                    size = torch.nan_to_num(second, nan=0.0, posinf=0.0, neginf=0.0)
+                    gaps += float((gap * gap).sum())
+                    sizes += float((size * size).sum())
+    return math.sqrt(gaps / sizes) if sizes else 0.0
 
 
 def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
@@ -96,21 +111,5 @@ def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
         for one, other in zip(tensors, right[group]):
             if torch.equal(one, other):
                 continue  # by far the most frequent case, and the arithmetic below is slow
-            for first, second in pieces(on, one, other):
-                gap = (first - second).abs()
-                gap = gap[torch.isfinite(gap)]
-                largest = max(largest, float(gap.max()) if gap.numel() else 0.0)
+            largest = max(largest, largest_gap(one, other, on))
     return largest
-
-
-def wander(left: Results, right: Results, on: Any = "cpu") -> Dict[str, List[float]]:
-    """How far each tensor moved from one run to the next; empty when shapes did."""
-    if shapes_of(left) != shapes_of(right):
-        return {}
-    return {
-        group: [
-            0.0 if torch.equal(one, other) else rms_between(one, other, on)
-            for one, other in zip(tensors, right[group])
-        ]
-        for group, tensors in left.items()
-    }

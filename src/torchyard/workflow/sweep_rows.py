@@ -56,6 +56,7 @@ _OUTCOME_ENDS: Final[Mapping[Outcome, End]] = {
 }
 _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.PASS: "passed",
+    AccuracyStatus.LESS_ACCURATE: "passed",
     AccuracyStatus.FAIL: "wrong",
     AccuracyStatus.RANDOM: "random",
     AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
@@ -219,6 +220,8 @@ def _end_of(comparison: Comparison, *, checked: bool) -> tuple[End, str]:
     if end == "unchecked":
         # Left out on request it is no failure of the row; the sweep says so as a whole.
         return (end, f"not checked: {_accuracy_reason(accuracy)}") if checked else ("passed", "")
+    if accuracy is not None and accuracy.status is AccuracyStatus.LESS_ACCURATE:
+        return end, f"less accurate: {_accuracy_reason(accuracy)}"
     return end, ""
 
 

@@ -1,0 +1,50 @@
+"""The corpus: no wrong candidate is missed, and no honest one is accused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from accuracy_cases import Case, judge_case  # noqa: E402
+from honest_candidates import HONEST  # noqa: E402
+from wrong_candidates import WRONG  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _parameters(cases: list[Case]) -> list[object]:
+    return [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", _parameters(WRONG.cases))
+def test_wrong_results_are_called_wrong(case: Case) -> None:
+    record = judge_case(case)
+    assert record["status"] in case.expected, record
+
+
+@pytest.mark.parametrize("case", _parameters(HONEST.cases))
+def test_honest_results_are_not_called_wrong(case: Case) -> None:
+    record = judge_case(case)
+    assert record["status"] in case.expected, record
+
+
+def test_the_corpus_has_the_size_that_is_claimed() -> None:
+    names = [case.name for case in WRONG.cases + HONEST.cases]
+    assert len(set(names)) == len(names)
+    assert len({case.candidate for case in WRONG.cases}) >= 40
+    assert len(WRONG.cases) >= 100
+    assert len(HONEST.cases) >= 100
