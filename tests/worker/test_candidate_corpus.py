@@ -115,6 +115,17 @@ def run(name: str, where: str, file: str) -> Launch:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_collections() -> Iterator[None]:
+    """The checks collect garbage often; what pytest and torch hold need not be looked at each time."""
+    import torch  # noqa: F401 - imported before it is frozen
+
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
     """The process as it was, whatever a candidate did to it; one thread is fastest for tiny models."""

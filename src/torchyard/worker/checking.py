@@ -221,7 +221,7 @@ class Checks:
             behaviour.check_other_batch,
         ):
             try:
-                more, notes = check(side, peer, self._seed)
+                more, notes = check(side, self._verifier(side, None), self._seed)
             except behaviour.CandidateRaised as error:
                 more, notes = [], ["%s failed: %s" % (check.__name__.replace("_", " "), error)]
             wrong += more
