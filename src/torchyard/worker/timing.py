@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from torchyard.worker import readings
+from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.frequency_probe import FrequencyProbe
 from torchyard.worker.side import Side
 
@@ -37,7 +38,7 @@ def run_block(
 
     The frequency probe comes after the untimed calls, when the clock is where the block finds it.
     """
-    cuda = torch.device(side.device).type == "cuda"
+    cuda = cuda_device(side.device)
     if side.model.training:
         inner = 1  # gradients are dropped after every call
     reset = side.model.forget_gradients if side.model.training else None
@@ -53,8 +54,8 @@ def run_block(
             probe_before_ns = _probe.read() if probe else None
             before = readings.read()
             started_ns = time.perf_counter_ns()
-            if cuda:
-                durations = _cuda_samples(call, inner, samples, reset, flush_l2, side.device)
+            if cuda is not None:
+                durations = _cuda_samples(call, inner, samples, reset, flush_l2, cuda)
             else:
                 durations = _host_samples(call, inner, samples, reset)
             wall_ns = time.perf_counter_ns() - started_ns
@@ -113,30 +114,29 @@ def _cuda_samples(
     samples: int,
     reset: Optional[Callable[[], None]],
     flush_l2: bool,
-    device: str,
+    device: CudaDevice,
 ) -> List[float]:
-    starts = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
-    ends = [torch.cuda.Event(enable_timing=True) for _ in range(samples)]
+    starts, ends = device.events(samples), device.events(samples)
+    stream = device.stream()
     buffer = _l2_buffer(device) if flush_l2 else None
     for start, end in zip(starts, ends):
         if buffer is not None:
             buffer.zero_()
-        start.record()
+        start.record(stream)
         for _ in range(inner):
             call()
-        end.record()
+        end.record(stream)
         if reset is not None:
             reset()
-    torch.cuda.synchronize()
+    device.synchronize()
     return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
 
 
-def _l2_buffer(device: str) -> Any:
-    if device not in _flush_buffer:
-        properties = torch.cuda.get_device_properties(torch.device(device))
-        size_bytes = 2 * getattr(properties, "L2_cache_size", 128 << 20)
-        _flush_buffer[device] = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    return _flush_buffer[device]
+def _l2_buffer(device: CudaDevice) -> Any:
+    if device.name not in _flush_buffer:
+        size_bytes = 2 * getattr(device.properties(), "L2_cache_size", 128 << 20)
+        _flush_buffer[device.name] = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
+    return _flush_buffer[device.name]
 
 
 def wait_until_idle() -> int:
