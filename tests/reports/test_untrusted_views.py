@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from torchyard.reports.race_html import race_page
 from torchyard.reports.race_text import race_text
 from torchyard.reports.suite_means import suite_means
 from torchyard.reports.sweep_formats import SWEEP_FORMATS, render_sweep
+from torchyard.reports.terminal import comparison_table
 from torchyard.results.index.store import Store
 from torchyard.results.run_reader import Run
 from torchyard.workflow.sweep_summary import sweep_summary
@@ -83,6 +85,18 @@ def test_numbers_are_in_parentheses_and_without_p(untrusted_run: Run) -> None:
     assert "(1." in row
     assert "<0.001" not in row
     assert "(1." in FORMATS["markdown"](untrusted_run)
+
+
+def test_a_narrow_terminal_closes_its_parentheses() -> None:
+    from rich.console import Console
+
+    page = io.StringIO()
+    console = Console(file=page, width=80, color_system=None, force_terminal=False)
+    console.print(comparison_table([BAD]))
+    text = page.getvalue()
+    assert re.search(r"\(1\.\d+x\) +! untrusted", text)
+    assert "([" in text
+    assert "])" in text
 
 
 def test_json_says_it_in_every_key(untrusted_run: Run) -> None:
