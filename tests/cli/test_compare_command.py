@@ -246,8 +246,23 @@ def test_another_machine_fails_unless_told_otherwise(capsys: Capture) -> None:
     base = ("gate", AWAY, "--baseline", FIRST, "--max-slowdown", "90%")
     ended = call(capsys, *base)
     assert ended.code == 7
-    assert "other machine" in ended.out
+    assert "not comparable: machine differs" in ended.out
     assert call(capsys, *base, "--on-unsupported", "warn").code == 0
+
+
+def test_untrusted_numbers_neither_pass_nor_fail_a_gate(capsys: Capture, tmp_path: Path) -> None:
+    folder = tmp_path / "noisy"
+    write_session(folder, Plan(busy=True, started="2025-01-04T03:04:05.678Z"))
+    lenient = ("--on-unsupported", "pass", "--on-undecided", "pass", "--on-failing", "pass")
+    for baseline in ((), ("--baseline", FIRST)):
+        base = ("gate", str(folder), *baseline, "--max-slowdown", "90%", *lenient)
+        ended = call(capsys, *base, "--markdown", str(tmp_path / "gate.md"))
+        assert ended.code == 6, ended.err
+        assert "gate untrusted: " in ended.err
+        assert "noisy machine" in ended.out
+        assert (tmp_path / "gate.md").read_text().startswith("### 🚫 Gate untrusted")
+        document = json.loads(call(capsys, *base, "--json").out)
+        assert (document["passed"], document["state"]) == (False, "untrusted")
 
 
 def test_the_summary_goes_to_a_file_and_to_the_job(

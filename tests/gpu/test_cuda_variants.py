@@ -47,10 +47,52 @@ def _variant(name: str, backend: str = "eager", **options: Any) -> dict[str, Any
     ["aot_eager", "cudagraphs", "torchscript:freeze", "export", "inductor", "aot-inductor"],
 )
 def test_backends_compute_the_same(tmp_path: Path, backend: str) -> None:
-    desk = _desk("models/transformer-encoder", _variant("a"), _variant("b", backend))
-    desk.reference("a", str(tmp_path / "reference.pt"))
-    record = desk.judge("b", str(tmp_path / "reference.pt"))
+    record = _judged_apart(tmp_path, backend)
     assert record["status"] == "pass", record
+
+
+def _judged_apart(folder: Path, backend: str) -> dict[str, Any]:
+    """Judge in a process of its own: a compiler that crashes must not end these tests."""
+    answer = folder / "record.json"
+    code = (
+        "import json, sys, pathlib\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_cuda_variants import _desk, _variant\n"
+        f"desk = _desk('models/transformer-encoder', _variant('a'), _variant('b', {backend!r}))\n"
+        f"path = {str(folder / 'reference.pt')!r}\n"
+        "desk.reference('a', path)\n"
+        f"pathlib.Path({str(answer)!r}).write_text(json.dumps(desk.judge('b', path)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    # The answer counts: what crashes only while the interpreter ends has computed its results.
+    assert answer.exists(), f"exit code {done.returncode}\n{done.stderr[-6000:]}"
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def test_a_backend_that_crashes_is_a_failed_row_and_the_others_are_measured(
+    tmp_path: Path,
+) -> None:
+    backend = tmp_path / "crashes.py"
+    backend.write_text(
+        "import ctypes\ndef make(module, *args):\n    return lambda *a: ctypes.string_at(0)\n"
+    )
+    command = [sys.executable, "-m", "torchyard", "bench", "--run-dir", str(tmp_path / "run")]
+    chosen = ["--device", "cuda", "--only", "kernels/mlp", "--time", "5s", "--json"]
+    sides = ["--baseline", "eager", "--candidate", f"{backend}:make", "--candidate", "inductor"]
+    done = subprocess.run(
+        [*command, *chosen, *sides], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode in {0, 6}, done.stderr
+    bad, good = json.loads(done.stdout)["comparisons"]
+    assert (bad["state"], bad["failure"]["kind"]) == ("failed", "crashed")
+    assert good["failure"] is None
 
 
 @pytest.mark.parametrize("backend", ["cudagraphs", "inductor:reduce-overhead"])

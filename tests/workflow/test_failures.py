@@ -95,6 +95,49 @@ def test_trouble_of_the_workload_is_a_row(tmp_path: Path, name: str, kind: str, 
         assert "troubled.py" in failure.log_tail
 
 
+BREAKS_THE_BASELINE = """
+    import ctypes
+
+    def make(module, *args):
+        forward = module.forward
+        module.forward = lambda *a: ctypes.string_at(0)  # what the baseline calls next
+        return forward
+"""
+
+
+@pytest.mark.torch
+def test_a_candidate_that_crashes_the_shared_process_leaves_the_others(tmp_path: Path) -> None:
+    work = write_file(
+        tmp_path,
+        "work.py",
+        """
+        import torch
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return x + 1
+
+        def make():
+            return Net(), torch.ones(4)
+        """,
+    )
+    backend = write_file(tmp_path, "breaks.py", BREAKS_THE_BASELINE) + ":make"
+    rows = bench(
+        tmp_path / "run",
+        f"{work}:make",
+        Variant(name="bad", target=HERE, backend=backend),
+        Variant(name="good", target=HERE),
+    )
+    bad, good = rows
+    assert (bad.verdict, good.failure) == (Verdict.FAILED, None)
+    assert good.estimate is not None
+    assert good.estimate.pairs > 0
+    assert bad.failure is not None
+    assert (bad.failure.kind, bad.failure.variant) == ("crashed", "bad")
+    assert not good.shared_process
+    assert any("process of its own" in note for note in good.notes)
+
+
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     nowhere = Target(name="nowhere", python=str(tmp_path / "bin/python"))
     rows = bench(tmp_path / "run", "x.py", baseline=Variant(name="base", target=nowhere))

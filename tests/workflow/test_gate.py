@@ -101,6 +101,43 @@ def test_a_limit_is_crossed_or_kept_only_for_sure(
     assert only(outcome).slowdown == pytest.approx(slowdown)
 
 
+UNTRUSTED: dict[str, Any] = {
+    "support": "not supported",
+    "verdict": Verdict.UNTRUSTED,
+    "log_error": None,
+    "untrusted": ("the candidate replaced the clock (B)",),
+}
+
+
+@pytest.mark.parametrize("metric", ["speedup", "time", "compile", "memory"])
+@pytest.mark.parametrize("slowdown", [-0.5, 0.0, 9.0])
+@pytest.mark.parametrize("action", ["pass", "warn", "fail"])
+def test_untrusted_rows_have_an_outcome_of_their_own(
+    metric: Any, slowdown: float, action: Any
+) -> None:
+    policy = Policy(
+        on_undecided=action, on_unsupported=action, on_missing=action, on_failing=action
+    )
+    outcome = judge(row(slowdown, **UNTRUSTED), metric=metric, policy=policy)
+    found = only(outcome)
+    assert (found.standing, found.action, outcome.failed) == ("untrusted", "untrusted", False)
+    assert outcome.untrusted
+    assert found.why[0] == "the candidate replaced the clock (B)"
+    assert (found.low, found.high, found.p_crossed) == (None, None, None)
+
+
+def test_a_crossed_limit_fails_a_gate_beside_untrusted_rows() -> None:
+    outcome = judge(row(0.5, label="a"), row(0.0, label="b", **UNTRUSTED))
+    assert (outcome.failed, outcome.untrusted) == (True, True)
+    free = judge(
+        row(0.0, label="a"),
+        row(0.0, label="b", **UNTRUSTED),
+        max_slowdown=None,
+        limits=(GateLimit(pattern="a", max_slowdown=0.02),),
+    )
+    assert not free.untrusted, "a workload without a limit is not judged"
+
+
 def test_crossed_means_that_the_near_end_lies_beyond() -> None:
     for slowdown in (0.02 + 0.001 * step for step in range(30)):
         found = only(judge(row(slowdown)))

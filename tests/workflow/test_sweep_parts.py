@@ -11,6 +11,7 @@ from sweep_samples import BUDGET, cell, comparison, plan, study, workload
 
 from torchyard.core.sweep import SweepPlan
 from torchyard.core.sweep_summary import SweepSummary
+from torchyard.core.variant import Environment
 from torchyard.errors import UsageError
 from torchyard.results.sweep_folder import SweepFolder
 from torchyard.workflow.sweep_parts import read_sweeps
@@ -105,3 +106,29 @@ def test_sweeps_that_ask_something_else_are_not_mixed(tmp_path: Path, what: str)
     with pytest.raises(UsageError, match="cannot be read as one sweep") as caught:
         read_sweeps([first, other])
     assert f"--{what}" in caught.value.why
+
+
+@pytest.mark.parametrize("what", ["options", "environment", "backend", "settings"])
+def test_one_name_for_two_variants_is_refused(tmp_path: Path, what: str) -> None:
+    one, two = shards(tmp_path, "a", "b")
+
+    def altered(part: SweepPlan) -> SweepPlan:
+        (only,) = part.cells
+        asked = only.study
+        changes: dict[str, dict[str, object]] = {
+            "options": {"options": (("inductor.freezing", True),)},
+            "environment": {"environment": Environment(name="default", cores="0")},
+            "backend": {"backend": "aot_eager"},
+        }
+        if what == "settings":
+            asked = replace(asked, settings=replace(asked.settings, flush_l2=True))
+        else:
+            changed = replace(asked.candidates[0], **changes[what])  # type: ignore[arg-type]
+            asked = replace(asked, candidates=(changed, *asked.candidates[1:]))
+        return replace(part, cells=(replace(only, study=asked),))
+
+    first = sweep_of(tmp_path / "1", one, {"a": 1.2})
+    second = sweep_of(tmp_path / "2", altered(two), {"b": 1.2})
+    with pytest.raises(UsageError, match="cannot be read as one sweep") as caught:
+        read_sweeps([first, second])
+    assert ("flush_l2" if what == "settings" else what) in caught.value.why

@@ -79,12 +79,14 @@ def batch_size(workload: str, as_json: bool, **options: Any) -> int:
     """Search and show what was found."""
     from torchyard.cli.batch_size_text import search_json, search_text, tries_text, try_line
     from torchyard.config.checks import CHECKS
+    from torchyard.measure.device_check import check_devices
     from torchyard.workflow.batch_search import find_batch_size
 
     most = MOST
     if options["largest"] is not None:
         most = CHECKS["batch_size"].read(options["largest"], where="--largest")
     study, backends = _study(workload, options)
+    check_devices([study])
     heard: list[BatchTry] = []
 
     def told(one: BatchTry) -> None:

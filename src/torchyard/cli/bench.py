@@ -82,11 +82,13 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
             talk("the batch size of each workload would be searched for first")
         return 0
     from torchyard.cli.bench_session import BenchSession
+    from torchyard.measure.device_check import check_devices
 
     wish = _wish(options, wanted)
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
+    check_devices([wanted])
     notes = [note.strip() for note in options["notes"] if note.strip()]
     if searched:
         wanted, found = _with_largest_batches(wanted, quiet=options["quiet"])

@@ -71,6 +71,7 @@ def peak(
     from typing import cast
 
     from torchyard.cli.progress import Heard, show_progress
+    from torchyard.config.devices import check_device
     from torchyard.core.records import encode
     from torchyard.core.variant import Precision
     from torchyard.measure.peaks import PeakWish
@@ -80,7 +81,7 @@ def peak(
 
     wish = PeakWish(
         target=_target(target),
-        device=device,
+        device=check_device(device, where="--device"),
         precision=cast("Precision", precision),
         threads=threads,
     )

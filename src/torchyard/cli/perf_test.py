@@ -82,9 +82,11 @@ def perf_test(as_json: bool, **options: Any) -> int:
     """Run both tests."""
     from torchyard.cli.bench_session import exit_code_of
     from torchyard.core.records import encode
+    from torchyard.measure.device_check import check_devices
     from torchyard.reports.perf_text import perf_text
 
     study = _study(options)
+    check_devices([study])
     found = _measure(study, options)
     if as_json:
         print_json({"perf_test": encode(found)})

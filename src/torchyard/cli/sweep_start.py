@@ -54,6 +54,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.cli.sweep_outlook import estimate_of
     from torchyard.cli.sweep_plan_text import sweep_plan_text
     from torchyard.cli.sweep_session import SweepSession
+    from torchyard.measure.device_check import check_devices
 
     quiet, calibrating = options["quiet"], options["calibrate"]
     folder: SweepFolder | None = None
@@ -67,6 +68,8 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     if options["plan_only"]:
         return _show_plan(plan, folder, notes, options, as_json=as_json)
     check_executor_is_here(plan)
+    if plan.executor.name == "local":
+        check_devices(cell.study for cell in plan.cells)
     folder = folder or _new_folder(plan, options["run_dir"])
     try:
         estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)

@@ -131,6 +131,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     """Race settings for a workload."""
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.errors import Untrustworthy
+    from torchyard.measure.device_check import check_devices
 
     for name in ("html", "env_file"):
         if options[name] is not None:
@@ -140,6 +141,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
         _show_space(race, as_json=as_json)
         return 0
     if folder is None:
+        check_devices([_as_study(race)])
         folder = _new_folder(options["run_dir"])
         folder.write(race)
     race, interrupted = _run(folder, race, quiet=options["quiet"])
@@ -192,6 +194,12 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
         step_limit_given=options["step_limit"] is not None,
     )
     return None, race
+
+
+def _as_study(race: Race) -> Study:
+    from torchyard.core.study import Study
+
+    return Study(name="tune", baseline=race.default, candidates=(), workloads=(race.workload,))
 
 
 def _study(workload: str, options: dict[str, Any]) -> Study:

@@ -195,13 +195,13 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
 def _workload(options: dict[str, Any]) -> Any:
     from dataclasses import replace
 
+    from torchyard.config.devices import check_device
     from torchyard.config.request import SpecText
     from torchyard.config.workload_spec import choose_workload, expand
 
     spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
     choice = choose_workload(spec)
-    found = expand(choice, modes=(options["mode"],), device=options["device"], optimizer_step=True)[
-        0
-    ]
+    device = check_device(options["device"], where="--device")
+    found = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
     size = options["batch_size"]
     return replace(found, batch_size=size) if size is not None else found

@@ -109,8 +109,14 @@ def _settings(options: dict[str, Any]) -> Any:
     return SweepSettings(
         python=target.python,
         target=target.name,
-        device=options["device"] or "cpu",
+        device=_device(options["device"]),
         only=options["only"] or "*",
         cases_file=None if cases is None else str(cases.absolute()),
         variables=tuple(target.variables),
     )
+
+
+def _device(text: str | None) -> str:
+    from torchyard.config.devices import check_device
+
+    return "cpu" if text is None else check_device(text, where="--device")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchyard.config.devices import check_device
 from torchyard.config.names import HERE, check_names
-from torchyard.config.request import Request, SpecText
+from torchyard.config.request import Request, SpecText, WorkloadChoice
 from torchyard.config.variant_spec import Parts, parse_variant, with_short_names
 from torchyard.config.workload_spec import expand
 from torchyard.core.study import Budget, MeasureSettings, Study
@@ -85,7 +86,7 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
         for workload in expand(
             replace(choice, batch_size=batch_size),
             modes=request.modes or choice.modes or ("inference",),
-            device=request.device or choice.device or "cpu",
+            device=_device(request, choice),
             optimizer_step=bool(step),
         ):
             found[workload] = None
@@ -102,6 +103,15 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             hint="add --mode training",
         )
     return tuple(found)
+
+
+def _device(request: Request, choice: WorkloadChoice) -> str:
+    """The option goes before the file."""
+    if request.device is not None:
+        return check_device(request.device, where="--device")
+    if choice.device is not None:
+        return check_device(choice.device, where=f"{choice.where}.device")
+    return "cpu"
 
 
 def _budget(request: Request) -> Budget:

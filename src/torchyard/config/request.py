@@ -76,7 +76,7 @@ def merge(below: Request, above: Request) -> Request:
         precision=above.precision or below.precision,
         workloads=above.workloads or below.workloads,
         modes=above.modes or below.modes,
-        device=above.device or below.device,
+        device=below.device if above.device is None else above.device,
         batch_size=above.batch_size if above.batch_size is not None else below.batch_size,
         optimizer_step=(
             above.optimizer_step if above.optimizer_step is not None else below.optimizer_step

@@ -23,6 +23,7 @@ from torchyard.measure.fleet import Fleet
 from torchyard.measure.starting import LaunchDraw, launch_specs
 from torchyard.process.group import WorkerGroup
 from torchyard.process.trouble import WorkerTrouble
+from torchyard.worker.backend_names import is_user_function
 from torchyard.worker.wire import PROTOCOL
 
 __all__ = ["Crew", "VariantFailed"]
@@ -41,6 +42,8 @@ class VariantFailed(WorkerFailed):
         super().__init__(failure.message, hint=failure.hint, log=failure.log)
         self.failure = failure
         self.process_alive = process_alive
+        self.suspects: tuple[str, ...] = ()
+        """Others whose code ran in the process before it died, the last one first."""
 
 
 class Crew:
@@ -74,6 +77,8 @@ class Crew:
         self._cache = self._scratch / "cache" if cache is None else cache.absolute()
         self._workers = WorkerGroup()
         self._by_key: dict[ProcessKey, Fleet] = {}
+        self._ran: dict[ProcessKey, list[str]] = {}
+        """Who ran in each process, the last one first."""
 
     def __enter__(self) -> Self:
         try:
@@ -99,12 +104,29 @@ class Crew:
     def ask(
         self, who: Variant, verb: str, *, phase: str, limit_s: float, **fields: object
     ) -> dict[str, Any]:
-        """Ask the variant's process; trouble is laid at this variant's door."""
+        """Ask the variant's process; trouble is attributed to this variant."""
         fleet = self._by_key[who.process_key]
+        if phase not in ("start", "build"):
+            self._ran[who.process_key] = [
+                who.name,
+                *(name for name in self._ran.get(who.process_key, []) if name != who.name),
+            ]
         try:
             return fleet.ask(verb, limit_s=limit_s, **fields)
         except WorkerTrouble as trouble:
-            raise _failed(who, phase, trouble, alive=fleet.is_alive) from trouble
+            failed = _failed(who, phase, trouble, alive=fleet.is_alive)
+            if not fleet.is_alive:
+                failed.suspects = self._suspects(who, phase)
+            raise failed from trouble
+
+    def _suspects(self, who: Variant, phase: str) -> tuple[str, ...]:
+        """Others whose code ran in the process: calls, the last one first, or imports at building."""
+        names = self._ran.get(who.process_key, [])
+        if phase == "build":
+            names = [
+                one.name for one in self._groups[who.process_key] if is_user_function(one.backend)
+            ]
+        return tuple(name for name in names if name != who.name)
 
     def dismiss(self, who: Variant) -> None:
         """Go on without a side that cannot be made; a process that has no other is ended."""

@@ -21,9 +21,10 @@ from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
 from torchyard.core.study import MeasureSettings
 from torchyard.core.units import format_bytes
 from torchyard.core.variant import Precision, Target, Variant
-from torchyard.errors import MissingTool, UsageError, WorkerFailed
+from torchyard.errors import MissingTool, WorkerFailed
 from torchyard.machine.own_cores import available_cores
 from torchyard.machine.run_facts import read_facts
+from torchyard.measure.device_check import check_seen
 from torchyard.measure.starting import draw_launch, launch_specs
 from torchyard.process.group import WorkerGroup
 from torchyard.process.trouble import WorkerTrouble
@@ -84,7 +85,7 @@ def measure_peak(wish: PeakWish, *, listener: Listener = ignore_events) -> Machi
         try:
             worker = _start(wish, group, Path(name))
             hello = worker.ask("hello", limit_s=ANSWER_LIMIT_S)
-            _check_device(wish, hello)
+            check_seen(wish.device, hello)
             asking = _Asking(wish, worker, listener)
             products, streams, memory, notes = asking.products(), *asking.streams()
         except WorkerTrouble as trouble:
@@ -200,16 +201,6 @@ def _start(wish: PeakWish, group: WorkerGroup, folder: Path) -> WorkerProcess:
     specs = launch_specs(groups, settings, draw_launch(random.Random(0)), folder / "cache", folder)
     (spec,) = specs[variant.process_key]
     return group.start(spec, log_path=folder / "worker.log")
-
-
-def _check_device(wish: PeakWish, hello: dict[str, Any]) -> None:
-    kinds = {str(device).partition(":")[0] for device in hello.get("devices", ())}
-    if wish.kind not in kinds or wish.kind not in MEMORY_SET_BYTES:
-        raise UsageError(
-            f"--device: this target sees no {wish.device!r}",
-            why="it sees " + ", ".join(str(device) for device in hello.get("devices", ())),
-            hint="use cpu, or a target whose torch was built for the device",
-        )
 
 
 def _failed(trouble: WorkerTrouble, wish: PeakWish) -> Exception:

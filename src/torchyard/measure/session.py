@@ -8,11 +8,12 @@ candidate that is decided leaves; the session ends when none is left or the time
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -55,6 +56,7 @@ MIN_ROUNDS: Final = 6
 FEWER_ROUNDS: Final = 3
 LONG_ROUND_S: Final = 0.5
 """Rounds of so long a time average over what disturbs short ones: fewer of them make a launch."""
+_APART: Final = "each candidate is measured in a process of its own, after a shared one crashed"
 
 
 class Recorder(Protocol):
@@ -101,6 +103,9 @@ class WorkloadSession:
         self._failed_in: dict[str, int] = {}
         """The launch in which a candidate failed, or the baseline for it."""
         self._number = 0
+        self._recorded: set[tuple[str, str]] = set()
+        self._apart = False
+        """Whether each candidate has a process of its own, since a shared one crashed."""
         self._looks: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
         self._spent_at_stop: dict[str, Spent] = {}
         self._blocks: list[Block] = []
@@ -110,7 +115,7 @@ class WorkloadSession:
         self._watch = Watch(machine)
         self._turn = TimingTurn() if turn is None else turn
         self._usual = UsualProbe()
-        self._gpu = GpuGuard(workload.device)
+        self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
         if cache is not None and cache.exists():
             self._spent.notes.append("compile times are not those of empty caches")
         if workload.device != "cpu" and self._gpu.why_not:
@@ -140,7 +145,7 @@ class WorkloadSession:
             make_comparison(
                 self._workload,
                 self._study.baseline,
-                candidate,
+                self._placed(candidate),
                 blocks=self._blocks_of(candidate),
                 looks=self._looks_for_now(candidate),
                 budget=self._study.budget,
@@ -169,7 +174,7 @@ class WorkloadSession:
 
     def _launch(self, number: int) -> None:
         """Fresh processes, preparation, rounds; the last two parts with the machine to ourselves."""
-        variants = [self._study.baseline, *self._active]
+        variants = [self._placed(one) for one in (self._study.baseline, *self._active)]
         draw = draw_launch(self._chance)
         folder = self._log_folder / f"launch-{number:03d}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,10 +190,7 @@ class WorkloadSession:
                 scratch=self._scratch,
                 cache=self._cache,
             ) as crew:
-                for variant in crew.one_variant_per_process() if number == 0 else ():
-                    self._recorder.add_target(
-                        "+".join(variant.process_key), crew.hellos[variant.process_key]
-                    )
+                self._record_targets(crew)
                 if number == 0:
                     self._find_peaks(crew)
                 self._check_and_compile(crew)
@@ -218,10 +220,10 @@ class WorkloadSession:
         self._record(number, crew, draw, timing)
 
     def _check_and_compile(self, crew: Crew) -> None:
-        baseline = self._study.baseline
+        baseline, *candidates = crew.variants
         reference = self._scratch / "reference.pt"
         if self._study.settings.check_accuracy:
-            unchecked = [one for one in self._active if one.name not in self._knowledge.accuracy]
+            unchecked = [one for one in candidates if one.name not in self._knowledge.accuracy]
             for candidate in unchecked:
                 self._say("phase", f"checking and compiling {candidate.name}")
                 last = candidate is unchecked[-1]
@@ -317,8 +319,18 @@ class WorkloadSession:
         self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
 
     def _take_out(self, failed: VariantFailed) -> None:
-        """A failed candidate leaves; without the baseline nothing can be compared."""
+        """A failed candidate leaves; without the baseline nothing can be compared.
+
+        When a process crashed in which other candidates had run, it is not known whose fault that
+        was. Nobody leaves then, and from the next launch on each candidate has its own process.
+        """
         name = failed.failure.variant
+        crashed = failed.failure.kind == "crashed" and not failed.process_alive
+        if crashed and not self._apart and {c.name for c in self._active} & set(failed.suspects):
+            self._apart = True
+            self._spent.notes.append(_APART)
+            self._say("warning", f"a shared process crashed while {name} ran: {_APART}")
+            return
         self._say("warning", f"{name} failed: {failed.failure.message}")
         gone = [c for c in self._active if c.name == name]
         if not gone:
@@ -327,6 +339,23 @@ class WorkloadSession:
             self._failures[candidate.name] = failed.failure
             self._failed_in[candidate.name] = self._number
             self._active.remove(candidate)
+
+    def _placed(self, variant: Variant) -> Variant:
+        """The variant in the process that it runs in now."""
+        if not self._apart or variant == self._study.baseline:
+            return variant
+        environment = variant.environment
+        own = replace(environment, name=f"{environment.name}-{variant.name}")
+        return replace(variant, environment=own)
+
+    def _record_targets(self, crew: Crew) -> None:
+        """Keep what each process said of itself once, under the name that the study gives it."""
+        for variant in crew.variants:
+            own = next(one for one in self._study.variants if one.name == variant.name)
+            if own.process_key not in self._recorded:
+                self._recorded.add(own.process_key)
+                hello = crew.hellos[variant.process_key]
+                self._recorder.add_target("+".join(own.process_key), hello)
 
     def _record(
         self,
@@ -368,3 +397,19 @@ class WorkloadSession:
                 fraction=self._pace.fraction_of_session,
             )
         )
+
+
+def _cuda_environment(study: Study) -> dict[str, str]:
+    """The environment that chooses which card is `cuda:0`, as the variants' processes have it.
+
+    Where variants differ in it, the choice is marked as one that names no card: a clock of another
+    card is worse than none.
+    """
+    found = [
+        {**os.environ, **dict(one.target.variables), **dict(one.environment.variables)}
+        for one in study.variants
+    ]
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    if len({tuple(one.get(name) for name in names) for one in found}) > 1:
+        return {**found[0], "CUDA_VISIBLE_DEVICES": "different ones for different variants"}
+    return found[0]

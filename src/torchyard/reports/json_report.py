@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, Final
 
-from torchyard.core.comparison import Comparison
+from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
 from torchyard.reports.guard_text import guard_rows
 from torchyard.reports.suite_means import left_out, suite_means
@@ -69,6 +69,7 @@ def to_json(run: Run) -> str:
             {
                 "label": comparison.workload.label,
                 **encode(comparison),
+                "estimate": _estimate(comparison),
                 "verdict": comparison.state.value,
                 "state": comparison.state.value,
                 "trusted": comparison.trusted,
@@ -82,6 +83,14 @@ def to_json(run: Run) -> str:
         "targets": run.info.get("targets"),
     }
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _estimate(comparison: Comparison) -> dict[str, Any] | None:
+    """The numbers; a verdict on times that must not be trusted is not among them."""
+    record: dict[str, Any] | None = encode(comparison.estimate)
+    if record is not None and comparison.state is Verdict.UNTRUSTED:
+        record["verdict"] = comparison.state.value
+    return record
 
 
 def _break_even(comparison: Comparison) -> dict[str, Any] | None:

@@ -162,6 +162,8 @@ class ComparisonTable:
         for comparison, number in zip(self._comparisons, self._numbers(), strict=True):
             estimate = comparison.estimate
             speedup, _, interval = speedup_text(comparison).partition(" ")
+            if interval and not comparison.trusted:
+                speedup, interval = f"{speedup})", f"({interval}"
             self._add(
                 table,
                 comparison,

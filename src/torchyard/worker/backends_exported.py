@@ -14,6 +14,7 @@ import torch
 
 from torchyard.worker.backend_job import Job
 from torchyard.worker.built import CannotBuild
+from torchyard.worker.devices import cuda_device
 
 
 def make_exported(job: Job) -> Any:
@@ -37,8 +38,19 @@ def make_ahead_of_time(job: Job) -> Any:
             path = compile_and_package(program, job.args, job.kwargs, package_path=package)
         else:
             path = compile_and_package(program, package_path=package)
-        return inductor.aoti_load_package(path)
+        return _load_package(inductor.aoti_load_package, path, job.device)
     return _older_library(job, folder)
+
+
+def _load_package(load: Any, path: str, device: str) -> Any:
+    """The package, loaded to the device that it was compiled for.
+
+    Where torch takes no index (before 2.7) it loads to the current device, which is this one.
+    """
+    cuda = cuda_device(device)
+    if cuda is None or "device_index" not in inspect.signature(load).parameters:
+        return load(path)
+    return load(path, device_index=cuda.index)
 
 
 def _older_library(job: Job, folder: str) -> Any:
@@ -53,7 +65,8 @@ def _older_library(job: Job, folder: str) -> Any:
     path = aot_compile(
         job.module, job.args, job.kwargs, options={"aot_inductor.output_path": library}
     )
-    return aot_load(path, torch.device(job.device).type)
+    cuda = cuda_device(job.device)
+    return aot_load(path, "cpu" if cuda is None else cuda.name)
 
 
 def _export(job: Job, backend: str) -> Any:

@@ -9,6 +9,7 @@ from torchyard.worker import accuracy, graphs, metrics, suites, timing, warming
 from torchyard.worker.backend_names import uses_dynamo
 from torchyard.worker.built import Built, CannotBuild, flatten
 from torchyard.worker.checking import Checks
+from torchyard.worker.devices import cuda_device
 from torchyard.worker.memory_format import put_channels_last
 from torchyard.worker.other_batches import try_other_batches
 from torchyard.worker.reseat import Seater
@@ -43,9 +44,12 @@ class Desk:
         is not there, and loaded if it is.
         """
         self._seed = seed
-        torch.manual_seed(seed)
         device = workload["device"]
-        _check_device(device)
+        cuda = cuda_device(device)
+        if cuda is not None:
+            cuda.check()
+            cuda.select()
+        torch.manual_seed(seed)
         self._workload = workload
         built = self._build_again(workload["batch_size"])
         self._batch_size = built.batch_size or workload["batch_size"]
@@ -214,17 +218,6 @@ class Desk:
         if name not in self._sides:
             raise CannotBuild("no variant " + repr(name) + " was built here")
         return self._sides[name]
-
-
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise CannotBuild(str(error).splitlines()[0], hint="use cpu, cuda or cuda:N") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise CannotBuild(
-            "this target sees no CUDA device", hint="use --device cpu, or a target built for CUDA"
-        )
 
 
 def _carry_state(built: Built, path: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 import torch
 
 from torchyard.worker import metrics
+from torchyard.worker.devices import cuda_device
 from torchyard.worker.side import Model, Side, convert
 from torchyard.worker.tensor_distance import Results, shapes_of, to_plain
 
@@ -70,8 +71,9 @@ def _surely_fits(side: Side, free: int) -> bool:
 
     Four times is float16 made float64; an iteration has already run.
     """
-    if torch.device(side.device).type == "cuda":
-        return 4 * torch.cuda.max_memory_allocated() <= FREE_SHARE * free
+    cuda = cuda_device(side.device)
+    if cuda is not None:
+        return 4 * cuda.peak_bytes() <= FREE_SHARE * free
     most = _field("/proc/self/status", "VmHWM")
     return most is not None and 4 * most <= FREE_SHARE * free
 
@@ -115,9 +117,9 @@ def _float64_bytes(tensors: List[Any]) -> int:
 
 def free_bytes(device: str) -> Optional[int]:
     """What can still be allocated: the least of the machine's, the group's and the process's."""
-    if torch.device(device).type == "cuda":
-        free, _ = torch.cuda.mem_get_info(torch.device(device))
-        return int(free) + int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+    cuda = cuda_device(device)
+    if cuda is not None:
+        return cuda.free_bytes() + cuda.reserved_bytes()
     return min(_host_limits(), default=None)
 
 
@@ -173,5 +175,6 @@ def _number(path: str) -> Optional[int]:
 
 def _give_back(device: str) -> None:
     gc.collect()
-    if torch.device(device).type == "cuda":
-        torch.cuda.empty_cache()
+    cuda = cuda_device(device)
+    if cuda is not None:
+        cuda.empty_cache()

@@ -5,16 +5,23 @@ answer, not the end of the worker. Knows nothing of pairs, launches or statistic
 """
 
 import gc
+import hashlib
 import os
 import platform
 import sys
 import traceback
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Mapping
 
 from torchyard.worker import layout, placement, wire
 from torchyard.worker.built import CannotBuild
 
 OLDEST_TORCH = (2, 0)
+_SPEED_VARIABLES = (
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "GOTO_", "ATEN_", "TORCH", "PYTORCH_"),
+    *("DNNL_", "ONEDNN_", "TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "HIP_"),
+    *("ROCR_", "MIOPEN_", "HSA_", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_BIND_NOW", "MALLOC"),
+    *("GLIBC_TUNABLES", "TCMALLOC_", "MIMALLOC_", "JE_MALLOC", "PYTHONMALLOC", "PYTHONOPTIMIZE"),
+)
 _PLACES = "name cores and NUMA nodes that this process may use; `lscpu` lists them"
 
 
@@ -117,6 +124,7 @@ def _handshake() -> Dict[str, Any]:
         "torch": torch.__version__,
         "torch_git": getattr(torch.version, "git_version", ""),
         "torch_config": torch.__config__.show(),
+        "torch_files": _library_sizes(os.path.dirname(torch.__file__)),
         "devices": devices,
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
@@ -127,6 +135,31 @@ def _handshake() -> Dict[str, Any]:
             if _matches(name, ("libtcmalloc", "libjemalloc", "libmimalloc"))
         ],
         "randomisation_off": layout.randomisation_is_off(),
+        "variables": _variables_in_use(os.environ),
+    }
+
+
+def _library_sizes(package: str) -> str:
+    """A digest of the names and sizes of torch's libraries: tells builds of one commit apart."""
+    try:
+        with os.scandir(os.path.join(package, "lib")) as entries:
+            sizes = sorted((one.name, one.stat().st_size) for one in entries if ".so" in one.name)
+    except OSError:
+        return ""
+    return hashlib.sha256(repr(sizes).encode()).hexdigest()[:16]
+
+
+def _variables_in_use(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Variables that change how fast torch runs, each with a digest of its value.
+
+    Values may be private. Folders that are made for each launch are left out.
+    """
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        for name, value in sorted(environment.items())
+        if name.startswith(_SPEED_VARIABLES)
+        and not name.endswith("_CACHE_DIR")
+        and (not name.startswith("TORCHYARD_") or name == "TORCHYARD_INTEROP_THREADS")
     }
 
 

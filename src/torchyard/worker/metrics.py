@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.backend_names import is_user_function
+from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.other_batches import OtherBatches
 from torchyard.worker.side import DTYPES, Side
 
@@ -44,15 +45,16 @@ def measure(side: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
 def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
     """Peak bytes of an iteration, how they were counted, and why not if they could not be."""
     gc.collect()
-    if torch.device(side.device).type == "cuda":
-        torch.cuda.synchronize()
-        if _replays_graphs(side):
+    cuda = cuda_device(side.device)
+    if cuda is not None:
+        cuda.synchronize()
+        if _replays_graphs(side, cuda):
             return None, "", "it replays CUDA graphs, whose memory is taken once and kept in a pool"
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        before = cuda.allocated_bytes()
+        cuda.reset_peak()
         _iterate(side)
-        torch.cuda.synchronize()
-        peak = int(torch.cuda.max_memory_allocated() - before)
+        cuda.synchronize()
+        peak = cuda.peak_bytes() - before
         return peak, "tensor bytes alive above the start, CUDA allocator", None
     try:
         return _cpu_peak(side), "tensor bytes alive above the start, CPU allocator", None
@@ -60,7 +62,7 @@ def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
         return None, "", "the profiler cannot count allocations: " + type(error).__name__
 
 
-def _replays_graphs(side: Side) -> bool:
+def _replays_graphs(side: Side, cuda: CudaDevice) -> bool:
     """Whether its memory lies in the pool of a CUDA graph: an iteration then allocates nothing.
 
     Such a pool is known by its number; the ordinary one has none. A side that may record graphs and
@@ -70,8 +72,7 @@ def _replays_graphs(side: Side) -> bool:
     wants = side.backend in names or bool(side.options.get("inductor.triton.cudagraphs"))
     if not wants and not is_user_function(side.backend):
         return False
-    pools = {tuple(s.get("segment_pool_id", (0, 0))) for s in torch.cuda.memory_snapshot()}
-    return pools != {(0, 0)}
+    return cuda.memory_pools() != {(0, 0)}
 
 
 def _cpu_peak(side: Side) -> int:

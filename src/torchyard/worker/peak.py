@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict
 import torch
 
 from torchyard.worker.built import CannotBuild
+from torchyard.worker.devices import cuda_device
 from torchyard.worker.side import DTYPES
 
 RUN_S = 0.005
@@ -27,6 +28,10 @@ def answer(
     what: str, device: str, precision: str = "float32", size: int = 0, seconds: float = 0.0
 ) -> Dict[str, Any]:
     """`limits`, or the best rate of a `product`, a `copy` or a `triad` of that size."""
+    cuda = cuda_device(device)
+    if cuda is not None:
+        cuda.check()
+        cuda.select()
     if what == "limits":
         return {"last_cache_bytes": last_cache_bytes(device), "free_bytes": free_bytes(device)}
     if what == "product":
@@ -63,11 +68,11 @@ def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Di
 
 def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
     """The shortest time of a call over repeated runs, and how many runs there were."""
-    on_gpu = torch.device(device).type == "cuda"
+    cuda = cuda_device(device)
 
     def wait() -> None:
-        if on_gpu:
-            torch.cuda.synchronize(torch.device(device))
+        if cuda is not None:
+            cuda.synchronize()
 
     with torch.no_grad():
         call()  # loads kernels, touches pages
@@ -89,8 +94,9 @@ def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
 
 def last_cache_bytes(device: str) -> int:
     """Of the largest cache between the device and its memory, or a guess that is large enough."""
-    if torch.device(device).type == "cuda":
-        properties = torch.cuda.get_device_properties(torch.device(device))
+    cuda = cuda_device(device)
+    if cuda is not None:
+        properties = cuda.properties()
         return int(getattr(properties, "L2_cache_size", 0) or CUDA_CACHE_BYTES)
     sizes: Dict[str, int] = {}
     root = "/sys/devices/system/cpu"
@@ -113,8 +119,9 @@ def last_cache_bytes(device: str) -> int:
 
 def free_bytes(device: str) -> int:
     """Memory that arrays may use."""
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    cuda = cuda_device(device)
+    if cuda is not None:
+        return cuda.free_bytes()
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

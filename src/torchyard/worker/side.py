@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 
-from torchyard.worker import backends, flags, graphs, options
+from torchyard.worker import backends, devices, flags, graphs, options
 from torchyard.worker.backend_job import Job
 from torchyard.worker.built import Built, CannotBuild, flatten, map_tensors
 from torchyard.worker.input_draws import InputDraws
@@ -273,6 +273,7 @@ class Side:
     def context(self) -> Any:
         """What the calls run in: gradients and autocast on or off, and the variant's options."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(devices.using(self.device))
             stack.enter_context(self._guarded())
             if self.options.get("inference-mode"):
                 stack.enter_context(torch.inference_mode())
@@ -412,8 +413,9 @@ class Side:
 
     def synchronize(self) -> None:
         """Wait for the device; nothing to wait for on the CPU."""
-        if torch.device(self.device).type == "cuda":
-            torch.cuda.synchronize()
+        cuda = devices.cuda_device(self.device)
+        if cuda is not None:
+            cuda.synchronize()
 
 
 def _can_be_written(tensor: Any) -> bool:

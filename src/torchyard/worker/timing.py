@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from torchyard.worker import cache_flush, readings
+from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.frequency_probe import FrequencyProbe
 from torchyard.worker.side import Side
 from torchyard.worker.timed_check import TimedCheck
@@ -26,8 +27,6 @@ SETTLE_LIMIT_S = 0.4
 _probe = FrequencyProbe()
 clock = time.perf_counter_ns
 _process_clock = time.process_time_ns
-_synchronize = torch.cuda.synchronize
-_event = torch.cuda.Event
 """Taken before any code of the user's runs: a variant that replaces them does not change the timing."""
 
 
@@ -46,7 +45,7 @@ def run_block(
     The frequency probe comes after the untimed calls, when the clock is where the block finds it. `check`
     keeps results of some calls; what it does is not timed.
     """
-    cuda = torch.device(side.device).type == "cuda"
+    cuda = cuda_device(side.device)
     if side.model.training:
         inner = 1  # gradients are dropped after every call
     reset = side.model.forget_gradients if side.model.training else None
@@ -65,8 +64,8 @@ def run_block(
             probe_before_ns = _probe.read() if probe else None
             before = readings.read()
             started_ns = clock()
-            if cuda:
-                durations = _cuda_samples(call, inner, samples, reset, flush, check)
+            if cuda is not None:
+                durations = _cuda_samples(call, inner, samples, reset, flush, check, cuda)
             else:
                 durations = _host_samples(call, inner, samples, reset, flush, check)
             wall_ns = clock() - started_ns
@@ -158,9 +157,10 @@ def _cuda_samples(
     reset: Optional[Callable[[], None]],
     flush: Optional[Callable[[], None]],
     check: Optional[TimedCheck],
+    device: CudaDevice,
 ) -> List[float]:
-    starts = [_event(enable_timing=True) for _ in range(samples)]
-    ends = [_event(enable_timing=True) for _ in range(samples)]
+    starts, ends = device.events(samples), device.events(samples)
+    stream = device.stream()
     chosen = frozenset() if check is None else check.chosen
     for index, (start, end) in enumerate(zip(starts, ends)):
         watched = check is not None and index in chosen
@@ -169,7 +169,7 @@ def _cuda_samples(
             check.before()
         if flush is not None:
             flush()
-        start.record()
+        start.record(stream)
         if not watched:
             for _ in range(inner):
                 call()
@@ -179,7 +179,7 @@ def _cuda_samples(
             for _ in range(inner - 1):
                 call()
             kept.append(call())
-        end.record()
+        end.record(stream)
         if watched:
             if check.stateful and inner > 1:
                 check.before()
@@ -188,7 +188,7 @@ def _cuda_samples(
             del kept
         if reset is not None:
             reset()
-    _synchronize()
+    device.synchronize()
     return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from torchyard.core.records import encode
 from torchyard.core.sweep import CellStatus, SweepPlan
 from torchyard.errors import TorchyardError, UsageError
 from torchyard.results.run_reader import Run, read_run
@@ -88,6 +90,27 @@ def _check_alike(first: SweepFolder, other: SweepFolder) -> None:
                 why=f"they differ in {what}: {one} and {another}",
                 hint="report them one by one",
             )
+    known, others = _definitions(first), _definitions(other)
+    for name in known.keys() & others.keys():
+        fields = [key for key in known[name] if known[name][key] != others[name].get(key)]
+        if fields:
+            raise UsageError(
+                f"{first.folder} and {other.folder} cannot be read as one sweep",
+                why=f"{name} differs in {', '.join(fields)}: the same name would stand for both",
+                hint="report them one by one, or give the variants different names",
+            )
+
+
+def _definitions(sweep: SweepFolder) -> dict[str, dict[str, Any]]:
+    """What each name stands for: variants of a precision, and the settings; not where targets lie."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in sweep.plan.cells:
+        found["the measurement"] = encode(cell.study.settings)
+        for variant in cell.study.variants:
+            record = encode(variant)
+            record["target"] = record["target"]["variables"]
+            found[f"{variant.name} ({cell.precision})"] = record
+    return found
 
 
 def _asked(sweep: SweepFolder) -> tuple[float | None, float | None]:

@@ -1,0 +1,188 @@
+"""CUDA devices are always named: a namespace that records what it is asked stands for a GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchyard.worker
+from torchyard.worker.built import CannotBuild
+from torchyard.worker.devices import CudaDevice, cuda_device, using
+
+pytestmark = pytest.mark.torch
+WORKER = Path(torchyard.worker.__file__).parent
+
+
+class Card:
+    """One device of the namespace."""
+
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.synchronized = 0
+
+
+class Event:
+    """Time on the device of the stream that it is recorded on."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.stream: Any = None
+
+    def record(self, stream: Any = None) -> None:
+        assert stream is not None, "without a stream it would be that of the current device"
+        self.stream = stream
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.stream == end.stream
+        return 0.5
+
+
+class FakeCuda:
+    """As much of `torch.cuda` as is asked for, with several cards. A call without a device fails."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.cards = [Card() for _ in range(count)]
+        self.current = 0
+        self.Event = Event
+
+    def is_available(self) -> bool:
+        return bool(self.cards)
+
+    def device_count(self) -> int:
+        return len(self.cards)
+
+    def set_device(self, index: int) -> None:
+        self.current = index
+
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        before, self.current = self.current, index
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def synchronize(self, index: int) -> None:
+        self.cards[index].synchronized += 1
+
+    def current_stream(self, index: int) -> tuple[str, int]:
+        return ("stream of", index)
+
+    def get_device_properties(self, index: int) -> str:
+        return f"card {index}"
+
+    def get_device_capability(self, index: int) -> tuple[int, int]:
+        return (9, index)
+
+    def mem_get_info(self, index: int) -> tuple[int, int]:
+        return (1000 + index, 2000)
+
+    def memory_reserved(self, index: int) -> int:
+        return self.cards[index].allocated + 7
+
+    def memory_allocated(self, index: int) -> int:
+        return self.cards[index].allocated
+
+    def max_memory_allocated(self, index: int) -> int:
+        return 10 * self.cards[index].allocated
+
+    def reset_peak_memory_stats(self, index: int) -> None:
+        self.cards[index].allocated = 1
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        return [
+            {"device": 0, "segment_pool_id": (0, 1)},
+            {"device": 1, "segment_pool_id": (0, 0)},
+        ]
+
+    def empty_cache(self) -> None:
+        self.cards[self.current].allocated = 0
+
+
+@pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_everything_is_asked_of_the_device_itself(name: str, index: int) -> None:
+    cuda = FakeCuda()
+    for number, card in enumerate(cuda.cards):
+        card.allocated = 100 * (number + 1)
+    device = CudaDevice(name, cuda)
+    other = cuda.cards[1 - index]
+
+    device.check()
+    device.synchronize()
+    assert (cuda.cards[index].synchronized, other.synchronized) == (1, 0)
+    assert device.stream() == ("stream of", index)
+    assert device.properties() == f"card {index}"
+    assert device.capability() == (9, index)
+    assert device.free_bytes() == 1000 + index
+    assert device.reserved_bytes() == 7
+    assert device.allocated_bytes() == 100 * (index + 1)
+    assert device.peak_bytes() == 1000 * (index + 1)
+    assert device.memory_pools() == {(0, 1) if index == 0 else (0, 0)}
+    device.reset_peak()
+    assert (device.allocated_bytes(), other.allocated) == (1, 100 * (2 - index))
+    device.empty_cache()
+    assert (device.allocated_bytes(), cuda.current) == (0, 0)
+    device.select()
+    assert cuda.current == index
+
+
+def test_samples_are_timed_on_the_stream_of_the_device() -> None:
+    from torchyard.worker.timing import _cuda_samples
+
+    cuda, calls = FakeCuda(), []
+
+    def strays() -> None:
+        calls.append(cuda.current)
+        cuda.set_device(0)  # what a model may do
+
+    device = CudaDevice("cuda:1", cuda)
+    with device.use():
+        found = _cuda_samples(strays, 2, 3, None, False, device)
+    assert found == [0.5 * 1e6 / 2] * 3
+    assert len(calls) == 6
+    assert [card.synchronized for card in cuda.cards] == [0, 1]
+
+
+def test_a_device_that_is_not_there_is_refused_with_what_is() -> None:
+    with pytest.raises(
+        CannotBuild, match=r"there is no cuda:99: this target sees cuda:0 to cuda:1"
+    ):
+        CudaDevice("cuda:99", FakeCuda()).check()
+    with pytest.raises(CannotBuild, match=r"sees cuda:0$"):
+        CudaDevice("cuda:1", FakeCuda(1)).check()
+    with pytest.raises(CannotBuild, match="sees no CUDA device"):
+        CudaDevice("cuda", FakeCuda(0)).check()
+
+
+@pytest.mark.parametrize("name", ["meta", "xpu", "mps", "cpu:3", "gpu", "", "cuda:-1", "cuda:x"])
+def test_other_devices_are_refused(name: str) -> None:
+    with pytest.raises(CannotBuild) as caught:
+        cuda_device(name)
+    assert "cuda" in caught.value.hint
+
+
+def test_the_processor_needs_nothing() -> None:
+    assert cuda_device("cpu") is None
+    with using("cpu"):
+        pass
+
+
+def test_nothing_else_in_the_worker_asks_torch_cuda_without_a_device() -> None:
+    """Calls that work on the current device belong to `devices`; types and queries of all are free."""
+    free = {"is_available", "OutOfMemoryError", "device_count", "get_device_name"}
+    found = []
+    for path in WORKER.rglob("*.py"):
+        if "values" in path.parts or path.name == "devices.py":
+            continue  # the profiler of values watches whatever device a program uses
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            text = ast.unparse(node.func)
+            if text.startswith("torch.cuda.") and node.func.attr not in free and not node.args:
+                found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
