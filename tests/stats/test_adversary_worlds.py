@@ -175,6 +175,33 @@ def test_verdicts_of_a_session_that_stops_early_are_rarely_false(
     assert false <= at_most(ALPHA, repeats)
 
 
+def test_launches_that_depend_on_each_other_lose_claims_that_need_independence() -> None:
+    """A neighbour who stays for several launches: correlation 0.8 over 20 launches."""
+    rng = np.random.default_rng(26)
+    narrow = called = 0
+    for _ in range(150):
+        shocks = rng.standard_normal(20)
+        for place in range(1, 20):
+            shocks[place] = 0.8 * shocks[place - 1] + 0.6 * shocks[place]
+        answer = estimate([[float(0.015 * one)] for one in shocks], looks=(), budget=Budget())
+        assert answer.interval is not None
+        narrow += not answer.interval.covers(1.0)
+        called += answer.verdict in CLAIMS
+        strong = [[float(0.7 + 0.015 * one)] for one in shocks]
+        assert estimate(strong, looks=(), budget=Budget()).verdict is Verdict.FASTER
+    assert narrow > 0.4 * 150
+    assert called < 0.7 * narrow
+
+
+def test_independent_launches_keep_their_claims() -> None:
+    rng = np.random.default_rng(27)
+    withheld = sum(
+        bool(estimate(rng.normal(0.02, 0.02, (20, 1)).tolist(), looks=(), budget=Budget()).withheld)
+        for _ in range(300)
+    )
+    assert withheld <= 0.05 * 300
+
+
 # --- blocks: disturbances and rare costs that belong to one side --------------------------------
 
 

@@ -127,7 +127,8 @@ MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
     _how(
         "--flush-l2/--no-flush-l2",
         default=None,
-        help="Empty the GPU's L2 cache before each iteration; no when left out.",
+        help="Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration; "
+        "no when left out.",
     ),
     _how(
         "--accuracy/--no-accuracy",

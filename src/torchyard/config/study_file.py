@@ -127,7 +127,7 @@ class SettingsTable:
     paired_layout: bool | None = None
     """Start both sides of a launch with one memory layout, drawn anew for each launch."""
     flush_l2: bool | None = None
-    """Empty the GPU's L2 cache before each iteration."""
+    """Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration."""
     check_accuracy: bool | None = None
     """Compare results against the baseline and a float64 reference."""
     memory_limit: Quantity | None = None

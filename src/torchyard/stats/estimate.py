@@ -19,6 +19,7 @@ from torchyard.core.study import Budget
 from torchyard.errors import UsageError
 from torchyard.stats.launches import (
     SD_FLOOR,
+    dependence,
     launch_effects,
     launch_sd,
     pair_floor,
@@ -91,6 +92,7 @@ def estimate(
     verdict, doubts = _judge(centre, effects.size, budget)
     mean_log, mean_p = _mean_effect(launches, mean_launches)
     withheld = list(never_same) if verdict is Verdict.SAME else []
+    withheld += _dependent(effects, centre, verdict, budget.margin)
     if mean_log is not None and mean_p <= budget.alpha and effects.size:
         text = (
             f"means and medians disagree: {math.exp(mean_log):.4f} from block means against "
@@ -228,6 +230,28 @@ def _mean_effect(launches: Pairs, mean_launches: Pairs | None) -> tuple[float | 
         for value in slow
     ]
     return mean_log, sign_flip_p(apart)
+
+
+def _dependent(
+    effects: NDArray[np.float64], centre: _Centre, verdict: Verdict, margin: float
+) -> list[str]:
+    """Why the verdict does not hold if launches depend on the ones before, where they do.
+
+    A stationary series with lag-1 correlation r has sqrt((1 + r) / (1 - r)) times the standard error
+    of independent values.
+    """
+    found = min(dependence(effects), 0.9)
+    if found <= 0.0 or centre.half_widths is None or verdict is Verdict.UNDECIDED:
+        return []
+    factor = math.sqrt((1.0 + found) / (1.0 - found))
+    low, high = (factor * width for width in centre.half_widths)
+    if verdict_of(centre.log - low, centre.log + high, margin) is verdict:
+        return []
+    text = (
+        f"launches depend on the ones before (correlation {found:.2f}), so that the interval is too "
+        f"narrow: {verdict} does not hold with one {factor:.1f} times as wide"
+    )
+    return [text]
 
 
 def _contradicts(mean_log: float, verdict: Verdict, margin: float) -> bool:

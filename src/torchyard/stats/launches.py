@@ -20,6 +20,7 @@ from torchyard.errors import Untrustworthy
 
 __all__ = [
     "SD_FLOOR",
+    "dependence",
     "launch_effects",
     "launch_sd",
     "pair_floor",
@@ -36,6 +37,9 @@ the spread is never taken to be smaller, so nothing is divided by zero."""
 _MAD_TO_SD: Final = 1.4826
 _MEDIAN_VARIANCE: Final = math.pi / 2.0
 """Variance of the median of n normal values, times n, over the variance of one value."""
+_FEWEST_IN_ORDER: Final = 8
+_DEPENDENT_Z: Final = 1.645
+"""One-sided 5 %."""
 _GRID: Final = 4097
 """Points on which the beta distribution of a median's rank is integrated."""
 
@@ -54,6 +58,21 @@ def launch_effects(launches: Sequence[Sequence[float]]) -> Effects:
 def launch_sd(effects: Effects) -> float | None:
     """Standard deviation between launches; None below two launches."""
     return float(np.std(effects, ddof=1)) if effects.size > 1 else None
+
+
+def dependence(effects: Effects) -> float:
+    """Lag-1 correlation of successive launches where it is significantly positive (5 %), else 0.
+
+    Under independence it is near normal with mean -1 / K and variance 1 / K (Moran 1948). Below eight
+    launches nothing can be told.
+    """
+    count = effects.size
+    apart = effects - float(np.mean(effects)) if count else effects
+    squares = float(apart @ apart)
+    if count < _FEWEST_IN_ORDER or squares <= count * SD_FLOOR**2:
+        return 0.0
+    found = float(apart[1:] @ apart[:-1]) / squares
+    return found if (found + 1.0 / count) * math.sqrt(count) > _DEPENDENT_Z else 0.0
 
 
 def standard_error(effects: Effects, floor: float = 0.0) -> float:
