@@ -12,7 +12,7 @@ TorchyardError                1   our own mistake if it is ever raised bare
 ├─ ResultsDamaged             8   a run folder that is broken or newer than we are
 └─ TimeLimit                124   a limit of time ran out
 
-Ctrl-C ends with 130. Library code raises these and never prints or exits: only `cli` does.
+Ctrl-C ends with 130, SIGHUP with 129 and SIGTERM with 143. Library code raises these and never prints or exits: only `cli` does.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ EXIT_CODES: dict[int, str] = {
     7: "a gate failed: a limit was crossed",
     8: "results damaged or from a newer version",
     124: "time limit",
+    129: "ended by SIGHUP",
     130: "interrupted",
     141: "the reader of the output went away",
+    143: "ended by SIGTERM",
 }
