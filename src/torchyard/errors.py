@@ -13,7 +13,7 @@ TorchyardError                1   our own mistake if it is ever raised bare
 ├─ WrongResults               9   every candidate computes something else than the baseline
 └─ TimeLimit                124   a limit of time ran out
 
-Ctrl-C ends with 130. Library code raises these and never prints or exits: only `cli` does.
+Ctrl-C ends with 130, SIGHUP with 129 and SIGTERM with 143. Library code raises these and never prints or exits: only `cli` does.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ EXIT_CODES: dict[int, str] = {
     8: "results damaged or from a newer version",
     9: "every candidate computes wrong results",
     124: "time limit",
+    129: "ended by SIGHUP",
     130: "interrupted",
     141: "the reader of the output went away",
+    143: "ended by SIGTERM",
 }

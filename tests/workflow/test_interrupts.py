@@ -1,4 +1,4 @@
-"""Ctrl-C and kill -9 in the middle of a run: what was measured is kept, nothing runs on."""
+"""Ctrl-C, SIGTERM, SIGHUP and kill -9 in the middle of a run: what was measured is kept, nothing runs on."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ STEP = """
     def make():
         return step, torch.ones(4)
 """
+_EITHER = {signal.SIGHUP: (143,), signal.SIGTERM: (129,)}
+"""Signals that are sent together are seen in the order of their numbers, or one after the other."""
 HEALTHY = "def healthy(module):\n    return lambda x: module(x)\n"
 
 
@@ -69,11 +71,16 @@ def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.communicate()
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C, `kill`, Slurm, systemd, CI and a lost terminal; also when they send it twice."""
     with running(tmp_path) as (process, folder):
         assert left_behind(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        process.send_signal(number)
+        if number is not signal.SIGINT:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=60) in {128 + number, *_EITHER.get(number, ())}
         assert process.stdout is not None
         document = json.loads(process.stdout.read())
     until(lambda: left_behind(process.pid) == [], limit_s=5)
@@ -85,6 +92,23 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert len(list(run.blocks())) >= 10
     assert document["comparisons"][0]["candidate"] == row.candidate
     assert not (folder / "scratch").exists()
+
+
+def test_a_lost_terminal_does_not_end_what_nohup_started(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(tmp_path) as (process, folder):
+            signal.signal(signal.SIGHUP, before)
+            process.send_signal(signal.SIGHUP)
+            samples = folder / "samples.jsonl"
+            count = samples.read_bytes().count(b"\n")
+            until(lambda: samples.read_bytes().count(b"\n") > count + 10, limit_s=60)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 143
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert read_run(folder).state == "interrupted"
 
 
 def test_kill_minus_nine_keeps_the_samples(tmp_path: Path) -> None:

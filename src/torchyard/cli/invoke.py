@@ -14,6 +14,7 @@ from torchyard.cli.commands import COMMANDS
 from torchyard.cli.group import program
 from torchyard.cli.output import print_error
 from torchyard.errors import TorchyardError, UsageError
+from torchyard.machine.signals import EndedBySignal, SignalsRaise, ending_signal
 
 __all__ = ["INTERRUPTED", "READER_GONE", "invoke", "reader_gone"]
 
@@ -23,7 +24,21 @@ READER_GONE = 141
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run the command line; never raises, except SystemExit of a completion script."""
+    """Run the command line; never raises, except SystemExit of a completion script.
+
+    SIGTERM and SIGHUP end every command as Ctrl-C does, with 128 and their number as exit code.
+    """
+    signals = SignalsRaise()
+    signals.start()
+    try:
+        code = _invoke(arguments)
+        number = ending_signal()
+        return 128 + number if number is not None and code == INTERRUPTED else code
+    finally:
+        signals.stop()
+
+
+def _invoke(arguments: list[str]) -> int:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug, as_json = "--debug" in own, "--json" in own
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -33,9 +48,11 @@ def invoke(arguments: list[str]) -> int:
         return _run(arguments)
     except BrokenPipeError:
         return reader_gone()
-    except (KeyboardInterrupt, click.Abort):
-        print_error(TorchyardError("interrupted"), as_json=as_json, exit_code=INTERRUPTED)
-        return INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        code = 128 + error.number if isinstance(error, EndedBySignal) else INTERRUPTED
+        text = "interrupted" if code == INTERRUPTED else str(error)
+        print_error(TorchyardError(text), as_json=as_json, exit_code=code)
+        return code
     except (TorchyardError, click.ClickException) as error:
         if debug:
             _print_traceback()

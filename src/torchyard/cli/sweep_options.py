@@ -131,6 +131,12 @@ _OPTIONS: Final = (
         help="Go on with a sweep, with its own plan; finished cells are not repeated.",
     ),
     _out(
+        "--take-over",
+        is_flag=True,
+        help="With --resume, measure cells here that other processes may still run: for attempts "
+        "of another host or container that has ended.",
+    ),
+    _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
@@ -143,7 +149,7 @@ _OPTIONS: Final = (
     _out("-q", "--quiet", is_flag=True, help="No plan and no progress on stderr."),
 )
 
-NOT_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only"})
+NOT_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only", "take_over"})
 """Options beside these would change a plan that is already there."""
 
 

@@ -32,6 +32,8 @@ class SweepSession:
     quiet: bool = False
     expected_s: Mapping[str, float] = field(default_factory=dict)
     """What cells should take, by id, where that is known."""
+    take_over: bool = False
+    """Whether cells that other processes may still run are measured here."""
     home: Path | None = None
     """Where joined runs go; None is the runs' home."""
     statuses: Sequence[CellStatus] = ()
@@ -49,14 +51,20 @@ class SweepSession:
         try:
             with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
                 driver = SweepDriver(
-                    self.folder, executor, listener=listener, expected_s=self.expected_s
+                    self.folder,
+                    executor,
+                    listener=listener,
+                    expected_s=self.expected_s,
+                    take_over=self.take_over,
                 )
                 self.statuses = driver.run()
             if all(status.state in ("done", "failed") for status in self.statuses):
                 self._join()
                 return self._exit_code()
-            # Somebody ended jobs of ours: they wait for the next driver.
+            # Somebody ended jobs of ours, or measures cells elsewhere: they wait for the next driver.
             talk(f"stopped: {counts_text(self.statuses)}")
+            for line in _elsewhere(self.statuses):
+                talk(line)
         except KeyboardInterrupt:
             self.statuses = self.folder.statuses()
             left = f"; {driver.left}" if driver is not None and driver.left else ""
@@ -145,3 +153,15 @@ def _record(status: CellStatus) -> dict[str, Any]:
         "run": status.run,
         "attempts": [encode(attempt) for attempt in status.attempts],
     }
+
+
+def _elsewhere(statuses: Sequence[CellStatus]) -> list[str]:
+    """Which cells are run by processes that this one cannot see, and what to do about it."""
+    running = [one for one in statuses if one.state == "running" and one.attempts]
+    if not running:
+        return []
+    places = ", ".join(dict.fromkeys(one.attempts[-1].place or "unknown" for one in running))
+    return [
+        f"{len(running)} cells are run by other processes ({places})",
+        "hint: if those processes have ended, add --take-over to measure their cells here",
+    ]

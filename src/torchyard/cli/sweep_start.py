@@ -54,11 +54,14 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.cli.sweep_outlook import estimate_of
     from torchyard.cli.sweep_plan_text import sweep_plan_text
     from torchyard.cli.sweep_session import SweepSession
+    from torchyard.errors import UsageError
     from torchyard.measure.device_check import check_devices
 
     quiet, calibrating = options["quiet"], options["calibrate"]
     folder: SweepFolder | None = None
     notes: list[str] = []
+    if options["take_over"] and options["resume"] is None:
+        raise UsageError("--take-over is for a sweep that is there", hint="add --resume FOLDER")
     if options["resume"] is not None:
         folder = _resumed(study, options)
         plan, notes = _left_of(folder)
@@ -80,7 +83,12 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         talk(sweep_plan_text(plan, estimate, notes=notes))
     if not quiet:
         talk(f"sweep folder: {folder.folder}")
-    session = SweepSession(folder=folder, quiet=quiet, expected_s=estimate.expected_s())
+    session = SweepSession(
+        folder=folder,
+        quiet=quiet,
+        expected_s=estimate.expected_s(),
+        take_over=options["take_over"],
+    )
     code = session.run()
     if as_json:
         session.print_json()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_gone", "owner_of", "this_process"]
+__all__ = ["is_alive", "is_gone", "owner_of", "this_process"]
 
 
 def this_process() -> dict[str, object]:
@@ -33,15 +33,20 @@ def owner_of(pid: int) -> dict[str, object]:
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
     """Whether that process has certainly ended; False when this place cannot know."""
+    return is_alive(owner) is False
+
+
+def is_alive(owner: Mapping[str, Any]) -> bool | None:
+    """Whether that process is there; None when this place cannot know."""
     pid = owner.get("pid")
     if not isinstance(pid, int) or owner.get("host") != socket.gethostname():
-        return False
+        return None
     if owner.get("boot") != _boot():
-        return True
-    if owner.get("namespace") != _namespace():
         return False
+    if owner.get("namespace") != _namespace():
+        return None
     ticks = _started_ticks(pid)
-    return ticks is None or ticks != owner.get("started_ticks")
+    return ticks is not None and ticks == owner.get("started_ticks")
 
 
 def _started_ticks(pid: int) -> int | None:

@@ -16,9 +16,9 @@ executors and of what is measured.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,9 +37,12 @@ from torchyard.core.sweep import (
     SweepPlan,
 )
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.attempt_claim import HEARTBEAT_S, AttemptClaim, is_lost
+from torchyard.results.bounded_read import read_json
 from torchyard.results.durable import replace_file, to_json_text, write_failed
-from torchyard.results.owner import is_gone, this_process
+from torchyard.results.owner import this_process
 from torchyard.results.progress_file import ProgressTail
+from torchyard.results.record_lines import LARGEST_ROWS_BYTES, unreadable
 from torchyard.results.run_home import home_folder
 
 __all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
@@ -69,6 +72,9 @@ class SweepFolder:
         self.plan = plan
         self._cells = {cell.id: cell for cell in plan.cells}
         self._tails: dict[Path, tuple[ProgressTail, dict[str, Any]]] = {}
+        self._claims: dict[Path, AttemptClaim] = {}
+        """Attempts that this process runs."""
+        self._driving = False
 
     @classmethod
     def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
@@ -128,28 +134,32 @@ class SweepFolder:
             )
         return self._cells[cell_id]
 
-    def begin(self, cell_id: str, *, place: str) -> Attempt:
-        """The next attempt at a cell, claimed: two processes never get the same number."""
+    def begin(self, cell_id: str, *, place: str, heartbeat: bool = False) -> Attempt:
+        """The next attempt at a cell, claimed: two processes never get the same number.
+
+        With a heartbeat, other hosts see that it is under way; it ends with `end`.
+        """
         place_of_cell = self._cell_folder(cell_id)
         number = len(self.attempts(cell_id)) + 1
         while True:
             attempt = Attempt(
                 number=number, began=_now(), place=place, log=f"{LOGS_FOLDER}/{cell_id}.log"
             )
-            text = to_json_text({**encode(attempt), "owner": this_process()}) + "\n"
+            claimed = {**encode(attempt), "owner": this_process()}
+            if heartbeat:
+                claimed["heartbeat_s"] = HEARTBEAT_S
             path = place_of_cell / f"attempt-{number}.json"
             try:
                 place_of_cell.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                claim = AttemptClaim.create(path, to_json_text(claimed) + "\n")
             except FileExistsError:
                 number += 1
                 continue
             except OSError as error:
                 raise write_failed(path, error, kept="what is there") from error
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            self._claims[path] = claim
+            if heartbeat:
+                claim.start_heartbeat()
             return attempt
 
     def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
@@ -159,10 +169,12 @@ class SweepFolder:
         """
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
-        if record.get("outcome") not in (None, "interrupted"):
-            return
-        record.update(ended=_now(), outcome=outcome, why=why)
-        replace_file(path, to_json_text(record) + "\n")
+        if record.get("outcome") in (None, "interrupted"):
+            record.update(ended=_now(), outcome=outcome, why=why)
+            replace_file(path, to_json_text(record) + "\n")
+        claim = self._claims.pop(path, None)
+        if claim is not None:
+            claim.release()
 
     def attempts(self, cell_id: str) -> tuple[Attempt, ...]:
         """All tries at a cell, first to last."""
@@ -192,7 +204,7 @@ class SweepFolder:
         if finished is not None:
             return replace(status, state="done", text="", fraction=1.0)
         if last.outcome is None:
-            if is_gone(found[-1][1]):
+            if self._is_lost(cell_id, *found[-1]):
                 return replace(status, state=self._after(attempts), text="its process is gone")
             said = self._progress(folder)
             text = str(
@@ -207,15 +219,44 @@ class SweepFolder:
         """Of all cells, in the order of the plan."""
         return [self.status(cell.id) for cell in self.plan.cells]
 
-    def close_lost(self) -> list[str]:
-        """End attempts whose process is gone without a word; the cells they were of."""
+    def close_lost(self, *, running: Collection[str] = (), take_over: bool = False) -> list[str]:
+        """End attempts whose process is gone without a word; the cells they were of.
+
+        `running` are cells that an executor knows to run. `take_over` ends all others that this
+        process does not run itself, though nobody knows whether their processes have ended.
+        """
         lost = []
         for cell in self.plan.cells:
-            for attempt, owner in self._attempts(cell.id):
-                if attempt.outcome is None and is_gone(owner):
-                    self.end(cell.id, attempt.number, "interrupted", why="its process ended unseen")
-                    lost.append(cell.id)
+            for attempt, record in self._attempts(cell.id):
+                if attempt.outcome is not None or cell.id in running:
+                    continue
+                path = self._cell_folder(cell.id) / f"attempt-{attempt.number}.json"
+                if path in self._claims:
+                    continue
+                if self._is_lost(cell.id, attempt, record):
+                    why = "its process ended without an outcome"
+                elif take_over:
+                    why = f"taken over from {attempt.place or 'an unknown place'}"
+                else:
+                    continue
+                self.end(cell.id, attempt.number, "interrupted", why=why)
+                lost.append(cell.id)
         return lost
+
+    def _is_lost(self, cell_id: str, attempt: Attempt, record: Mapping[str, Any]) -> bool:
+        path = self._cell_folder(cell_id) / f"attempt-{attempt.number}.json"
+        return is_lost(path, record, now_s=self._now_s)
+
+    def _now_s(self) -> float:
+        """The time by the clock of the file system, where this process may touch a file of its own."""
+        path = self.folder / LOCK_FILE
+        try:
+            if self._driving:
+                os.utime(path)
+                return path.stat().st_mtime
+        except OSError:
+            pass
+        return time.time()
 
     @contextmanager
     def driving(self) -> Iterator[None]:
@@ -237,8 +278,10 @@ class SweepFolder:
                 ) from error
             os.ftruncate(descriptor, 0)
             os.write(descriptor, to_json_text(this_process()).encode("ascii"))
+            self._driving = True
             yield
         finally:
+            self._driving = False
             os.close(descriptor)
 
     def keep_batch(self, cell_id: str, batch: CellBatch) -> None:
@@ -279,9 +322,15 @@ class SweepFolder:
         found = []
         number = 1
         while (record := _read_json(place / f"attempt-{number}.json")) is not None:
-            owner = record.get("owner")
-            attempt = decode(Attempt, {**record, "number": number}, where="attempt", strict=False)
-            found.append((attempt, owner if isinstance(owner, Mapping) else {}))
+            try:
+                attempt = decode(Attempt, {**record, "number": number}, where="", strict=False)
+            except UsageError as error:
+                raise ResultsDamaged(
+                    f"{place / f'attempt-{number}.json'}: not an attempt",
+                    why=error.what,
+                    hint="remove the file to measure the cell again",
+                ) from error
+            found.append((attempt, record))
             number += 1
         return found
 
@@ -308,13 +357,13 @@ def _sized(cell: Cell, batch: CellBatch) -> Cell:
 def _read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None when there is none, also not yet a whole one."""
     try:
-        record = json.loads(path.read_bytes())
+        record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
     except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
+        raise unreadable(path, error) from error
     return record if isinstance(record, dict) else {}
 
 

@@ -20,12 +20,12 @@ _PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
 def wait_passing_signals(
     process: subprocess.Popen[bytes], *, limit_s: float | None = None
 ) -> tuple[int, bool]:
-    """Its exit code (128 and the number after a signal), and whether Ctrl-C was pressed.
+    """Its exit code (128 and the number after a signal), and whether it was asked to end.
 
-    A process that takes longer than the limit is ended.
+    By Ctrl-C, SIGTERM or SIGHUP. A process that takes longer than the limit is ended.
     """
     interrupted = False
-    with _signals_to(process):
+    with _signals_to(process) as passed:
         code: int | None = None
         while code is None:
             try:
@@ -36,19 +36,29 @@ def wait_passing_signals(
             except KeyboardInterrupt:
                 # The terminal sent it to the program, too: it ends by itself, and writes first.
                 interrupted = True
-    return (128 - code if code < 0 else code), interrupted
+    return (128 - code if code < 0 else code), interrupted or bool(passed)
 
 
 @contextmanager
-def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand signals on that the terminal does not send to the program by itself."""
+def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Hand signals on that the terminal does not send to the program by itself; those handed on.
+
+    A signal that is ignored, as `nohup` has it, stays ignored.
+    """
+    passed: list[int] = []
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
+        passed.append(number)
+        # The worker keeps its results on SIGTERM. A lost terminal asks for the same.
+        process.send_signal(signal.SIGTERM)
 
-    before = {number: signal.signal(number, hand_on) for number in _PASSED}
+    before = {
+        number: signal.signal(number, hand_on)
+        for number in _PASSED
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        yield
+        yield passed
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -39,7 +39,7 @@ def run_cell(
     if status.state == "done":
         return "finished"
     cell, plan = status.cell, folder.plan
-    attempt = folder.begin(cell_id, place=place or socket.gethostname())
+    attempt = folder.begin(cell_id, place=place or socket.gethostname(), heartbeat=True)
     tries = sum(earlier.counts for earlier in status.attempts) + 1
 
     def end(outcome: Outcome, why: str = "") -> Outcome:

@@ -13,6 +13,7 @@ from typing import Final
 
 from torchyard.core.sweep import CellStatus, SweepView
 from torchyard.executors.executor import Ended, Executor, Job
+from torchyard.results.attempt_claim import HEARTBEAT_S, LOST_S
 from torchyard.results.sweep_folder import SweepFolder
 
 __all__ = ["SweepDriver", "SweepListener"]
@@ -36,13 +37,22 @@ class SweepDriver:
         listener: SweepListener,
         expected_s: Mapping[str, float] | None = None,
         pause_s: float = PAUSE_S,
+        take_over: bool = False,
+        wait_s: float = LOST_S + HEARTBEAT_S,
     ) -> None:
-        """`expected_s` is what cells should take, by id, where that is known."""
+        """`expected_s` is what cells should take, by id, where that is known.
+
+        `take_over` ends attempts of other processes that may still run; `wait_s` is how long to wait
+        for those, when nothing else is left, until they end or are known to be lost.
+        """
         self._folder = folder
         self._executor = executor
         self._listener = listener
         self._expected_s = dict(expected_s or {})
         self._pause_s = pause_s
+        self._take_over = take_over
+        self._wait_s = wait_s
+        self._alone_since_s: float | None = None
         self._began_s = time.monotonic()
         self._took_s: dict[str, float] = {}
         self._at_a_time = 1
@@ -65,9 +75,9 @@ class SweepDriver:
                 raise
 
     def _drive(self) -> list[CellStatus]:
-        self._folder.close_lost()
         jobs, ended = self._executor.poll()  # what an earlier driver handed in
         self._close(ended)
+        self._close_lost(jobs, take_over=self._take_over)
         handed_in = {job.cell for job in jobs}
         self._hand_in([cell for cell in self._open_cells() if cell not in handed_in])
         while True:
@@ -76,8 +86,25 @@ class SweepDriver:
             self._hand_in([one.cell for one in ended if self._try_again(one)])
             self._look(jobs)
             if not jobs and not ended:
-                return list(self._view(jobs).statuses)
+                lost = self._close_lost(jobs)
+                self._hand_in([one for one in self._open_cells() if one in lost])
+                if not lost and not self._is_to_wait():
+                    return list(self._view(jobs).statuses)
             time.sleep(self._pause_s)
+
+    def _close_lost(self, jobs: Sequence[Job], *, take_over: bool = False) -> list[str]:
+        return self._folder.close_lost(running={job.cell for job in jobs}, take_over=take_over)
+
+    def _is_to_wait(self) -> bool:
+        """Whether cells are run by somebody else, who may turn out to be gone."""
+        now_s = time.monotonic()
+        elsewhere = any(one.state == "running" for one in self._folder.statuses())
+        if not elsewhere:
+            self._alone_since_s = None
+            return False
+        if self._alone_since_s is None:
+            self._alone_since_s = now_s
+        return now_s - self._alone_since_s < self._wait_s
 
     def _open_cells(self) -> list[str]:
         """Cells that are not done, not given up, and not measured by anybody now."""
