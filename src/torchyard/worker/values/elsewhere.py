@@ -183,10 +183,17 @@ def _tell_of_forks(one: Elsewhere) -> None:
     _told_of_forks.add(one)
     if not _registered:
         _registered.append(True)
-        os.register_at_fork(
-            after_in_parent=lambda: [told.forked() for told in list(_told_of_forks)],
-            after_in_child=lambda: [told.in_child() for told in list(_told_of_forks)],
-        )
+        os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def _in_parent() -> None:
+    for told in list(_told_of_forks):
+        told.forked()
+
+
+def _in_child() -> None:
+    for told in list(_told_of_forks):
+        told.in_child()
 
 
 def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
