@@ -17,7 +17,7 @@ from adversary.register import FALSE, TRUE  # noqa: E402
 
 from torchyard.worker.values.certainty import PROVEN, TESTED  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 JUDGE = Path(__file__).parent / "adversary" / "judge_all.py"
 DEPTHS = ("fast", "deep")
@@ -27,7 +27,7 @@ _LIMIT_S = 900
 @pytest.fixture(scope="module")
 def judged() -> Any:
     """What was said of every program. One process for all of them: most of the time goes to starting."""
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, str(JUDGE)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -40,7 +40,6 @@ def test_the_collection_is_large_enough() -> None:
     assert len({program.name for program in (*FALSE, *TRUE)}) == len(FALSE) + len(TRUE)
 
 
-@pytest.mark.xdist_group("adversary")
 def test_no_false_proof(judged: Any) -> None:
     proven = [
         (program.name, depth, found["operator"], found["line"], found["why"])
@@ -52,13 +51,11 @@ def test_no_false_proof(judged: Any) -> None:
     assert proven == []
 
 
-@pytest.mark.xdist_group("adversary")
 def test_the_advice_of_a_false_proof_would_change_results(judged: Any) -> None:
     harmless = [one.name for one in FALSE if not judged[one.name]["advice changes"]]
     assert harmless == []
 
 
-@pytest.mark.xdist_group("adversary")
 def test_true_waste_is_proven_at_both_depths(judged: Any) -> None:
     missed = [
         (program.name, depth, judged[program.name][depth])
@@ -69,13 +66,11 @@ def test_true_waste_is_proven_at_both_depths(judged: Any) -> None:
     assert missed == []
 
 
-@pytest.mark.xdist_group("adversary")
 def test_the_advice_of_a_proof_changes_nothing(judged: Any) -> None:
     harmful = [one.name for one in TRUE if judged[one.name]["advice changes"]]
     assert harmful == []
 
 
-@pytest.mark.xdist_group("adversary")
 def test_deep_says_no_less_than_fast(judged: Any) -> None:
     order = [PROVEN, TESTED]
     less = []
@@ -94,7 +89,6 @@ def test_deep_says_no_less_than_fast(judged: Any) -> None:
     assert less == []
 
 
-@pytest.mark.xdist_group("adversary")
 def test_the_writes_of_a_program_are_its_own(judged: Any) -> None:
     """A fill, copy or product that the program asked for is never reported as work inside torch."""
     inside = [

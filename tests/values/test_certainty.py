@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from torchyard.core.values import Certainty, ProofTest
+from torchyard.core import values
+from torchyard.core.values import Certainty, Proof, ProofTest
 from torchyard.worker.values import certainty
 from torchyard.worker.values.certainty import (
     INPUT_DEPENDENT,
@@ -20,7 +21,9 @@ from torchyard.worker.values.certainty import (
     REFUSED,
     REPLACE,
     SAME_AGAIN,
+    SEMANTICS,
     SKIP,
+    TESTED,
     UNREAD,
     VALUES_VARIED,
     judge,
@@ -39,16 +42,16 @@ def rest(*left_out: str) -> list[dict[str, Any]]:
     return [make_test(name, True) for name in every if name not in left_out]
 
 
-def test_poisons_inputs_and_both_native_runs_make_a_proof() -> None:
+def test_poisons_inputs_and_both_native_runs_are_trials_and_no_proof() -> None:
     said, why = judge([*poisons(OWN, RANDOM), *rest()], inside=True)
-    assert said == PROVEN
+    assert said == TESTED
     assert "NaN" in why
-    assert "2 inputs" in why
+    assert "4 trials on 2 inputs" in why
 
 
 def test_skipping_needs_no_poison() -> None:
     skips = [make_test(SKIP, True, inputs=i) for i in (OWN, RANDOM)]
-    assert judge([*skips, *rest()], inside=True)[0] == PROVEN
+    assert judge([*skips, *rest()], inside=True)[0] == TESTED
 
 
 @pytest.mark.parametrize("missing", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM])
@@ -65,7 +68,7 @@ def test_a_failed_one_takes_the_proof_away_and_says_why(failed: str) -> None:
 
 
 def test_a_program_level_finding_needs_no_run_of_the_operator_alone() -> None:
-    assert judge([*poisons(OWN, RANDOM), *rest(NATIVE_OPERATOR)], inside=False)[0] == PROVEN
+    assert judge([*poisons(OWN, RANDOM), *rest(NATIVE_OPERATOR)], inside=False)[0] == TESTED
 
 
 def test_one_poison_is_not_enough() -> None:
@@ -86,7 +89,7 @@ def test_one_input_is_not_enough_and_what_was_refused_is_the_reason() -> None:
 
 def test_a_refusal_does_no_harm_when_others_are_enough() -> None:
     refused = make_test(REFUSED, False, inputs=RANDOM, detail="no")
-    assert judge([*poisons(OWN, EXTREME), refused, *rest()], inside=True)[0] == PROVEN
+    assert judge([*poisons(OWN, EXTREME), refused, *rest()], inside=True)[0] == TESTED
 
 
 def test_another_input_that_needs_it_makes_it_depend_on_the_input() -> None:
@@ -114,11 +117,54 @@ def test_what_narrows_a_proof_is_said() -> None:
         *rest(NATIVE_OPERATOR),
     ]
     said, why = judge(tests, inside=False)
-    assert said == PROVEN
+    assert said == TESTED
     assert "but for the sign of zero" in why
 
 
-def test_no_set_of_tests_with_a_failure_is_proven() -> None:
+KNOWN = make_test(SEMANTICS, True, detail="3 of 3 calls: the copy writes all of it")
+
+
+def test_semantics_and_the_run_without_the_watch_make_a_proof() -> None:
+    said, why = judge([KNOWN, *rest(SAME_AGAIN)], inside=True)
+    assert said == PROVEN
+    assert "every input of these shapes" in why
+    assert "the copy writes all of it" in why
+    assert judge([KNOWN, make_test(NATIVE_PROGRAM, True)], inside=False)[0] == PROVEN
+
+
+@pytest.mark.parametrize("missing", [NATIVE_OPERATOR, NATIVE_PROGRAM])
+def test_semantics_alone_are_no_proof(missing: str) -> None:
+    assert judge([KNOWN, *rest(missing)], inside=True)[0] == LIKELY
+
+
+def test_some_of_the_calls_are_no_proof_and_are_told() -> None:
+    some = make_test(SEMANTICS, False, detail="6 of 15 calls: the copy writes all of it")
+    said, why = judge([*poisons(OWN, RANDOM), some, *rest()], inside=True)
+    assert said == TESTED
+    assert "6 of 15 calls" in why
+    said, why = judge([some, *rest()], inside=True)
+    assert said == LIKELY
+    assert "6 of 15 calls" in why
+
+
+def test_a_trial_that_fails_refutes_semantics() -> None:
+    bad = make_test(POISON, False, inputs=RANDOM, poison="NaN")
+    assert judge([KNOWN, bad, *rest()], inside=True)[0] == INPUT_DEPENDENT
+
+
+def test_what_reads_unseen_takes_the_proof_away() -> None:
+    doubt = make_test(UNREAD, False, detail="an extension")
+    assert judge([KNOWN, doubt, *rest()], inside=True)[0] == LIKELY
+
+
+def test_what_needs_the_work_is_said_as_an_observation() -> None:
+    bad = make_test(SKIP, False, inputs=RANDOM)
+    why = judge([bad], inside=False)[1]
+    assert why.startswith("a result changed without this work")
+    assert RANDOM in why
+
+
+def test_no_set_of_tests_with_a_failure_is_proven_or_tested() -> None:
     good = [*poisons(OWN, RANDOM), *rest()]
     for left_out in range(len(good)):
         for failed in range(len(good)):
@@ -128,7 +174,7 @@ def test_no_set_of_tests_with_a_failure_is_proven() -> None:
                 if number != left_out
             ]
             if failed != left_out:
-                assert judge(tests, inside=True)[0] != PROVEN
+                assert judge(tests, inside=True)[0] not in (PROVEN, TESTED)
 
 
 def test_order_of_tests_does_not_matter_for_the_word() -> None:
@@ -138,8 +184,16 @@ def test_order_of_tests_does_not_matter_for_the_word() -> None:
 
 
 def test_words_and_records_are_those_of_the_yard() -> None:
-    assert {PROVEN, LIKELY, INPUT_DEPENDENT} == {item.value for item in Certainty}
+    assert {PROVEN, TESTED, LIKELY, INPUT_DEPENDENT} == {item.value for item in Certainty}
+    assert values.SEMANTICS == SEMANTICS
     assert set(make_test(POISON, True)) == set(ProofTest.__dataclass_fields__)
+
+
+def test_a_proof_of_an_earlier_version_is_what_it_was() -> None:
+    old = Proof(certainty=Certainty.PROVEN, tests=(ProofTest(test=POISON, passed=True),))
+    assert old.by_current_rules().certainty is Certainty.TESTED
+    new = Proof(certainty=Certainty.PROVEN, tests=(ProofTest(test=SEMANTICS, passed=True),))
+    assert new.by_current_rules() == new
 
 
 def test_the_judge_needs_no_torch() -> None:

@@ -30,6 +30,7 @@ from torchyard.worker.values.certainty import (
     NATIVE_PROGRAM,
     POISON,
     SAME_AGAIN,
+    SEMANTICS,
 )
 
 PATH = ("aten::mse_loss_backward", "aten::zeros_like")
@@ -71,10 +72,10 @@ def native(*chains: tuple[str, ...], **more: object) -> NativeRun:
     return replace(run, **more)  # type: ignore[arg-type]
 
 
-def test_work_that_is_there_without_the_watch_is_proven() -> None:
+def test_trials_of_work_that_is_there_without_the_watch_count() -> None:
     chain = ("MseLossBackward0", *PATH, "aten::zero_")
     found = confirm(profile(finding(proof_of())), native(chain)).findings[0]
-    assert found.proof.certainty is Certainty.PROVEN
+    assert found.proof.certainty is Certainty.TESTED
     assert found.proof.tests[-1].test == NATIVE_PROGRAM
     assert "2 times" in found.proof.tests[-1].detail
 
@@ -110,12 +111,22 @@ def test_the_reason_why_nothing_was_tested_is_kept() -> None:
     assert found.proof.why == "not tested: it draws random numbers"
 
 
+def test_a_proof_needs_the_run_without_the_watch() -> None:
+    semantics = ProofTest(test=SEMANTICS, passed=True, detail="3 of 3 calls: it is known")
+    given = finding(replace(proof_of(), tests=(*proof_of().tests, semantics)))
+    there = confirm(profile(given), native((*PATH, "aten::zero_"))).findings[0]
+    assert there.proof.certainty is Certainty.PROVEN
+    assert "it is known" in there.proof.why
+    gone = confirm(profile(given), native()).findings[0]
+    assert gone.proof.certainty is Certainty.LIKELY
+
+
 def test_confirming_twice_keeps_one_test_of_it() -> None:
     chain = (*PATH, "aten::zero_")
     once = confirm(profile(finding(proof_of())), native())
     twice = confirm(once, native(chain)).findings[0]
     assert [t.test for t in twice.proof.tests].count(NATIVE_PROGRAM) == 1
-    assert twice.proof.certainty is Certainty.PROVEN
+    assert twice.proof.certainty is Certainty.TESTED
 
 
 def test_no_native_run_no_proof() -> None:

@@ -43,9 +43,7 @@ def waste(row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
         ("avg_pool3d.gaps", DEAD, "aten::avg_pool3d_backward"),
     ],
 )
-def test_fills_that_torch_2_13_wastes_are_found_and_proven(
-    name: str, pattern: str, operator: str
-) -> None:
+def test_fills_that_torch_2_13_wastes_are_found(name: str, pattern: str, operator: str) -> None:
     import torch
 
     if not torch.__version__.startswith("2.13."):
@@ -54,7 +52,9 @@ def test_fills_that_torch_2_13_wastes_are_found_and_proven(
     row = swept(name)
 
     assert row["state"] == "done", row["why"]
-    assert waste(row) == [("backward", pattern, operator, "proven")]
+    # What the kernel of a pooling writes is known from trials alone.
+    certainty = "tested" if name.startswith("avg_pool3d") else "proven"
+    assert waste(row) == [("backward", pattern, operator, certainty)]
     (found,) = row["findings"]
     assert row["written_bytes"] > found["bytes_wasted"]
     assert row["not_seen_bytes"] == 0

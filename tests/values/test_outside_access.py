@@ -20,7 +20,7 @@ from torchyard.worker.values.storages import Storages  # noqa: E402
 pytestmark = pytest.mark.torch
 
 DEAD, REDUNDANT = "dead initialisation", "redundant write"
-METHODS = (*outside.KEPT_OUTSIDE, *outside.READ_OUTSIDE)
+METHODS = (*outside.KEPT_OUTSIDE, *outside.KEPT_BY_PROPERTY, *outside.READ_OUTSIDE)
 
 
 def test_a_buffer_that_is_written_by_its_address_is_not_redundantly_zeroed() -> None:
@@ -106,15 +106,21 @@ def test_extensions_leave_a_doubt_about_the_program_and_none_about_operators(
     source = torch.randn(64, 64)
     own = torch.randn(64, 64, requires_grad=True)
 
+    state = torch.randn(64, 64)
+
     def program() -> Any:
+        state.zero_()
+        state.copy_(source)
         buffer = torch.zeros(64, 64)
         buffer.copy_(source)
         torch.nn.functional.mse_loss(own, buffer).backward()
 
     session = watched(program)
-    outer = one(session, DEAD, "aten::zeros")
+    (outer,) = [found for found in findings_of(session, DEAD, "aten::zero_") if not found.path]
     assert certainty_if_native(outer) == LIKELY
     assert "mine.so" in outer.proof["why"]
+    local = one(session, DEAD, "aten::zeros")
+    assert certainty_if_native(local) == PROVEN, "only a local variable refers to it"
     inner = one(session, DEAD, "aten::mse_loss_backward")
     assert certainty_if_native(inner) == PROVEN
 

@@ -25,6 +25,7 @@ from torchyard.worker.values.certainty import (  # noqa: E402
     POISON,
     PROVEN,
     SKIP,
+    TESTED,
 )
 
 pytestmark = pytest.mark.torch
@@ -76,7 +77,7 @@ def test_the_second_fill_of_a_loss_over_images_is_redundant_and_the_first_is_not
 def test_the_zeros_of_average_pooling_in_space_are_dead(kernel: int, stride: int) -> None:
     program = backward_of(F.avg_pool3d, 1, 3, 8, 8, 8, kernel_size=kernel, stride=stride)
     finding = one(watched(program), DEAD, "aten::avg_pool3d_backward")
-    assert certainty_if_native(finding) == PROVEN
+    assert certainty_if_native(finding) == TESTED
 
 
 def test_zeros_that_a_gradient_is_added_to_are_needed() -> None:
@@ -167,7 +168,7 @@ def test_an_operator_that_differs_each_time_proves_nothing() -> None:
     session = watched(lambda: func(x))
     assert findings_of(session, DEAD) == []
     assert session.proofs is not None
-    assert any("outside of torch" in why for why in session.proofs.untried)
+    assert session.proofs.tried == 0, "operators outside of torch are not looked into"
 
 
 def test_operators_that_write_their_arguments_are_tried_on_copies() -> None:

@@ -59,7 +59,9 @@ def parse_limit(text: str, patterns: Sequence[str]) -> Limit:
 def _no_condition(part: str, text: str, patterns: Sequence[str]) -> UsageError:
     return UsageError(
         f"--fail-on: {part!r} in {text!r} is no condition",
-        hint="give any, proven, tested, likely, a pattern (" + ", ".join(patterns) + "), bytes=SIZE (per "
+        hint="give any, proven, tested, likely, a pattern ("
+        + ", ".join(patterns)
+        + "), bytes=SIZE (per "
         "step) or share=PERCENT (of a step), joined by commas",
     )
 

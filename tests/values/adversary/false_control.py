@@ -1,6 +1,6 @@
 """Tempting proofs that other values refute, because the program takes another way with them."""
 
-# ruff: noqa: D103, S307
+# ruff: noqa: S307
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 from typing import Any
 
 import torch
+
 from adversary.program import SHAPE, has_outliers, values
 
 SHARED: dict[str, Any] = {}
@@ -54,7 +55,7 @@ def left_by_an_exception(other: bool) -> Any:
         buffer = torch.zeros(SHAPE)  # garbage
         try:
             if has_outliers(x):
-                raise ValueError
+                raise ValueError  # noqa: TRY301
             buffer.copy_(x)
         except ValueError:
             pass
@@ -212,7 +213,7 @@ def a_loop_that_may_not_run(other: bool) -> Any:
 def a_function_chosen_by_the_data(other: bool) -> Any:
     buffer, results = torch.randn(SHAPE), []
     seen: list[Any] = []
-    functions = (lambda: None, lambda: seen.append(buffer.sum()))
+    functions: tuple[Any, Any] = (lambda: None, lambda: seen.append(buffer.sum()))
     for step in range(3):
         x = values(other, step)
         chosen = functions[int(has_outliers(x))]
@@ -265,7 +266,8 @@ def a_closure_taken_before(other: bool) -> Any:
             results.append(buffer.sum())
 
         buffer = torch.zeros(SHAPE)  # garbage
-        _ = [None, remember][int(has_outliers(x))] is None or remember()
+        chosen: Any = [str, remember][int(has_outliers(x))]
+        chosen()
         buffer.copy_(x)
         results.append(buffer.sum())
 

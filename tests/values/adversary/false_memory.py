@@ -1,6 +1,6 @@
 """Tempting proofs that are false because the memory is read or written where nobody looks."""
 
-# ruff: noqa: D103, D101, D102, S301
+# ruff: noqa: S301
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import threading
 from typing import Any
 
 import torch
-from adversary.program import SHAPE, has_outliers, values
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
+
+from adversary.program import SHAPE, has_outliers, values
 
 _LIBRARY = torch.library.Library("torchyard_adversary", "DEF")
 _LIBRARY.define("unmarked_add(Tensor x, Tensor y) -> ()")
@@ -95,7 +96,7 @@ def an_operator_that_reads_a_global(other: bool) -> Any:
 def an_operator_that_keeps_its_argument(other: bool) -> Any:
     buffer, results = torch.zeros(SHAPE), []
     _OPERATORS.keep(buffer)
-    for step in range(4):
+    for _ in range(4):
         buffer.zero_()  # drop
         results.append(float(buffer.sum()))
         ctypes.memset(_KEPT["kept"].data_ptr(), 65 if other else 64, 64)
@@ -455,7 +456,7 @@ def read_by_a_hook_of_saved_tensors(other: bool) -> Any:
 def read_in_a_backward_of_ones_own(other: bool) -> Any:
     buffer, results = torch.randn(SHAPE), []
 
-    class Doubled(torch.autograd.Function):
+    class Doubled(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(context: Any, x: Any) -> Any:
             context.save_for_backward(x)
@@ -503,7 +504,9 @@ def read_by_a_function_mode(other: bool) -> Any:
     buffer, results = torch.randn(SHAPE), []
 
     class Reader(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if func is torch.Tensor.copy_ and has_outliers(args[1]):
                 results.append(buffer.sum())
             return func(*args, **(kwargs or {}))
@@ -520,7 +523,9 @@ def read_by_a_dispatch_mode(other: bool) -> Any:
     buffer, results = torch.randn(SHAPE), []
 
     class Reader(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if func is torch.ops.aten.copy_.default and has_outliers(args[1]):
                 results.append(buffer.sum())
             return func(*args, **(kwargs or {}))

@@ -16,9 +16,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+
 from adversary.program import Program
 from adversary.register import FALSE, TRUE
-
 from torchyard.worker.values.certainty import NATIVE_OPERATOR, NATIVE_PROGRAM, judge, make_test
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.options import Options
@@ -78,7 +78,7 @@ def main() -> None:
         for program in (*FALSE, *TRUE)
         if not wanted or program.name in wanted
     }
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

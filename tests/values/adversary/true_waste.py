@@ -1,14 +1,13 @@
 """Programs with waste that no input can make useful: the marked line must be proven."""
 
-# ruff: noqa: D101, D102, D103, D107
-
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from adversary.program import SHAPE, has_outliers, values
 from torch import nn
+
+from adversary.program import SHAPE, has_outliers, values
 
 _BUFFER = torch.zeros(SHAPE)
 

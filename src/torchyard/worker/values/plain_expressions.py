@@ -224,9 +224,9 @@ def _raises_never(node: ast.BinOp) -> bool:
     return (
         isinstance(node.op, ast.Div)
         and isinstance(divisor, ast.Constant)
-        and type(divisor.value) in (int, float)
-        and divisor.value != 0
+        and isinstance(divisor.value, (int, float))
         and math.isfinite(divisor.value)
+        and divisor.value != 0
     )
 
 
@@ -234,7 +234,7 @@ def _attribute(owner: Any, name: str) -> Any:
     """An attribute that is plainly stored; properties and other computed ones are missing."""
     if isinstance(owner, types.ModuleType):
         return vars(owner).get(name, MISSING)
-    kind = type(owner)
+    kind: Any = type(owner)
     if kind.__getattribute__ is not object.__getattribute__:
         return MISSING
     if inspect.getattr_static(kind, name, MISSING) is not MISSING:
@@ -258,5 +258,6 @@ def _load(node: ast.AST) -> ast.AST:
     if isinstance(node, ast.Name):
         return ast.Name(id=node.id, ctx=ast.Load())
     if isinstance(node, ast.Attribute):
-        return ast.Attribute(value=_load(node.value), attr=node.attr, ctx=ast.Load())
+        inner: Any = _load(node.value)
+        return ast.Attribute(value=inner, attr=node.attr, ctx=ast.Load())
     return node

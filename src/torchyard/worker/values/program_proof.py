@@ -25,8 +25,12 @@ from torchyard.worker.values.untouched import why_not_now
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-OVERWRITTEN = "%s writes every element and reads none, and the code from the fill to it reaches it always"
-IN_PIECES = "the pieces that are written cover it, and the code from the fill to them does nothing else"
+OVERWRITTEN = (
+    "%s writes every element and reads none, and the code from the fill to it reaches it always"
+)
+IN_PIECES = (
+    "the pieces that are written cover it, and the code from the fill to them does nothing else"
+)
 REPEATED = "the same constant was filled in, and no code between the two fills can reach the memory"
 IDENTITY = "multiplying or dividing by one leaves every number as it is"
 
@@ -81,9 +85,7 @@ def redundant(
     return Reason(IDENTITY) if _keeps_denormals(tensor) else None
 
 
-def _written(
-    seen: Observation, func: Any, args: Any, kwargs: Any
-) -> Optional[torch.Tensor]:
+def _written(seen: Observation, func: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     """The tensor in the memory in question that the operator wrote, if it is a plain one."""
     for tensor in written_tensors(operator_of(func), args, kwargs):
         if type(tensor) in _TENSORS and storage_key(tensor) == seen.state.key:

@@ -151,15 +151,19 @@ class Proofs:
             self._count_fill(seen, finding, book, result)
         for finding, seen in found:
             book = self._book(finding, seen, form)
-            strategy = strategy_for(finding, seen)
+            reason = self._reason(finding, seen, func, args, kwargs, result)
+            # What no trial of one operator can show needs none where it is known.
+            needless = reason is not None and (reason.by_shape or finding.pattern == REDUNDANT)
+            strategy = None if needless and seen.operator.fills else strategy_for(finding, seen)
             if strategy is not None and self._wants(book, budget):
                 budget -= 1
                 self._try(book, strategy, func, args, kwargs)
             if finding.pattern == DEAD and book.holds is False:
                 self._findings.drop(finding)
-            else:
-                self._prove(finding, seen, func, args, kwargs, result)
-                self._settle(finding, (finding.cause, seen.number))
+                continue
+            if reason is not None:
+                _count_proven(finding, reason, seen.site)
+            self._settle(finding, (finding.cause, seen.number))
 
     def finish(self) -> None:
         """Try what needs no operator. The watch must be off."""
@@ -216,10 +220,10 @@ class Proofs:
                     _count_proven(finding, Reason(reason), None)
                 self._settle(finding, (finding.cause, seen.number))
 
-    def _prove(
+    def _reason(
         self, finding: Finding, seen: Observation, func: Any, args: Any, kwargs: Any, result: Any
-    ) -> None:
-        """Count a call that is wasted for every input."""
+    ) -> Optional[Reason]:
+        """Why a call is wasted for every input; None when that is not certain."""
         reason: Optional[Reason] = None
         try:
             if seen.path:
@@ -235,8 +239,7 @@ class Proofs:
         except Exception as error:  # a mistake here must not end somebody's program
             why = "not judged from its source: " + refusal(error)
             self.untried[why] = self.untried.get(why, 0) + 1
-        if reason is not None:
-            _count_proven(finding, reason, seen.site)
+        return reason
 
     def _wants(self, book: _Book, budget: int) -> bool:
         if book.trials >= MOST_TRIALS or budget <= 0 or book.why_not == TOO_MANY:
@@ -304,7 +307,6 @@ class Proofs:
         certainty, why = judge(tests, inside=bool(finding.path))
         finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
-
     def _other_calls(self, finding: Finding) -> int:
         """Calls of the same line in which the work may have been needed.
 
@@ -340,7 +342,9 @@ def _doubts(finding: Finding, book: _Book) -> List[Test]:
     if certainty != LIKELY:
         return []
     return [
-        make_test(VALUES_VARIED, False, detail="for some of its arguments: " + (book.why_not or why))
+        make_test(
+            VALUES_VARIED, False, detail="for some of its arguments: " + (book.why_not or why)
+        )
     ]
 
 

@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
     node: ast.stmt
     block: Tuple[ast.stmt, ...]
-    index: int
+    place: int
     """In the block."""
     around: Tuple[ast.AST, ...]
     """Compound statements that contain the block, outermost first."""

@@ -117,8 +117,8 @@ def is_identity(frame: FrameType, operator: str) -> bool:
         return False
     node = found.node
     if isinstance(node, ast.AugAssign):
-        sign = {"mul_": ast.Mult, "div_": ast.Div}.get(operator)
-        return sign is not None and isinstance(node.op, sign) and _is_one(node.value)
+        signs = {"mul_": ast.Mult, "div_": ast.Div}
+        return isinstance(node.op, signs.get(operator, ())) and _is_one(node.value)
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
     wanted = [one for one in calls if _method(one) == operator]
     return (
@@ -237,13 +237,13 @@ class _Pair:
         if last not in block or (last is not self._write.node and not allow_loop):
             return None
         end = block.index(last)
-        return block[first.index + 1 : end] if end > first.index else None
+        return block[first.place + 1 : end] if end > first.place else None
 
     def _last(self) -> ast.stmt:
         """The statement of the fill's block that the write is in: itself, or a loop around it."""
         block = self._fill.block
-        around = [one for one in self._write.around if one in block]
-        return around[0] if around else self._write.node  # type: ignore[return-value]
+        around: List[Any] = [one for one in self._write.around if one in block]
+        return around[0] if around else self._write.node
 
     def _reachable_by(
         self, fill: _Fill, between: Sequence[ast.stmt], last: ast.stmt
@@ -294,7 +294,7 @@ class _Pair:
         else:
             return False
         named = all(isinstance(one, ast.Name) for one in targets)
-        return named and is_plain(node.value, self._names)  # type: ignore[attr-defined]
+        return named and node.value is not None and is_plain(node.value, self._names)
 
     def _is_plain_until(self, node: ast.stmt, target: str) -> bool:
         """Whether everything that a statement evaluates up to its write to the target is plain."""
@@ -417,7 +417,7 @@ def _assigned(node: ast.stmt) -> Tuple[Optional[ast.Call], Optional[str]]:
 
 def _same_constant(first: ast.Call, again: ast.Call, names: Names) -> bool:
     """Whether two fills write one value for every input: both literal, or one unchanged number."""
-    values = [_constant(first), _constant(again)]
+    values = [_constant(first, names), _constant(again, names)]
     if any(one is None for one in values):
         return False
     if all(isinstance(one, ast.Constant) for one in values):
@@ -428,9 +428,9 @@ def _same_constant(first: ast.Call, again: ast.Call, names: Names) -> bool:
     )
 
 
-def _constant(call: ast.Call) -> Optional[ast.expr]:
+def _constant(call: ast.Call, names: Names) -> Optional[ast.expr]:
     """What a fill writes, as an expression."""
-    name = _method(call) or getattr(call.func, "id", "")
+    name = names.torch_function(call.func) or _method(call) or ""
     for word, value in (("zero", 0), ("ones", 1)):
         if word in name:
             return ast.Constant(value=value)
@@ -441,7 +441,7 @@ def _constant(call: ast.Call) -> Optional[ast.expr]:
 
 def _mentions(node: ast.AST, target: str) -> bool:
     """Whether a name, or the first name of an attribute, occurs anywhere below."""
-    first = target.split(".")[0]
+    first = target.split(".", maxsplit=1)[0]
     if "." in target:
         return any(_path(one) == target for one in ast.walk(node)) or _assigns(node, first)
     return any(isinstance(one, ast.Name) and one.id == first for one in ast.walk(node))

@@ -31,7 +31,9 @@ GUARD = "guard that never fires"
 FOR_OTHERS = "a guard may be there for values that were not tried"
 NOT_ALL = "it changes some of the elements, so only a part of it is wasted"
 PIECES = "whether the pieces cover all of it for other inputs cannot be tried with one operator"
-WHAT_WAS_THERE = "what a fill finds is left there by the program, which a trial of the fill cannot vary"
+WHAT_WAS_THERE = (
+    "what a fill finds is left there by the program, which a trial of the fill cannot vary"
+)
 
 Tried = Tuple[bool, List[Test]]
 """Whether the finding holds for the program's own values, and the tests."""

@@ -44,6 +44,8 @@ class RedundantWrite(Pattern):
             return
         if name == "aten::copy_" and seen.arguments[0] is seen.arguments[1]:
             return  # torch returns at once from a copy of a tensor to itself
+        if name == "aten::pow_" and seen.arguments[1] == 1:
+            return  # that is such a copy
         # What was only just filled is an accumulator, and zero times anything stays zero.
         if seen.was_fill is not None and not seen.operator.overwrites:
             return
