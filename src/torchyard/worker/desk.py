@@ -145,7 +145,12 @@ class Desk:
         return found
 
     def recheck(
-        self, variant: str, varied: str, accepted: Any = None, values: bool = True, more: bool = False
+        self,
+        variant: str,
+        varied: str,
+        accepted: Any = None,
+        values: bool = True,
+        more: bool = False,
     ) -> Dict[str, Any]:
         """Check the variant once more, after the last block of a launch."""
         return self._checks.recheck(self._side(variant), varied, accepted, values, more)

@@ -19,7 +19,9 @@ CLOSE = 1e-2
 class Part:
     """One place of a result: where it is, and what is there."""
 
-    def __init__(self, where: str, kind: str, facts: List[str], number: Optional[Any] = None) -> None:
+    def __init__(
+        self, where: str, kind: str, facts: List[str], number: Optional[Any] = None
+    ) -> None:
         self.where = where
         self.kind = kind
         self.facts = facts
@@ -41,7 +43,9 @@ def _describe(value: Any, where: str, training: bool, parts: List[Part], depth: 
         return
     kind = type(value).__name__
     if isinstance(value, dict):
-        parts.append(Part(where, "container", ["a %s with keys %s" % (kind, sorted(map(str, value)))]))
+        parts.append(
+            Part(where, "container", ["a %s with keys %s" % (kind, sorted(map(str, value)))])
+        )
         for key in value:
             _describe(value[key], "%s[%r]" % (where, key), training, parts, depth + 1)
     elif isinstance(value, (list, tuple)):
@@ -106,4 +110,6 @@ def same_tensors(found: List[Part], expected: List[Part]) -> bool:
 def _near(one: Any, other: Any) -> bool:
     if isinstance(other, int):
         return bool(one == other)
-    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-6) or (one != one and other != other)
+    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-6) or (
+        math.isnan(one) and math.isnan(other)
+    )

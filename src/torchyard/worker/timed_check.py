@@ -117,8 +117,7 @@ class Verifier:
         for group, pairs in now.items():
             known = self.accepted.setdefault(group, pairs)
             self.accepted[group] = [
-                [max(one[0], other[0]), max(one[1], other[1])]
-                for one, other in zip(pairs, known)
+                [max(one[0], other[0]), max(one[1], other[1])] for one, other in zip(pairs, known)
             ]
 
     def failure(self, check: TimedCheck) -> Optional[Dict[str, Any]]:

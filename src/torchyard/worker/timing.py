@@ -94,10 +94,9 @@ def _host_samples(
     check: Optional[TimedCheck],
 ) -> List[float]:
     durations: List[float] = [0.0] * samples
-    chosen = frozenset() if check is None else check.chosen
     calls = range(inner)
     for index in range(samples):
-        if index in chosen and check is not None:
+        if check is not None and index in check.chosen:
             durations[index] = _checked_sample(call, inner, index, reset is not None, check)
         elif inner == 1:
             start = clock()
@@ -148,7 +147,7 @@ _flush_buffer: Dict[str, Any] = {}
 
 
 def _cuda_samples(
-    call: Callable[[], Any],
+    call: Callable[..., Any],
     inner: int,
     samples: int,
     reset: Optional[Callable[[], None]],
@@ -159,16 +158,16 @@ def _cuda_samples(
     starts = [_event(enable_timing=True) for _ in range(samples)]
     ends = [_event(enable_timing=True) for _ in range(samples)]
     buffer = _l2_buffer(device) if flush_l2 else None
-    chosen = frozenset() if check is None else check.chosen
     for index, (start, end) in enumerate(zip(starts, ends)):
-        watched = check is not None and index in chosen
+        watching = check if check is not None and index in check.chosen else None
+        one_more = watching is not None and watching.stateful and inner > 1
         kept: List[Any] = []
-        if watched and not (check.stateful and inner > 1):
-            check.before()
+        if watching is not None and not one_more:
+            watching.before()
         if buffer is not None:
             buffer.zero_()
         start.record()
-        if not watched:
+        if watching is None:
             for _ in range(inner):
                 call()
         elif reset is not None:
@@ -178,11 +177,11 @@ def _cuda_samples(
                 call()
             kept.append(call())
         end.record()
-        if watched:
-            if check.stateful and inner > 1:
-                check.before()
+        if watching is not None:
+            if one_more:
+                watching.before()
                 kept = [call()]
-            check.after(index, kept)
+            watching.after(index, kept)
             del kept
         if reset is not None:
             reset()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
 from torchyard.worker import accuracy
 from torchyard.worker.built import Built
 from torchyard.worker.side import Model, Side, convert
