@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from desk_with import desk_with, variant
 
@@ -46,7 +45,7 @@ def launch(
     more: bool = True,
 ) -> Launch:
     """Drive a desk as a session does, without the statistics."""
-    code = workload if "/" in workload else f"{CORPUS / 'workloads.py'}:{workload}"
+    code = workload if "/" in workload else f"{CORPUS / 'behaviour_workloads.py'}:{workload}"
     desk = desk_with(code, variant("base"), variant("mine", backend), mode=mode, step=step)
     reference = desk.reference("base", "", keep=True)
     judged = desk.judge("mine", "", last=True)

@@ -138,7 +138,7 @@ def _clean() -> Iterator[None]:
         vars(sys).pop("corpus_clean_up")()
         torch.set_grad_enabled(True)
     torch.set_num_threads(threads)
-    torch.optim.SGD.step = step  # type: ignore[method-assign]
+    torch.optim.SGD.step = step
     assert torch.get_default_dtype() is torch.float32
     assert torch.is_grad_enabled()
     assert gc.isenabled()
@@ -151,7 +151,9 @@ def _clean() -> Iterator[None]:
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_candidate_is_not_missed(name: str) -> None:
     where, at_least = WRONG[name]
-    found = run(name, where, "wrong_import.py" if name == "state_at_import" else "wrong.py")
+    found = run(
+        name, where, "wrong_at_import.py" if name == "state_at_import" else "wrong_behaviour.py"
+    )
     assert STRENGTH.index(found.word) >= STRENGTH.index(at_least), found
     if at_least == "note":
         assert found.word == "note", found
@@ -159,13 +161,13 @@ def test_a_wrong_candidate_is_not_missed(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "where"), HONEST)
 def test_an_honest_candidate_is_not_accused(name: str, where: str) -> None:
-    found = run(name, where, "honest.py")
+    found = run(name, where, "honest_behaviour.py")
     assert found.word == ("note" if name in NOTED else "pass"), found
 
 
 @pytest.mark.parametrize("workload", ["NotANumber", "Infinite", "Empty"])
 def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None:
-    assert run("wrapped", workload, "honest.py").word == "unchecked"
+    assert run("wrapped", workload, "honest_behaviour.py").word == "unchecked"
 
 
 def test_the_corpus_is_large_enough() -> None:

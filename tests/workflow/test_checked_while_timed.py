@@ -82,7 +82,7 @@ def bench(folder: Path, only: str, *candidates: str) -> tuple[int, list[dict[str
     chosen = [part for name in candidates for part in ("--candidate", f"mine.py:{name}")]
     command = [sys.executable, "-m", "torchyard", "bench", "--only", only, "--baseline", "eager"]
     limits = ["--time", "2s", "--launches", "1", "--threads", "1", "--quiet", "--json"]
-    ended = subprocess.run(  # noqa: S603 - our own program
+    ended = subprocess.run(
         [*command, *chosen, *limits, "--run-dir", "run"],
         cwd=folder,
         env={**os.environ, "TORCHYARD_HOME": str(folder / "home")},

@@ -182,7 +182,12 @@ def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
     model = side.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
-    if not is_user_function(side.backend) or len(sizes) != 1 or max(sizes) < 2 or model.built.mutates:
+    if (
+        not is_user_function(side.backend)
+        or len(sizes) != 1
+        or max(sizes) < 2
+        or model.built.mutates
+    ):
         return [], []
     rows = max(sizes) - 1
 
@@ -255,6 +260,7 @@ def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
     """
     if not side.model.varies(level):
         return ""
+    fresh = repeated = 0.0
     for _ in range(REPEATED_TRIALS):
         fresh, repeated = _fresh_and_repeated(side, level)
         if not _slower(fresh, repeated):
@@ -262,9 +268,12 @@ def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
     theirs = _fresh_and_repeated(peer, level)
     if _slower(*theirs) and theirs[0] / theirs[1] > 0.7 * fresh / repeated:
         return ""  # so is eager code
-    return "takes %.3g us with new input values and %.3g us with repeated ones: it remembers results" % (
-        fresh / 1e3,
-        repeated / 1e3,
+    return (
+        "takes %.3g us with new input values and %.3g us with repeated ones: it remembers results"
+        % (
+            fresh / 1e3,
+            repeated / 1e3,
+        )
     )
 
 
@@ -294,4 +303,3 @@ def _fresh_and_repeated(side: Side, level: str) -> Tuple[float, float]:
 
 def _slower(fresh_ns: float, repeated_ns: float) -> bool:
     return fresh_ns > REPEATED_RATIO * repeated_ns and fresh_ns - repeated_ns > REPEATED_NS
-

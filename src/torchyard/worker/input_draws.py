@@ -71,9 +71,8 @@ def _can_vary(tensor: Any) -> bool:
         return False
     if any(step == 0 and size > 1 for size, step in zip(tensor.size(), tensor.stride())):
         return False
-    if _is_float(tensor) and tensor.element_size() < 2:  # the 8-bit formats have no arithmetic
-        return False
-    return True
+    # The 8-bit formats have no arithmetic.
+    return not (_is_float(tensor) and tensor.element_size() < 2)
 
 
 def _is_float(tensor: Any) -> bool:

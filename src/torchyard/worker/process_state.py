@@ -4,7 +4,8 @@ Variants share a process. Whatever a variant's code changes beyond its own objec
 data type, gradient mode, clocks, ...) is read before and after every stretch of its calls, put back, and
 reported. What cannot be put back makes the numbers of the row untrustworthy.
 
-`ORIGINAL` functions are taken when this module is imported, before any code of the user's.
+Functions that all variants depend on are compared by identity with those that were there before any
+code of the user's was loaded.
 """
 
 import gc
@@ -28,8 +29,6 @@ class Item(NamedTuple):
     name: str
     read: Reader
     write: Optional[Writer]
-    harmless: bool = False
-    """Restored without a word: the variants cannot see each other's."""
 
 
 class Change(NamedTuple):
@@ -110,7 +109,7 @@ def _environment() -> Dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_ENVIRONMENT_OF_COMPILERS)
+        if not name.lstrip("_").startswith(_ENVIRONMENT_OF_COMPILERS)
     }
 
 

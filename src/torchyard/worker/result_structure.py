@@ -110,4 +110,6 @@ def same_tensors(found: List[Part], expected: List[Part]) -> bool:
 def _near(one: Any, other: Any) -> bool:
     if isinstance(other, int):
         return bool(one == other)
-    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-6) or (one != one and other != other)
+    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-6) or (
+        math.isnan(one) and math.isnan(other)
+    )

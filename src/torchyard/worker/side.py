@@ -437,7 +437,7 @@ def same_numbers(one: Any, other: Any) -> bool:
         return True
     if not one.is_floating_point() and not one.is_complex():
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    return bool(((one == other) | (torch.isnan(one) & torch.isnan(other))).all())
 
 
 def _keep(tensors: List[Any]) -> List[Any]:

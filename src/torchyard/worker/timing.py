@@ -13,8 +13,6 @@ import gc
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-import torch
-
 from torchyard.worker import cache_flush, readings
 from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.frequency_probe import FrequencyProbe
@@ -98,12 +96,11 @@ def _host_samples(
     check: Optional[TimedCheck],
 ) -> List[float]:
     durations: List[float] = [0.0] * samples
-    chosen = frozenset() if check is None else check.chosen
     calls = range(inner)
     for index in range(samples):
         if flush is not None:
             flush()
-        if index in chosen and check is not None:
+        if check is not None and index in check.chosen:
             durations[index] = _checked_sample(call, inner, index, reset is not None, check)
         elif inner == 1:
             start = clock()
@@ -151,7 +148,7 @@ def _checked_sample(
 
 
 def _cuda_samples(
-    call: Callable[[], Any],
+    call: Callable[..., Any],
     inner: int,
     samples: int,
     reset: Optional[Callable[[], None]],
@@ -161,16 +158,16 @@ def _cuda_samples(
 ) -> List[float]:
     starts, ends = device.events(samples), device.events(samples)
     stream = device.stream()
-    chosen = frozenset() if check is None else check.chosen
     for index, (start, end) in enumerate(zip(starts, ends)):
-        watched = check is not None and index in chosen
+        watching = check if check is not None and index in check.chosen else None
+        one_more = watching is not None and watching.stateful and inner > 1
         kept: List[Any] = []
-        if watched and not (check.stateful and inner > 1):
-            check.before()
+        if watching is not None and not one_more:
+            watching.before()
         if flush is not None:
             flush()
         start.record(stream)
-        if not watched:
+        if watching is None:
             for _ in range(inner):
                 call()
         elif reset is not None:
@@ -180,11 +177,11 @@ def _cuda_samples(
                 call()
             kept.append(call())
         end.record(stream)
-        if watched:
-            if check.stateful and inner > 1:
-                check.before()
+        if watching is not None:
+            if one_more:
+                watching.before()
                 kept = [call()]
-            check.after(index, kept)
+            watching.after(index, kept)
             del kept
         if reset is not None:
             reset()

@@ -1,5 +1,7 @@
 """A file whose import changes the state of the process."""
 
+# ruff: noqa: PLW0108 - candidates are wrappers on purpose
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Candidates that are right, however unusual they are. Each takes the module, as `bench` hands it."""
 
+# ruff: noqa: PLW0108 - candidates are wrappers on purpose
+
 from __future__ import annotations
 
 import copy
