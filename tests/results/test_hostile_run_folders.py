@@ -373,7 +373,7 @@ def test_what_a_measurement_can_give_is_no_damage(home: Path) -> None:
     assert len(read_run(home / BAD).comparisons) == 1
 
 
-ODD = [None, True, -1, NAN, 10**400, "x" * 10_000, [[]], {"a": 1}, "\ud800"]
+ODD: list[Any] = [None, True, -1, NAN, 10**400, "x" * 10_000, [[]], {"a": 1}, "\ud800"]
 
 
 def test_odd_values_in_any_fact_of_a_run_are_damage_or_harmless(home: Path) -> None:

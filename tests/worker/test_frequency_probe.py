@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -81,8 +82,8 @@ def test_the_work_is_a_hash_of_a_fixed_text(monkeypatch: pytest.MonkeyPatch) -> 
         hashed.append(text)
         return hashlib_sha256(text)
 
-    hashlib_sha256 = frequency_probe.hashlib.sha256
-    monkeypatch.setattr(frequency_probe.hashlib, "sha256", counted)
+    hashlib_sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", counted)
     probe = FrequencyProbe()
     probe.read()
     # A reading hashes a quarter of a megabyte at most: well under a millisecond of CPU time. How long

@@ -319,7 +319,7 @@ class SweepFolder:
 
     def _attempts(self, cell_id: str) -> list[tuple[Attempt, Mapping[str, Any]]]:
         place = self._cell_folder(cell_id)
-        found = []
+        found: list[tuple[Attempt, Mapping[str, Any]]] = []
         number = 1
         while (record := _read_json(place / f"attempt-{number}.json")) is not None:
             try:

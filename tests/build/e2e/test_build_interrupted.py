@@ -108,11 +108,21 @@ def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gate
     assert times["generic/build"]["compiles"] == 10, "those of the killed run count, too"
 
 
-def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(gated: Gated) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGTERM, "ended by SIGTERM"),
+        pytest.param(signal.SIGHUP, "ended by SIGHUP", marks=SLOW),
+    ],
+)
+def test_a_signal_ends_it_and_the_next_run_goes_on(
+    gated: Gated, number: signal.Signals, said: str
+) -> None:
     process = gated.start_and_wait()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
-    assert gated.yard.started_said().endswith("error: interrupted\n")
+    process.send_signal(number)
+    assert process.wait(timeout=120) == 128 + number
+    assert gated.yard.started_said().endswith(f"error: {said}\n")
     assert "Traceback" not in gated.yard.started_said()
     assert gated.compilers() == []
     assert gated.yard.state("gated", "generic/build")["status"] == "interrupted"
