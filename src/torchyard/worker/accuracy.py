@@ -303,9 +303,10 @@ class _Check:
         steps = ASSUMED_STEPS.get(rounding, 4.0) * EPSILON[rounding]
         moved = to_plain(second, self.place)
         for group, tensors in self.baseline.items():
-            largest = max((rms_between(one, 0 * one) for one in tensors), default=0.0)
+            on = self.side.device
+            largest = max((rms_between(one, 0 * one, on) for one in tensors), default=0.0)
             for one, other in zip(tensors, moved[group]):
-                if one.is_floating_point() and rms_between(one, other) > steps * largest:
+                if one.is_floating_point() and rms_between(one, other, on) > steps * largest:
                     return True
         return False
 
