@@ -54,7 +54,8 @@ def test_a_suite_where_nothing_counts_has_no_mean() -> None:
 def test_only_results_found_right_have_passed(status: AccuracyStatus) -> None:
     one = replace(COMPARISONS[0], accuracy=Accuracy(status=status))
     (row,) = suite_rows([one], confidence=0.95)
-    assert row.passed == (1 if status is AccuracyStatus.PASS else 0)
+    right = status in {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE}
+    assert row.passed == (1 if right else 0)
     assert row.total == 1
 
 
@@ -76,6 +77,28 @@ def test_where_nothing_was_checked_having_run_is_passing() -> None:
 )
 def test_pass_rates_never_round_up_to_all(passed: int, total: int, text: str) -> None:
     assert pass_text(passed, total) == text
+
+
+@pytest.mark.parametrize(
+    ("passed", "total", "not_checked", "text"),
+    [
+        (0, 1, 1, "1 not checked"),
+        (2, 4, 1, "2 of 3 (67%), 1 not checked"),
+        (2, 3, 1, "2 of 2 (100%), 1 not checked"),
+    ],
+)
+def test_rows_that_were_not_checked_are_in_no_pass_rate(
+    passed: int, total: int, not_checked: int, text: str
+) -> None:
+    assert pass_text(passed, total, not_checked) == text
+
+
+@pytest.mark.parametrize("status", list(AccuracyStatus))
+def test_a_row_is_right_wrong_or_not_checked(status: AccuracyStatus) -> None:
+    wrong = status is AccuracyStatus.FAIL
+    verdict = Verdict.WRONG if wrong else Verdict.FASTER
+    one = replace(COMPARISONS[0], accuracy=Accuracy(status=status), verdict=verdict)
+    assert one.passed + one.not_checked + wrong == 1
 
 
 def rows_of(spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sample_run import COMPARISONS
 
-from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.comparison import Accuracy, AccuracyStatus, Comparison, Failure, Verdict
 from torchyard.reports.suite_means import left_out, suite_means
 from torchyard.reports.summary import counts_text, summary_lines
 from torchyard.reports.wording import about_duration, accuracy_text, notes_of, number_text
@@ -82,6 +82,20 @@ def test_notes_put_the_gravest_first() -> None:
 
 def test_accuracy_that_was_never_looked_at() -> None:
     assert accuracy_text(None) == "not checked"
+
+
+@pytest.mark.parametrize("status", ["random", "nondeterministic", "unchecked"])
+def test_what_could_not_be_compared_is_not_checked(status: str) -> None:
+    accuracy = Accuracy(status=AccuracyStatus(status), detail="it draws\nother numbers")
+    assert accuracy_text(accuracy) == "not checked: it draws other numbers"
+
+
+def test_a_less_accurate_row_keeps_its_verdict_and_says_so_first() -> None:
+    detail = "gradient of conv.bias: error 1e-05 (relative 0.001), allowed 2e-07"
+    accuracy = Accuracy(status=AccuracyStatus.LESS_ACCURATE, detail=detail, compared=3)
+    row = replace(COMPARISONS[0], accuracy=accuracy)
+    assert row.passed
+    assert notes_of(row)[0] == f"results less accurate (3 tensors): {detail}"
 
 
 def test_a_failure_message_stays_on_its_line() -> None:

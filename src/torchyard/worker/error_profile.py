@@ -85,20 +85,14 @@ def assumed_scale(reference: Any, epsilon: float, steps: float) -> Scale:
     return scale
 
 
-def profile(numbers: Any, scale: Scale, on: Any, factor: float = 1.0, use: Any = None) -> Profile:
-    """Statistics of the error of `numbers`, with the scale times `factor`.
-
-    `use` marks the numbers that count; those that are not finite in the reference never do.
-    """
+def profile(numbers: Any, scale: Scale, on: Any, factor: float = 1.0) -> Profile:
+    """Statistics of the error of `numbers` with the scale times `factor`, over all finite numbers."""
     total = _Totals()
     flat = [t.reshape(-1) for t in (numbers, scale.reference, scale.errors)]
-    marked = None if use is None else use.reshape(-1)
     for start, shape in _blocks(tuple(numbers.shape)):
         end = start + math.prod(shape)
         values, right, errors = (t[start:end].to(on).double().reshape(shape) for t in flat)
         counts = torch.isfinite(right) & torch.isfinite(values)
-        if marked is not None:
-            counts &= marked[start:end].to(on).reshape(shape)
         if bool(counts.any()):
             total.add(values, right, errors**2, counts, scale, factor)
     return total.profile()

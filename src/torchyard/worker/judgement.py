@@ -19,6 +19,8 @@ from torchyard.worker.noise import Noise, Rare, TensorNoise
 from torchyard.worker.tensor_distance import Results, largest_gap
 
 NORM_FACTOR = 3.0
+SMALL_NORM_FACTOR = 6.0
+"""Of tensors of fewer than SMALL numbers, whose norm varies more from run to run."""
 TREND_FACTOR = 3.0
 OUTLIER_FACTOR = 4.0
 LEAST_NORM = 0.5
@@ -242,7 +244,8 @@ class Limits:
     """What a tensor's error may be, from those of runs that are known to be honest."""
 
     def __init__(self, honest: List[Profile], rare: Rare, numbers: int) -> None:
-        self.norm = NORM_FACTOR * max([LEAST_NORM] + [one.norm for one in honest])
+        factor = NORM_FACTOR if numbers >= SMALL else SMALL_NORM_FACTOR
+        self.norm = factor * max([LEAST_NORM] + [one.norm for one in honest])
         self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
         outliers = max([rare.share * numbers] + [one.outliers for one in honest])
         self.outliers = OUTLIER_FACTOR * outliers + 2 if outliers else 0

@@ -29,8 +29,9 @@ def place_for(results: Results) -> Any:
     if len(devices) != 1:
         return torch.device("cpu")
     (device,) = devices
-    # Two or three runs, another seed, float64 at twice the size, the candidate's, and copies.
-    needed = 12 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    # Two or three runs, another seed, float64 at twice the size, the candidate's, simulated runs with
+    # their scale, and copies.
+    needed = 20 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = torch.cuda.mem_get_info(device)[0]
     return device if needed < free else torch.device("cpu")
 

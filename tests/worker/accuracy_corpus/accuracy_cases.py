@@ -86,11 +86,13 @@ class Registry:
 def judge_case(case: Case, seed: int | None = None) -> dict[str, Any]:
     """The record of accuracy of the case."""
     case = case if seed is None else replace(case, seed=seed)
+    if case.backend == "inductor":
+        torch._dynamo.reset()  # dynamo stops compiling code that it has seen too often
     torch.manual_seed(case.seed)
     built = case.model()
     training = case.mode == "training"
-    models = {"float32": Model(built, training, case.step), "amp": None}
-    models["amp"] = models["float32"]
+    plain = Model(built, training, case.step)
+    models = {"float32": plain, "amp": plain}
     for precision in (case.precision, case.baseline_precision):
         if precision not in models:
             dtype = getattr(torch, precision)

@@ -282,8 +282,8 @@ def last_terms_left_out(module: Any) -> Any:
 
 
 @WRONG.on(m.long_sum, expected=("fail", "less-accurate"))
-def summed_in_half(module: Any) -> Any:
-    return lambda x: (x.half().sum(-1).float(), x.half().abs().mean(-1).float())
+def summed_in_bfloat16(module: Any) -> Any:
+    return lambda x: (x.bfloat16().sum(-1).float(), x.bfloat16().abs().mean(-1).float())
 
 
 @WRONG.on(m.upsample)
