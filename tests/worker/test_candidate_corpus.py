@@ -35,6 +35,7 @@ WRONG = {
     "sets_default_dtype": ("Plain", "note"),
     "replaces_clock": ("Plain", "untrusted"),
     "replaces_linear": ("Plain", "untrusted"),
+    "replaces_forward_of_a_class": ("Plain", "untrusted"),
     "state_at_import": ("Plain training", "note"),
     "leaves_inference_mode_on": ("Plain", "untrusted"),
     "seeds_generators": ("Plain", "note"),
@@ -59,7 +60,7 @@ WRONG = {
     "converts_module_in_place": ("Plain", "untrusted"),
     "compiles_module_in_place": ("Plain", "untrusted"),
     "skips_one_gradient": ("Net training", "wrong"),
-    "skips_optimizer_step": ("Plain training step", "wrong"),
+    "skips_optimizer_step": ("Plain training step", "untrusted"),
     "counter_stands_still": ("Counting", "wrong"),
     "drops_dict_key": ("InDict", "wrong"),
 }

@@ -16,7 +16,7 @@ from torchyard.worker import accuracy, behaviour
 from torchyard.worker.backend_names import is_user_function
 from torchyard.worker.input_draws import ALL, LEVELS, NONE
 from torchyard.worker.module_state import ModuleState
-from torchyard.worker.process_state import Replaced, python_threads
+from torchyard.worker.process_state import SHARED_FUNCTIONS, python_threads
 from torchyard.worker.side import Model, Side
 from torchyard.worker.timed_check import TimedCheck, Verifier, distance
 from torchyard.worker.timing import run_block
@@ -36,7 +36,6 @@ class Checks:
     """What is checked in this process, and what was found of each variant."""
 
     def __init__(self) -> None:
-        self._replaced = Replaced()
         self._threads = python_threads()
         self._seed = 0
         self._limit_bytes: Optional[int] = None
@@ -51,6 +50,12 @@ class Checks:
         """Everything is built, and no variant has run: remember what the variants share."""
         self._seed = seed
         self._modules = [(model, ModuleState(model)) for model in models]
+        for model in models:
+            kinds = {type(part) for part in model.module.modules()}
+            if model.optimizer is not None:
+                kinds.add(type(model.optimizer))
+            for kind in kinds:
+                SHARED_FUNCTIONS.add(kind.__name__, kind)
 
     def references(self, side: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
         """References of two draws, and what of the inputs can be varied."""
@@ -247,10 +252,8 @@ class Checks:
 
     def _blame(self, side: Side) -> None:
         """State that changed since the last time is attributed to the variant that has just run."""
-        replaced = self._replaced.find()
-        if replaced:
-            self._add(self._untrusted, side, ["replaced " + ", ".join(replaced[:5])])
-            self._replaced.restore()
+        if side.replaced:
+            self._add(self._untrusted, side, ["replaced " + ", ".join(side.replaced[:5])])
         for number, (model, state) in enumerate(self._modules):
             changes = state.changes()
             if changes:

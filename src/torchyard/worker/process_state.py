@@ -263,14 +263,18 @@ def _say(name: str, before: Any, after: Any) -> str:
     return "%s %s -> %s" % (name, str(before)[:60], str(after)[:60])
 
 
-class Replaced:
+class SharedFunctions:
     """Functions of Python and torch that every variant and the timing depend on, by identity.
 
     Functions that torch itself puts there (dynamo wraps some at its import) do not count.
     """
 
     def __init__(self) -> None:
-        self._holders: List[Tuple[str, Any]] = [
+        import builtins
+
+        self._known: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}
+        for label, holder in (
+            ("builtins", builtins),
             ("time", time),
             ("gc", gc),
             ("torch", torch),
@@ -281,47 +285,33 @@ class Replaced:
             ("torch.cuda.Event", torch.cuda.Event),
             ("torch.optim.Optimizer", torch.optim.Optimizer),
             ("torch.autograd", torch.autograd),
-            ("torch.ops.aten", torch.ops.aten),
-        ]
-        self._before = [(label, holder, dict(vars(holder))) for label, holder in self._holders]
-        self._builtins = dict(vars(_builtins()))
+        ):
+            self.add(label, holder)
 
-    def find(self) -> List[str]:
-        """Names of functions that code outside of torch and Python replaced."""
+    def add(self, label: str, holder: Any) -> None:
+        """Watch the functions of one more module or class, such as those a workload uses."""
+        if id(holder) not in self._known:
+            functions = {name: value for name, value in vars(holder).items() if callable(value)}
+            self._known[id(holder)] = (label, holder, functions)
+
+    def restore(self) -> List[str]:
+        """Put back what code outside of torch replaced; the names of it."""
         found = []
-        for label, holder, before in [*self._before, ("builtins", _builtins(), self._builtins)]:
+        for label, holder, functions in self._known.values():
             now = vars(holder)
-            for name, value in before.items():
+            for name, value in functions.items():
                 current = now.get(name, _MISSING)
-                if current is value or not callable(value):
-                    continue
-                if _is_of_torch(current):
+                if current is value or _is_of_torch(current):
                     continue
                 found.append("%s.%s" % (label, name))
+                try:
+                    setattr(holder, name, value)
+                except (AttributeError, TypeError):
+                    continue
         return found
-
-    def restore(self) -> None:
-        """Put the functions back."""
-        for label in self.find():
-            where, _, name = label.rpartition(".")
-            for known, holder, before in [
-                *self._before,
-                ("builtins", _builtins(), self._builtins),
-            ]:
-                if known == where:
-                    try:
-                        setattr(holder, name, before[name])
-                    except (AttributeError, TypeError):
-                        continue
 
 
 _MISSING = object()
-
-
-def _builtins() -> Any:
-    import builtins
-
-    return builtins
 
 
 def _is_of_torch(value: Any) -> bool:
@@ -338,6 +328,7 @@ def _is_of_torch(value: Any) -> bool:
 
 _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 ITEMS = _items()
+SHARED_FUNCTIONS = SharedFunctions()
 
 
 def python_threads() -> int:

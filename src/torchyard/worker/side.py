@@ -15,7 +15,7 @@ from torchyard.worker import backends, devices, flags, graphs, options
 from torchyard.worker.backend_job import Job
 from torchyard.worker.built import Built, CannotBuild, flatten, map_tensors
 from torchyard.worker.input_draws import InputDraws
-from torchyard.worker.process_state import ProcessState, RandomState
+from torchyard.worker.process_state import SHARED_FUNCTIONS, ProcessState, RandomState
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -210,6 +210,8 @@ class Side:
         self._onednn = flags.OwnOnednn()
         self.state_changes: Dict[str, bool] = {}
         """Process-wide state that this variant's code changed, in words, and whether it was put back."""
+        self.replaced: List[str] = []
+        """Functions of Python and torch that this variant's code replaced."""
         self.moved_random_state = False
         self.changed: List[str] = []
         """Inputs, buffers and parameters that the latest checked iteration wrote."""
@@ -268,6 +270,9 @@ class Side:
             generators.restore()
             for text, restored in state.changes():
                 self.state_changes[text] = self.state_changes.get(text, True) and restored
+            for name in SHARED_FUNCTIONS.restore():
+                if name not in self.replaced:
+                    self.replaced.append(name)
 
     @contextlib.contextmanager
     def context(self) -> Any:
