@@ -197,7 +197,7 @@ def index_by_all(fixed: bool) -> Iterator[None]:
 def large_copy(fixed: bool) -> Iterator[None]:
     x = torch.randn(4 << 20)
     for _ in range(10):
-        x.add_(0.01)
+        x = x + 0.01
         y = x if fixed else x.clone()  # waste
         y.sum().item()
         del y
@@ -218,8 +218,8 @@ def copy_behind_a_view(fixed: bool) -> Iterator[None]:
 def integers_too_wide(fixed: bool) -> Iterator[None]:
     labels = torch.randint(0, 9, (512, 512))
     narrow = labels.to(torch.uint8)
-    for _ in range(30):
-        numbers = narrow + 1 if fixed else labels + 1  # waste
+    for number in range(30):
+        numbers = narrow + number if fixed else labels + number  # waste
         ((numbers * 2).max() + (numbers * 3).max() + numbers.max()).item()
         yield
 
@@ -228,12 +228,12 @@ def integers_too_wide(fixed: bool) -> Iterator[None]:
 def mask_as_float(fixed: bool) -> Iterator[None]:
     x = torch.randn(512, 512)
     for _ in range(30):
-        x = x * 0.999
+        x = x + 0.02
         if fixed:
-            y = x.clamp_min(0.0) + (x > 0).sum()
+            y = x.clamp_min(0.0) + 1e-7 * (x > 0).sum()
         else:
             keep = (x > 0).float()  # waste
-            y = x * keep + keep.sum()
+            y = x * keep + 1e-7 * keep.sum()
         y.sigmoid().sum().item()
         yield
 

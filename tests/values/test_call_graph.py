@@ -168,6 +168,19 @@ def test_zeros_that_are_added_to_take_the_sum_with_them() -> None:
     assert {name for name, _ in found} == {"zero_", "add_"}
 
 
+def test_work_inside_of_an_operator_belongs_to_its_call() -> None:
+    own, wish = fresh().requires_grad_(), fresh()
+    session = Session(Options(deep=True), follow=False)
+    session.start()
+    try:
+        for _ in range(3):
+            F.mse_loss(own, wish).backward()
+    finally:
+        session.stop()
+    (found,) = [one for one in session.findings.all() if one.path]
+    assert chain(found) == {("mse_loss_backward", "inside"): 1}
+
+
 def test_needless_copies_are_known_by_their_call() -> None:
     def step() -> None:
         fresh().view(-1).clone().view(SIZE, SIZE).exp().sum().item()

@@ -36,8 +36,8 @@ LEAST_CALLS: Final = 3
 NOISY: Final = "noisy machine"
 _PARALLEL: Final = 1.1
 """CPU time over wall time of a call from which on it ran on several threads."""
-_EVICTION: Final = 0.25
-"""Of a call's time that its use of the caches costs other calls, at most."""
+_CACHES: Final = 0.25
+"""Of a call's time that its use of the caches costs or saves other calls, at most."""
 _CERTAIN: Final = frozenset({"wasted", "repeated"})
 _SHRINKING: Final = frozenset({"shrinks", "reads"})
 _INSIDE: Final = "inside"
@@ -135,21 +135,34 @@ class CallTimes:
         return found
 
     def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
-        """Return the lower and the upper quartile of the repeats, without what timing adds."""
+        """Return the lower and the upper quartile of the repeats."""
         found = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
+        return (found[0], found[2]) if found is not None else (0.0, 0.0)
+
+    def estimate(self, site: SiteTime, clock: str) -> tuple[float, float]:
+        """Return the least and the most that one call costs the program, as far as is likely.
+
+        What timing adds is taken away, and is known to a factor of two. Caches count both ways: a
+        call warms them for those that read the same, and takes them from those that do not.
+        """
+        fastest, slowest = self.range(site, clock)
         added = self._costs.get(f"window_{clock}", 0.0)
-        if found is None:
-            return 0.0, 0.0
-        return max(1.0, found[0] - added), max(1.0, found[2] - added)
+        low, high = max(0.0, fastest - 2 * added), max(0.0, slowest - added)
+        return low - self.caches(site, low), high + self.caches(site, high)
+
+    def caches(self, site: SiteTime, time_ns: float) -> float:
+        """Return what a call changes for others by the memory that it touches."""
+        return min(site.touched_bytes * self._costs.get("read", 0.0), _CACHES * time_ns)
 
     def memory(self, pages: float, own_faults: float) -> float:
-        """Return what a step may spend elsewhere on memory that removed calls make it get anew.
+        """Return what a step may spend on memory outside of the calls that a fix removes.
 
-        Results that are no longer there leave room for others. It cannot be more than the page
-        faults that a step has outside of these calls.
+        Results that are no longer there leave room for others: as many pages as they take, and no
+        more than a step has page faults elsewhere. And what is new to the process is given back.
         """
-        elsewhere = max(0.0, self._faults - own_faults)
-        return min(pages, elsewhere) * self._costs.get("fault", 0.0)
+        fault, unmap = self._costs.get("fault", 0.0), self._costs.get("unmap", 0.0)
+        elsewhere = min(pages, max(0.0, self._faults - own_faults))
+        return elsewhere * (fault + unmap) + min(pages, own_faults) * unmap
 
     def pages(self, site: SiteTime) -> float:
         """Return how many pages the result of one call takes."""
@@ -166,8 +179,7 @@ class CallTimes:
             parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns
             spinning = site.wall_most_ns * self._threads if parallel else 0.0
             most = max(site.cpu_most_ns, spinning)
-        evicted = min(site.touched_bytes * self._costs.get("read", 0.0), _EVICTION * most)
-        return most + self._costs.get(f"call_{clock}", 0.0) + evicted
+        return most + self._costs.get(f"call_{clock}", 0.0) + self.caches(site, most)
 
 
 def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Chain:
@@ -292,16 +304,17 @@ def _add(
 ) -> None:
     fastest, slowest = times.range(site, clock)
     most, count = times.most(site, clock), part.per_step
-    low, high, bound = 0.0, slowest, most
+    least, high = times.estimate(site, clock)
+    low, bound = 0.0, most
     if part.role in _CERTAIN and not chain.moved:
-        low = fastest
+        low = least
         if part.key[0] in _FRESH_FILLS:
-            low = min(fastest, chain.alone_ns or 0.0)
+            low = min(least, chain.alone_ns or 0.0)
     elif part.role in _SHRINKING:
-        high = chain.share * slowest
+        high *= chain.share
     elif part.role == _INSIDE:
-        least, top = chain.alone or (0.0, 1.0)
-        low, high, bound = least * fastest, top * slowest, top * most
+        few, many = chain.alone or (0.0, 1.0)
+        low, high, bound = few * least, many * high, many * most
     into.low += count * low
     into.high += count * high
     into.bound += count * bound

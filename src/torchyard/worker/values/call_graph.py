@@ -129,6 +129,8 @@ class CallGraph:
             self._count(finding, past[1], WASTED if role == PASSES else role)
             if role != PASSES:  # the calls around it are forgotten
                 self._left_out.add(id(finding))
+        elif role == INSIDE:
+            self._pending.append((finding, role))  # memory of the call that is running
         else:
             return False
         return True

@@ -119,6 +119,10 @@ class SiteTimes(AsideMode):
                 samples.touched_bytes += touched
         return result
 
+    def taken(self, site: Site) -> List[Tuple[int, int]]:
+        """Return wall and CPU time of single calls at a site."""
+        return self._samples[site].taken
+
     def as_list(self) -> List[Dict[str, Any]]:
         """For JSON: per site how often it was called, and means over groups of calls."""
         found = []
@@ -161,8 +165,8 @@ def machine_costs() -> Dict[str, float]:
     """What surrounds an operator on this machine, in nanoseconds of wall and CPU time.
 
     `call`: Python around one operator, by a small module. `window`: what reading the clocks and
-    calling from a mode add to a timed operator. `fault`: a page of memory that is new to the process,
-    and given back. `read`: a byte that is in no cache.
+    calling from a mode add to a timed operator. `fault`: a page of memory that is new to the process.
+    `unmap`: a page that is given back. `read`: a byte that is in no cache.
     """
     try:
         with torch.enable_grad(), torch.inference_mode(False):
@@ -174,15 +178,14 @@ def machine_costs() -> Dict[str, float]:
 def _measured_costs() -> Dict[str, float]:
     small = torch.ones(4, device="cpu", dtype=torch.float32)
     module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
-    add = torch.ops.aten.add.Tensor
     found: Dict[str, float] = {}
-    native, inside = _each(lambda: torch.add(small, small)), _windows(lambda: add(small, small))
+    native, inside = _each(lambda: torch.add(small, small)), _windows(small)
     for number, clock in enumerate(("wall", "cpu")):
         found["call_" + clock] = _each(lambda: module(small))[number]
         found["window_" + clock] = max(0.0, inside[number] - native[number])
     cold = torch.ones(_COLD_BYTES // 4, device="cpu", dtype=torch.float32)
     found["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
-    found["fault"] = _each(_touch, 3)[1] * mmap.PAGESIZE / _TOUCHED_BYTES
+    found["fault"], found["unmap"] = _cost_of_pages()
     found["page"] = float(mmap.PAGESIZE)
     return found
 
@@ -192,10 +195,16 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def _touch() -> None:
-    with mmap.mmap(-1, _TOUCHED_BYTES) as memory:
-        for start in range(0, _TOUCHED_BYTES, mmap.PAGESIZE):
-            memory[start] = 1
+def _cost_of_pages() -> Tuple[float, float]:
+    """CPU time of a page that is new to the process, and of giving one back."""
+    pages = _TOUCHED_BYTES // mmap.PAGESIZE
+    memory = mmap.mmap(-1, _TOUCHED_BYTES)
+    began_ns = time.process_time_ns()
+    for start in range(0, _TOUCHED_BYTES, mmap.PAGESIZE):
+        memory[start] = 1
+    touched_ns = time.process_time_ns()
+    memory.close()
+    return (touched_ns - began_ns) / pages, (time.process_time_ns() - touched_ns) / pages
 
 
 def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, float]:
@@ -208,12 +217,12 @@ def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, flo
     return wall, (time.process_time_ns() - cpu_ns) / times
 
 
-def _windows(work: Callable[[], Any]) -> Tuple[float, float]:
-    """The same as the mode times it: the median of single calls."""
-    walls, cpus = [], []
+def _windows(small: torch.Tensor) -> Tuple[float, float]:
+    """The same for an operator that the mode times: the median of single calls."""
+    add, args = torch.ops.aten.add.Tensor, (small, small)
+    site = site_of("aten::add", Places().now(), args, {})
+    mode = SiteTimes([site._asdict()])
     for _ in range(_CALIBRATED):
-        cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
-        work()
-        walls.append(time.perf_counter_ns() - wall_ns)
-        cpus.append(time.process_time_ns() - cpu_ns)
+        mode.__torch_dispatch__(add, (), args, {})
+    walls, cpus = zip(*mode.taken(site))
     return float(statistics.median(walls)), float(statistics.median(cpus))
