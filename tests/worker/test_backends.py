@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from desk_with import desk_with, variant, write_file
 
 from torchyard.worker.backend_names import BACKENDS
+from torchyard.worker.backends_exported import has_static_cpp_runtime
 from torchyard.worker.built import CannotBuild
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -135,3 +138,25 @@ def test_many_sides_of_one_module_are_all_compiled(net: str) -> None:
     for name in names:
         desk._side(name).first_call()
         assert desk._side(name).graph_counters["graphs"] == 1, name
+
+
+@pytest.mark.parametrize(
+    ("option", "static"), [("-shared-libgcc", False), ("-static-libstdc++", True)]
+)
+def test_a_library_with_its_own_copy_of_the_cpp_runtime_is_recognised(
+    tmp_path: Path, option: str, static: bool
+) -> None:
+    source, library = tmp_path / "device.cpp", tmp_path / "device.so"
+    source.write_text(
+        """
+        #include <regex>
+        extern "C" bool is_device(const char* name) {
+            return std::regex_match(std::string(name), std::regex("(cpu|cuda)(:([0-9]+))?"));
+        }
+        """
+    )
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    subprocess.run([compiler, "-shared", "-fPIC", option, source, "-o", library], check=True)
+    assert has_static_cpp_runtime(library.read_bytes()) is static

@@ -8,6 +8,7 @@ the same thing; each is used where it is found, never by the version's number.
 import inspect
 import os
 import tempfile
+import zipfile
 from typing import Any
 
 import torch
@@ -47,10 +48,32 @@ def _load_package(load: Any, path: str, device: str) -> Any:
 
     Where torch takes no index (before 2.7) it loads to the current device, which is this one.
     """
+    _refuse_static_cpp_runtime(path)
     cuda = cuda_device(device)
     if cuda is None or "device_index" not in inspect.signature(load).parameters:
         return load(path)
     return load(path, device_index=cuda.index)
+
+
+def _refuse_static_cpp_runtime(path: str) -> None:
+    """Raise CannotBuild when the compiled library has its own copy of the C++ runtime.
+
+    Loading one crashes the process: the copy in the library and the one that torch uses each have
+    facets of the locale, and `std::regex` in the package's loader mixes them up.
+    """
+    with zipfile.ZipFile(path) as package:
+        for name in package.namelist():
+            if name.endswith(".so") and has_static_cpp_runtime(package.read(name)):
+                raise CannotBuild(
+                    "the C++ compiler linked the C++ runtime into the compiled library, and loading "
+                    "it beside torch's would crash this process",
+                    hint="set CXX to a compiler that links libstdc++ dynamically",
+                )
+
+
+def has_static_cpp_runtime(library: bytes) -> bool:
+    """Whether a shared library defines the locale of the C++ runtime and needs no libstdc++."""
+    return b"_ZNSt6locale" in library and not (b"libstdc++.so" in library or b"libc++" in library)
 
 
 def _older_library(job: Job, folder: str) -> Any:

@@ -7,9 +7,11 @@ is inside the timed part.
 
 import glob
 import time
-from typing import Any, Dict
+from typing import Dict
 
 import torch
+
+from torchyard.worker.devices import CudaDevice, cuda_device
 
 SECONDS_IN_A_BLOCK = 0.5
 """Flushing may add about this much to a block, whatever its number of iterations."""
@@ -26,8 +28,8 @@ class Flush:
     """Evicts what the caches of one device hold; knows what that costs."""
 
     def __init__(self, device: str) -> None:
-        self._on_gpu = torch.device(device).type == "cuda"
-        cache_bytes = _gpu_cache_bytes(device) if self._on_gpu else cpu_cache_bytes()
+        self._cuda = cuda_device(device)
+        cache_bytes = cpu_cache_bytes() if self._cuda is None else _gpu_cache_bytes(self._cuda)
         self.size_bytes = min(LARGEST_BYTES, max(SMALLEST_BYTES, 2 * cache_bytes))
         self._buffer = torch.zeros(self.size_bytes // 4, dtype=torch.int32, device=device)
         self()
@@ -39,10 +41,10 @@ class Flush:
 
     def __call__(self) -> None:
         """Flush once. On CUDA this only submits the work, in front of what is timed."""
-        if self._on_gpu:
-            self._buffer.zero_()
-        else:
+        if self._cuda is None:
             self._buffer.bitwise_not_()
+        else:
+            self._buffer.zero_()
 
     def affordable(self, iterations: int) -> int:
         """How many iterations of a block may be flushed before, each of them a sample."""
@@ -50,8 +52,8 @@ class Flush:
         return max(1, min(iterations, most))
 
     def _synchronize(self) -> None:
-        if self._on_gpu:
-            torch.cuda.synchronize(self._buffer.device)
+        if self._cuda is not None:
+            self._cuda.synchronize()
 
 
 def flush_for(device: str) -> Flush:
@@ -75,6 +77,5 @@ def cpu_cache_bytes() -> int:
     return largest or UNKNOWN_CPU_CACHE_BYTES
 
 
-def _gpu_cache_bytes(device: str) -> int:
-    properties: Any = torch.cuda.get_device_properties(torch.device(device))
-    return int(getattr(properties, "L2_cache_size", 0) or UNKNOWN_GPU_CACHE_BYTES)
+def _gpu_cache_bytes(cuda: CudaDevice) -> int:
+    return int(getattr(cuda.properties(), "L2_cache_size", 0) or UNKNOWN_GPU_CACHE_BYTES)
