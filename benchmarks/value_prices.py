@@ -7,7 +7,8 @@ Every program of `value_price_programs.py` is profiled and priced in this proces
 own. Then the program and its fixed version run interleaved, in random order within each pair, and the
 measured saving is the median over pairs: of CPU time with one thread, of wall time with two. The
 bound is broken when the measured saving is larger; the range covers it when it overlaps the middle
-half of the pairs. Programs with an optimizer are compared by step, others as a whole.
+half of the pairs. With --processes, programs with an optimizer are compared by step; otherwise
+programs are compared as a whole, because that is what `prove` is given.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def told_of(name: str, *, processes: bool, verbose: bool) -> Told:
             if known is None or known.high_share < one.worth.saving.high_share:
                 best[key] = one.worth.saving
     why = "; ".join(sorted({one.worth.unavailable for one in found if one.worth.unavailable}))
-    steps = profile.steps > 1
+    steps = processes and profile.steps > 1
     if not best:
         return Told(findings=len(found), steps=steps, why=why or "not found")
     bounds = [one.bound_share for one in best.values()]

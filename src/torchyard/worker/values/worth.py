@@ -45,7 +45,7 @@ class Timed:
         self.samples_ns: List[float] = []
         self.cpu_ns: List[float] = []
         self.cold_ns: List[float] = []
-        """CPU time with cold caches; wall time on a GPU."""
+        """Times with cold caches."""
         self._inner = 1
 
     def warm(self) -> None:
@@ -65,12 +65,17 @@ class Timed:
         self.sample()
         self._inner = inner
         wall_ns, cpu_ns = self.samples_ns.pop(), self.cpu_ns.pop()
-        self.cold_ns.append(wall_ns if self.cuda else cpu_ns)
+        self.cold_ns.append(wall_ns if self._by_wall else cpu_ns)
 
     @property
     def warm_ns(self) -> List[float]:
-        """CPU time with warm caches; wall time on a GPU."""
-        return self.samples_ns if self.cuda else self.cpu_ns
+        """Times with warm caches."""
+        return self.samples_ns if self._by_wall else self.cpu_ns
+
+    @property
+    def _by_wall(self) -> bool:
+        """CPU time says nothing of a GPU, and of several threads it has those that only spin."""
+        return self.cuda or torch.get_num_threads() > 1
 
     def sample(self) -> None:
         """Time it once more."""
@@ -113,8 +118,8 @@ def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
     operator_low, operator_high, _ = _range(operator)
     return {
         "differ": differ,
-        "operator_ns": operator_low,
-        "wasted_ns": low * share,
+        "operator_ns": min(operator.warm_ns),
+        "wasted_ns": min(wasted.warm_ns) * share,
         "wasted_low_ns": low * share,
         "wasted_high_ns": high * share,
         "ratio_low": low * share / operator_high,
