@@ -53,7 +53,7 @@ def launch(
     if judged["status"] == "fail":
         found.failure = "before timing: " + judged["detail"]
         return found
-    comparable = judged["status"] in {"pass", "less-accurate", "nondeterministic"}
+    comparable = judged["comparable"]
     varied = reference["varied"]
     for number in range(rounds):
         for name in ("base", "mine"):

@@ -171,6 +171,12 @@ def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None
     assert run("wrapped", workload, "honest_behaviour.py").word == "unchecked"
 
 
+def test_an_honest_random_workload_is_not_accused() -> None:
+    found = run("wrapped", "Dropping training", "honest_behaviour.py")
+    assert not found.failure, found
+    assert found.untrusted == []
+
+
 def test_the_corpus_is_large_enough() -> None:
     assert len(WRONG) >= 25
     assert len(HONEST) >= 20

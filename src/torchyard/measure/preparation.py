@@ -39,9 +39,6 @@ LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
 ENERGY_STRETCH_S: Final = 1.0
 _REASONS_SAID: Final = 3
-_COMPARABLE: Final = frozenset(
-    {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE, AccuracyStatus.NONDETERMINISTIC}
-)
 
 
 @dataclass
@@ -61,6 +58,8 @@ class Knowledge:
     """What the device reaches at most, where that was measured before."""
     varied: str = "none"
     """What of the inputs blocks and checks may vary, as in `worker.input_draws`."""
+    comparable: set[str] = field(default_factory=set)
+    """Names of variants whose timed calls have results that can be compared with eager code."""
     accepted: dict[str, Any] = field(default_factory=dict)
     """How far the results that were judged right are from eager code, for the checks of timed calls."""
     checked_calls: int = 0
@@ -75,13 +74,13 @@ class Knowledge:
 
     def is_comparable(self, variant: Variant) -> bool:
         """Whether results of the variant's timed calls can be compared with eager code."""
-        accuracy = self.accuracy.get(variant.name)
-        return accuracy is not None and accuracy.status in _COMPARABLE
+        return variant.name in self.comparable
 
     def add_failure(self, variant: Variant, text: str) -> None:
         """A check during or after timing found a wrong result."""
         known = self.accuracy[variant.name]
         self.accuracy[variant.name] = replace(known, status=AccuracyStatus.FAIL, detail=text)
+        self.comparable.discard(variant.name)
 
     def add_findings(self, variant: Variant, answer: Mapping[str, Any]) -> None:
         """Notes and reasons not to trust the numbers, each once."""
@@ -153,6 +152,8 @@ def check_accuracy(
     knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
     knowledge.accepted[candidate.name] = record.get("accepted")
     knowledge.add_findings(candidate, record)
+    if record.get("comparable"):
+        knowledge.comparable.add(candidate.name)
     if knowledge.varied == "none" and knowledge.is_comparable(candidate):
         text = "was checked on one set of input values only: the workload does not accept others"
         knowledge.notes.append((candidate.name, text))

@@ -12,7 +12,8 @@ Verbs, in the order of a launch:
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
 build      {workload, variants, seed, state}      -> parameters, flops, loss, versions
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
-judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted
+judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted,
+                                                     comparable
 warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
            seconds 0: the first call alone         -> first_call_s
 measure    {variant}                              -> peak memory, graphs and their breaks

@@ -277,6 +277,13 @@ class Empty(NotANumber):
         return x[:0]
 
 
+class Dropping(Plain):
+    """Draws random numbers in training."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(torch.tanh(self.inner(x)), 0.2, self.training)
+
+
 class Large(Plain):
     """The batch is cut by a constant of the module: a smaller batch is valid."""
 
