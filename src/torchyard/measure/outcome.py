@@ -185,6 +185,11 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
     if accuracy.candidate_nondeterminism:
         differs = accuracy.candidate_nondeterminism
         notes.append(f"two runs of the candidate differ by up to {differs:.2g}")
+    if "fallback_random" in accuracy.method:
+        notes.append(
+            "random numbers: results checked in code compiled with fallback_random; the timed code "
+            "draws other numbers, and its means and variances over several draws agree"
+        )
     if accuracy.without_reference:
         notes.append(
             "results compared with the baseline's instead of a float64 reference: "

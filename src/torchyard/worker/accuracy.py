@@ -21,11 +21,11 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker import options, random_draws
-from torchyard.worker.float64_reference import float64_results
+from torchyard.worker.float64_reference import FREE_SHARE, float64_results, free_bytes
 from torchyard.worker.judgement import Judgement, judge_results
 from torchyard.worker.noise import ASSUMED_STEPS, EPSILON, Noise
 from torchyard.worker.precision import coarser, rounding_of
-from torchyard.worker.random_rounding import SimulatedRounding
+from torchyard.worker.random_rounding import SimulatedRounding, simulation_bytes
 from torchyard.worker.side import Side
 from torchyard.worker.tensor_distance import (
     Results,
@@ -251,7 +251,7 @@ class _Check:
             self.side.model.rewind()
             self.side.model.forget_gradients()
             return noise
-        if self.exact is not None and self.reference["nondeterminism"] is not None:
+        if self.same_precision and self.exact is not None:
             noise.add_baseline()
         return noise
 
@@ -260,9 +260,13 @@ class _Check:
         self.exact = self.reference["exact"] = None
         self.reference["exact_why_not"] = "in float64 the workload computes something else"
         kept = self.reference["_noise"]
-        self.reference["_noise"] = {key: kept[key] for key in kept if key[0] == "runs"}
+        for key in [key for key in kept if key[0] != "runs"]:
+            del kept[key]
 
     def _simulation(self) -> SimulatedRounding:
+        needed, free = simulation_bytes(self.side), free_bytes(self.side.device)
+        if free is not None and needed > FREE_SHARE * free:
+            raise MemoryError("a float32 copy needs %d MiB" % (needed >> 20))
         return SimulatedRounding(self.side, self.rounding)
 
     def _amplify(self) -> None:

@@ -91,6 +91,14 @@ class SimulatedRounding:
         self._side.model.forget_gradients()
 
 
+def simulation_bytes(side: Side) -> int:
+    """Memory that simulated rounding needs at least: a copy if the type is short, and its snapshot."""
+    tensors = side.model.state() + side.model.inputs()
+    sizes = [4 * int(t.numel()) for t in tensors if t.layout is torch.strided]
+    copies = 2 if side.precision in HALF_TYPES else 0
+    return copies * sum(sizes) + 2 * max(sizes, default=0)
+
+
 def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any, float]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 

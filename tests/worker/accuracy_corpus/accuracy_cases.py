@@ -58,6 +58,8 @@ class Registry:
     def add(self, candidate: str, model: Callable[[], Built], **settings: Any) -> None:
         words = [candidate, model.__name__]
         words += [str(settings[key]) for key in ("mode", "precision") if key in settings]
+        if "baseline_precision" in settings:
+            words.append("of-" + settings["baseline_precision"])
         words += ["step"] if settings.get("step") else []
         words += ["no-float64"] if settings.get("exact") is False else []
         words += [name for name, _ in settings.get("options", ())]

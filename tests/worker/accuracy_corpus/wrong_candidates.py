@@ -155,14 +155,14 @@ WRONG.add("hundred_of_million", m.million)
 for low in LOW:
     for name in ("zeros", "times_3", "times_1019", "one_row", "half_of_channels", "rolled"):
         WRONG.add(name, m.mlp, precision=low)
-    WRONG.add("hundred_of_million", m.million, precision=low)
+    WRONG.add("hundred_of_million", m.million, precision=low, slow=low != "bfloat16")
     WRONG.add("zeros", m.linear, precision=low, exact=False)
     WRONG.add("times_3", m.linear, precision=low, exact=False)
     WRONG.add("times_1019", m.linear, precision=low, exact=False)
     WRONG.add("one_row", m.linear, precision=low, exact=False)
 WRONG.add("times_1001", m.scalar)
 WRONG.add("zeros", m.convnet, mode="training", precision="amp")
-WRONG.add("one_row", m.million, exact=False)
+WRONG.add("one_row", m.million, exact=False, slow=True)
 
 
 def zeros_if_short(module: Any) -> Any:
@@ -249,9 +249,9 @@ def wrong_mask(module: Any) -> Any:
     return call
 
 
-@WRONG.on(m.mlp)
+@WRONG.on(m.mlp, expected=("fail", "less-accurate"))
 def tanh_gelu(module: Any) -> Any:
-    """The approximation instead of the function."""
+    """The approximation instead of the function: its error of 5e-5 is spread like rounding."""
     return _copied(module, lambda other: setattr(other[3], "approximate", "tanh"))
 
 
