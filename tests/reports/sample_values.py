@@ -131,11 +131,12 @@ def proven(*, inside: bool = True) -> Proof:
     if inside:
         chain = "aten::mse_loss_backward > aten::zeros_like > aten::zero_: 1 times"
         tests.append(ProofTest(test="native operator", passed=True, detail=chain))
+    known = "4 of 4 calls: its kernel is elementwise and writes every element of the gradient"
+    tests.append(ProofTest(test="semantics", passed=True, detail=known))
     tests.append(ProofTest(test="native program", passed=True, detail="seen 4 times"))
     return Proof(
         certainty=Certainty.PROVEN,
-        why="other bits in its place changed no result (NaN, a huge number, random bits), on 2 "
-        "inputs of these shapes and settings; the program does this work without the profiler, too",
+        why=f"for every input of these shapes: {known}",
         tests=tuple(tests),
     )
 

@@ -329,7 +329,12 @@ def test_json_is_versioned_and_whole() -> None:
     document = json.loads(values_json(sample_profile()))
     assert document["schema"] == SCHEMA
     assert document["schema_version"] == SCHEMA_VERSION == 1
-    assert document["summary"]["certainty"] == {"proven": 2, "likely": 3, "input-dependent": 1}
+    assert document["summary"]["certainty"] == {
+        "proven": 2,
+        "tested": 0,
+        "likely": 3,
+        "input-dependent": 1,
+    }
     assert document["summary"]["upper_bound_share"] is None
     assert document["summary"]["saving"]["high_share"] == pytest.approx(0.271, abs=1e-3)
     first = document["findings"][0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +104,49 @@ def test_the_writes_of_a_program_are_its_own(judged: Any) -> None:
 
 def _proven(program: Program, found: list[dict[str, Any]]) -> bool:
     return any(one["certainty"] == PROVEN and one["line"] in program.lines for one in found)
+
+
+def _said(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(JUDGE.with_name("false_outside.py")), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+def _without_proofs(process: subprocess.Popen[str], least: int) -> None:
+    text, _ = process.communicate(timeout=_LIMIT_S)
+    assert process.returncode == 0, text[-3000:]
+    judged = json.loads(text.splitlines()[-1])
+    assert len(judged) >= least
+    proven = [
+        (name, depth, found)
+        for name, said in judged.items()
+        for depth in DEPTHS
+        for found in said[depth]
+        if found["certainty"] == PROVEN
+    ]
+    assert proven == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2])
+def test_collectives_are_not_taken_for_proofs(size: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    ranks = [_said("gloo", str(rank), str(size), port) for rank in range(size)]
+    for process in ranks:
+        _without_proofs(process, 5)
+
+
+@pytest.mark.slow
+def test_code_in_cpp_is_not_taken_for_proofs(tmp_path: Path) -> None:
+    _without_proofs(_said("extension", TORCH_EXTENSIONS_DIR=str(tmp_path)), 4)
+
+
+@pytest.mark.slow
+def test_compiled_functions_are_not_taken_for_proofs(tmp_path: Path) -> None:
+    _without_proofs(_said("compiled", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), 2)

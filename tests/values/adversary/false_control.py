@@ -412,3 +412,37 @@ def a_size_that_depends_on_values(other: bool) -> Any:
         table[: kept.numel()] = kept
         results.append(table.sum())
     return results
+
+
+def as_many_rows_as_values_say(other: bool) -> Any:
+    results = []
+    for step in range(3):
+        x = values(other, step)
+        kept = x[x.amax(1) < 40]
+        table = torch.zeros(SHAPE)  # garbage
+        for number in range(kept.shape[0]):
+            table[number] = kept[number]
+        results.append(table.sum())
+    return results
+
+
+def as_many_places_as_values_say(other: bool) -> Any:
+    results = []
+    for step in range(3):
+        rows = 2 + int(has_outliers(values(other, step)))
+        table = torch.zeros(rows, 512)  # garbage
+        table[0] = 1.0
+        table[1] = values(other, step)[:8].flatten()
+        results.append(table.sum())
+    return results
+
+
+def a_number_that_changes_in_between(other: bool) -> Any:
+    results = []
+    for step in range(3):
+        start = 0.0
+        total = torch.full(SHAPE, start)
+        start = float(has_outliers(values(other, step)))
+        total.fill_(start)  # drop
+        results.append(total.sum())
+    return results

@@ -210,7 +210,7 @@ def rows_of_a_tensor(other: bool) -> Any:
     for step in range(3):
         x = values(other, step)
         table = torch.zeros(SHAPE)  # garbage
-        for number in range(x.shape[0]):
+        for number in range(table.shape[0]):
             row = x[number] * 2
             table[number] = row
         results.append(table.sum())

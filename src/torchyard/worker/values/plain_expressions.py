@@ -127,28 +127,43 @@ class Names:
         module = getattr(found, "__module__", None) if callable(found) else None
         return isinstance(module, str) and (module + ".").startswith("torch.")
 
-    def is_constant_range(self, node: ast.AST) -> bool:
-        """`range` of literals and of sizes of plain tensors: the same for every input of a shape."""
+    def is_fixed_size(self, node: ast.AST) -> bool:
+        """A literal, or a constant of the module: what is computed may depend on values."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return all(self.is_fixed_size(one) for one in node.elts)
+        if isinstance(node, ast.Name):
+            if node.id in self._locals and self._locals is not self._globals:
+                return False
+            given = self._globals.get(node.id)
+            sizes = given if isinstance(given, tuple) else (given,)
+            return all(type(one) is int for one in sizes)
+        return isinstance(node, ast.Constant) and type(node.value) is int
+
+    def is_constant_range(self, node: ast.AST, target: str) -> bool:
+        """`range` of literals, of constants of the module, and of sizes of the target itself.
+
+        Sizes of other tensors may depend on values: those of `x[x > 0]` do.
+        """
         return (
             isinstance(node, ast.Call)
             and self.value(node.func) is range
             and not node.keywords
-            and all(self._is_size(one) for one in node.args)
+            and all(self.is_fixed_size(one) or _is_size_of(one, target) for one in node.args)
         )
 
-    def _is_size(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Constant):
-            return type(node.value) is int
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-            given = node.args[0]
-            if self.value(node.func) is len:
-                return self.is_tensor(given)
-            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            return method == "size" and is_literal(given) and self.is_tensor(node.func.value)  # type: ignore[attr-defined]
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-            shape = node.value
-            return shape.attr == "shape" and is_literal(node.slice) and self.is_tensor(shape.value)
-        return False
+
+def _is_size_of(node: ast.AST, target: str) -> bool:
+    """`len(target)`, `target.shape[0]` or `target.size(0)`."""
+    owner: Any = None
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        if isinstance(node.func, ast.Name) and node.func.id == "len":
+            owner = node.args[0]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+            owner = node.func.value if is_literal(node.args[0]) else None
+    elif isinstance(node, ast.Subscript) and is_literal(node.slice):
+        shape = node.value
+        owner = getattr(shape, "value", None) if getattr(shape, "attr", "") == "shape" else None
+    return isinstance(owner, ast.Name) and owner.id == target
 
 
 def is_literal(node: ast.AST, loops: Tuple[str, ...] = ()) -> bool:

@@ -171,7 +171,10 @@ class _Pair:
                 return None
         unused = [one for one in between if one not in pieces]
         how = self._reachable_by(fill, unused, last)
-        return None if how is None else Claim(how, by_shape=bool(pieces))
+        by_shape = bool(pieces) and not (len(pieces) == 1 and _is_everything(pieces[0]))
+        if how is None or (by_shape and not self._has_fixed_shape(fill)):
+            return None
+        return Claim(how, by_shape)
 
     def repeated(self) -> Optional[Claim]:
         """Whether the write fills with the constant of the fill."""
@@ -183,10 +186,35 @@ class _Pair:
             return None
         last = self._write.node
         again = _call_on(last, fill.target, FILL_METHODS)
-        if again is None or not _same_constant(fill.call, again, self._names):
+        if again is None:
+            return None
+        values = [_constant(one, self._names) for one in (fill.call, again)]
+        if not self._same_constant(values, (*between, last)):
             return None
         how = self._reachable_by(fill, between, last)
         return None if how is None else Claim(how, by_shape=False)
+
+    def _same_constant(
+        self, values: Sequence[Optional[ast.expr]], between: Sequence[ast.stmt]
+    ) -> bool:
+        """Whether two fills write one value for every input: both literal, or one unchanged number."""
+        first, again = values
+        if isinstance(first, ast.Constant) and isinstance(again, ast.Constant):
+            return bool(first.value == again.value)
+        if not isinstance(first, ast.Name) or not isinstance(again, ast.Name):
+            return False
+        unchanged = self._is_private(first.id) and not any(
+            _assigns(one, first.id) for one in between
+        )
+        return first.id == again.id and unchanged and self._names.is_number(first)
+
+    def _has_fixed_shape(self, fill: _Fill) -> bool:
+        """Whether what a fill creates has the same shape in every call, whatever the values are."""
+        name = self._names.torch_function(fill.call.func)
+        if not fill.creates or name not in ("zeros", "ones", "full"):
+            return False
+        sizes = fill.call.args[:1] if name == "full" else fill.call.args
+        return bool(sizes) and all(self._names.is_fixed_size(one) for one in sizes)
 
     def _described_fill(self) -> Optional[_Fill]:
         node = self._fill.node
@@ -322,7 +350,7 @@ class _Pair:
         if isinstance(node, ast.For):
             if node.orelse or not isinstance(node.target, ast.Name) or _leaves(node):
                 return False
-            if _mentions(node.iter, target) or not self._names.is_constant_range(node.iter):
+            if not self._names.is_constant_range(node.iter, target):
                 return False
             inner = (*loops, node.target.id)
             if any(_assigns(one, name) for one in node.body for name in inner):
@@ -415,19 +443,6 @@ def _assigned(node: ast.stmt) -> Tuple[Optional[ast.Call], Optional[str]]:
     return (value, target) if isinstance(value, ast.Call) else (None, None)
 
 
-def _same_constant(first: ast.Call, again: ast.Call, names: Names) -> bool:
-    """Whether two fills write one value for every input: both literal, or one unchanged number."""
-    values = [_constant(first, names), _constant(again, names)]
-    if any(one is None for one in values):
-        return False
-    if all(isinstance(one, ast.Constant) for one in values):
-        return bool(values[0].value == values[1].value)  # type: ignore[union-attr]
-    return (
-        all(isinstance(one, ast.Name) and names.is_number(one) for one in values)
-        and values[0].id == values[1].id  # type: ignore[union-attr]
-    )
-
-
 def _constant(call: ast.Call, names: Names) -> Optional[ast.expr]:
     """What a fill writes, as an expression."""
     name = names.torch_function(call.func) or _method(call) or ""
@@ -476,6 +491,16 @@ def _path(node: ast.AST) -> Optional[str]:
 
 def _method(call: ast.Call) -> Optional[str]:
     return call.func.attr if isinstance(call.func, ast.Attribute) else None
+
+
+def _is_everything(node: ast.stmt) -> bool:
+    """`target[:] = x` or `target[...] = x`."""
+    place: Any = node.targets[0] if isinstance(node, ast.Assign) else None
+    index = getattr(place, "slice", None)
+    index = getattr(index, "value", index) if type(index).__name__ == "Index" else index
+    if isinstance(index, ast.Slice):
+        return index.lower is None and index.upper is None and index.step is None
+    return isinstance(index, ast.Constant) and index.value is Ellipsis
 
 
 def _is_one(node: ast.AST) -> bool:
