@@ -15,9 +15,10 @@ larger than the machine's memory makes fork fail with ENOMEM, even when none of 
 
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "user", "uts")
 _SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD),
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2),
 )
+"""Not SIGCHLD: torch's DataLoader installs a handler when it is first used, and keeps it."""
 _LIMITS = {
     name: getattr(resource, name)
     for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC")

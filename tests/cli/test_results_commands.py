@@ -25,6 +25,7 @@ from torchyard.cli.results_filter import FILTER_NAMES, VERDICTS
 from torchyard.core.comparison import Verdict
 from torchyard.core.stored import Wanted
 from torchyard.results.baselines import save_baseline
+from torchyard.results.checksums import replace_facts
 from torchyard.results.run_reader import read_run
 
 Capture = pytest.CaptureFixture[str]
@@ -45,7 +46,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         facts = json.loads((home / day(number) / "run.json").read_bytes())
         owner = {**facts["owner"], "host": "example"}
         finished = facts["started"].replace("12:00", "12:30")
-        change_facts(home / day(number), owner=owner, finished=finished)
+        changed = json.dumps({**facts, "owner": owner, "finished": finished})
+        replace_facts(home / day(number), changed)
     return home
 
 

@@ -196,10 +196,13 @@ class Runner:
             raise
         finally:
             wall_s = time.monotonic() - started
-            with self._lock:
-                self._active.pop(step.name, None)
-            self.watch.end(step, wall_s, whole=status == "done")
-            self._write_end(state, status, wall_s, exit_code, detail)
+            try:
+                self.watch.end(step, wall_s, whole=status == "done")
+                self._write_end(state, status, wall_s, exit_code, detail)
+            finally:
+                # After the state is written: the process ends once no step is active.
+                with self._lock:
+                    self._active.pop(step.name, None)
             self.listener(
                 BuildEvent(
                     kind="done" if status == "done" else "failed",
