@@ -169,6 +169,23 @@ def test_memory_that_others_get_anew_is_counted_as_far_as_there_are_page_faults(
     assert (found.low_ns, found.high_ns, found.bound_ns) == (1e3, 1e3 + more, 1e3 + more)
 
 
+def test_a_machine_that_changes_its_speed_widens_the_range_and_then_measures_nothing() -> None:
+    chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
+    whole: dict[str, Any] = {
+        "steps": 0,
+        "steps_ns": (),
+        "steps_cpu_ns": (),
+        "program_ns": STEP_NS,
+        "program_cpu_ns": STEP_NS,
+    }
+    found = saving_of(chain, times(site("mm"), probes_ns=(1e6, 1.25e6, 0.0), **whole))
+    assert (found.low_ns, found.high_ns, found.bound_ns) == (800, 1250, 1250)
+    with pytest.raises(NotMeasured, match=r"noisy machine: its speed differs by a factor of 2\.5"):
+        saving_of(chain, times(site("mm"), probes_ns=(1e6, 2.5e6), **whole))
+    in_turns = saving_of(chain, times(site("mm"), probes_ns=(1e6, 2.5e6)))
+    assert in_turns.high_ns == 1e3, "steps alternate in one run"
+
+
 def test_what_timing_adds_is_taken_away_from_the_range_and_left_in_the_bound() -> None:
     chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
     found = saving_of(chain, times(site("mm"), costs={"window_cpu": 400.0}))

@@ -100,6 +100,7 @@ def _timed(
                 program_ns=timed.program_ns,
                 program_cpu_ns=timed.program_cpu_ns,
                 program_faults=timed.program_faults,
+                probes_ns=timed.probes_ns,
                 recorded_whole=False,
             )
     if sites:
@@ -107,7 +108,11 @@ def _timed(
         timed = again("sites", sites=sites, sites_whole=True)
         if timed is not None:
             native = replace(
-                native, sites=timed.sites, site_steps=timed.site_steps, costs=timed.costs
+                native,
+                sites=timed.sites,
+                site_steps=timed.site_steps,
+                costs=timed.costs,
+                probes_ns=(*native.probes_ns, *timed.probes_ns),
             )
     return native
 

@@ -79,7 +79,7 @@ class Values:
     ) -> ValueProfile:
         """Call a function that does again what the block did, unwatched, and judge every finding.
 
-        It is called `1 + timed_runs` times, and with `price` 4 times more, with its side effects:
+        It is called `1 + timed_runs` times, and with `price` 8 times more, with its side effects:
         give it a step, or all that the block did where that has no steps. A finding whose trials
         passed in the block, and whose operators run here, too, is proven. `price` measures what each
         finding costs.

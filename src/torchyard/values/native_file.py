@@ -77,8 +77,11 @@ class NativeRun:
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
     step_faults: float | None = None
-    """Page faults of a step that ran untouched, and of the program."""
+    """Page faults of the untouched step that has most of them, and of the program."""
     program_faults: float = 0.0
+    probes_ns: tuple[float, ...] = ()
+    """CPU time of a fixed piece of work before and after each run that times were taken in: how much
+    the speed of the machine has changed between them."""
     threads: int = 0
     accelerated: bool = False
     """Whether a GPU was used, so that CPU time says nothing of a step."""

@@ -21,7 +21,7 @@ from torchyard.values.prices import priced, wanted_sites
 __all__ = ["PRICED_CALLS", "confirm_here", "price_here"]
 
 PRICED_CALLS: Final = 4
-"""Calls of the function in which operators are timed."""
+"""Calls of the function in which operators are timed; between them it is timed untouched."""
 
 _MOST_NAMES: Final = 3
 _MOST_MISSING: Final = 0.25
@@ -38,12 +38,12 @@ def confirm_here(
     steps = native.steps or 1
     took = [_timed_ns(function) for _ in range(timed_runs)]
     if took:
-        wall_ns, cpu_ns, faults = (min(one) / steps for one in zip(*took, strict=True))
+        wall_ns, cpu_ns, _ = (min(one) / steps for one in zip(*took, strict=True))
         native = replace(
             native,
             step_ns=wall_ns,
             step_cpu_ns=cpu_ns,
-            step_faults=faults,
+            step_faults=max(one[2] for one in took) / steps,
             steps_ns=tuple(one[0] / steps for one in took),
             steps_cpu_ns=tuple(one[1] / steps for one in took),
             recorded_whole=False,
@@ -68,15 +68,28 @@ def price_here(
     sites = wanted_sites(profile)
     if sites:
         timed = Native({"output": str(scratch / "sites.json"), "sites": sites, "sites_whole": True})
+        took = []
         timed.start()
         try:
             for _ in range(PRICED_CALLS):
                 function()
+                timed.pause_sites()
+                took.append(_timed_ns(function))
+                timed.resume_sites()
         finally:
             timed.stop(Ending(0, "finished"))
         found = read_native_run(scratch / "sites.json")
-        calls = PRICED_CALLS * max(1, native.steps)
-        native = replace(native, sites=found.sites, site_steps=calls, costs=found.costs)
+        steps = max(1, native.steps)
+        native = replace(
+            native,
+            sites=found.sites,
+            site_steps=PRICED_CALLS * steps,
+            costs=found.costs,
+            steps_ns=tuple(one[0] / steps for one in took),
+            steps_cpu_ns=tuple(one[1] / steps for one in took),
+            step_faults=max(one[2] for one in took) / steps,
+            recorded_whole=False,
+        )
     prices = [price(found.recipe, _SECONDS_EACH) for found in profile.findings]
     return priced(profile, prices, native)
 

@@ -106,6 +106,10 @@ class CallTimes:
         else:
             walls = (native.program_ns,) if whole else native.steps_ns
             cpus = (native.program_cpu_ns,) if whole else native.steps_cpu_ns
+        probes = [probe for probe in native.probes_ns if probe > 0] if whole else []
+        self.drift = max(probes) / min(probes) if probes else 1.0
+        """How much the speed of the machine differs between the runs that times were taken in; steps
+        with and without timing alternate in one run."""
         self._faults = (native.program_faults if whole else native.step_faults) or 0.0
         self._steps = {"wall": _quartiles(walls), "cpu": _quartiles(cpus)}
         if native.accelerated:
@@ -254,6 +258,10 @@ def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
     if not trusted:
         worst = min(one.slowest / max(1.0, one.fastest) for one in sums.values())
         raise NotMeasured(f"{NOISY}: repeats differ by a factor of {worst:.2g}")
+    if times.drift > MOST_DISAGREEMENT:
+        raise NotMeasured(
+            f"{NOISY}: its speed differs by a factor of {times.drift:.2g} between runs"
+        )
     first = trusted[0]
     lows = [sums[clock].low / times.step(clock)[2] for clock in trusted]
     highs = [sums[clock].high / times.step(clock)[0] for clock in trusted]
@@ -294,8 +302,9 @@ def _summed(chains: Iterable[Chain], times: CallTimes, clock: str) -> _Sum:
             dearest = max(getattr(one, name) for one in ones)
             setattr(total, name, getattr(total, name) + max(summed, dearest))
     memory = times.memory(total.pages, total.faults)
-    total.high += memory
-    total.bound += memory
+    total.low /= times.drift
+    total.high = (total.high + memory) * times.drift
+    total.bound = (total.bound + memory) * times.drift
     return total
 
 

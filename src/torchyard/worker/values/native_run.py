@@ -17,7 +17,12 @@ from torchyard.worker.values.gradient_turns import GradientTurns
 from torchyard.worker.values.native_events import NativeEvents, times_seen, why_unavailable
 from torchyard.worker.values.program import THREADS, Ending, Surrounding
 from torchyard.worker.values.result_file import write_result
-from torchyard.worker.values.site_times import SiteTimes, machine_costs, page_faults
+from torchyard.worker.values.site_times import (
+    SiteTimes,
+    machine_costs,
+    page_faults,
+    speed_probe,
+)
 
 FORMAT = 1
 MOST_RECORDED_STEPS = 8
@@ -48,6 +53,7 @@ class Native(Surrounding):
         self._last_faults = 0
         self._step_faults: List[int] = []
         self._began_faults = 0
+        self._probes: List[float] = []
         self._took_ns = 0
         self._steps = 0
         self._recorded_whole = False
@@ -81,6 +87,7 @@ class Native(Surrounding):
             self._times.__enter__()
             self._times_on = self._times_whole
             self._times.be_aside(not self._times_on)
+        self._probes.append(speed_probe())
         self._began_faults = page_faults()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
@@ -109,6 +116,16 @@ class Native(Surrounding):
         if recorded:
             self._last_ns = None
 
+    def pause_sites(self) -> None:
+        """Time no operators until `resume_sites`."""
+        if self._times is not None:
+            self._times.be_aside(True)
+
+    def resume_sites(self) -> None:
+        """Time operators again."""
+        if self._times is not None:
+            self._times.be_aside(False)
+
     def _switch_times(self) -> None:
         """Time operators in every second step, until enough of them were timed."""
         if self._times is None or self._times_whole or self._events.on:
@@ -121,6 +138,8 @@ class Native(Surrounding):
         self._took_ns = finished_ns() - self._began_ns
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         faults = page_faults() - self._began_faults
+        if ending.state == "finished":
+            self._probes.append(speed_probe())
         self._recorded_whole = self._events.on
         self._stop_recording()
         if self._times is not None:
@@ -150,8 +169,9 @@ class Native(Surrounding):
                 "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
-                "step_faults": _median(self._step_faults),
+                "step_faults": max(self._step_faults, default=None),
                 "program_faults": faults,
+                "probes_ns": self._probes,
                 "threads": torch.get_num_threads(),
                 "accelerated": torch.cuda.is_initialized(),
                 "chains": [
