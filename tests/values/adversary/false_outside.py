@@ -128,7 +128,7 @@ def written_by_an_extension(_other: bool) -> Any:
 def read_in_a_compiled_function(other: bool) -> Any:
     buffer, results = torch.randn(SHAPE), []
 
-    @torch.compile
+    @torch.compile  # type: ignore[untyped-decorator]
     def total(x: Any) -> Any:
         return (x + buffer).sum()
 
@@ -143,7 +143,7 @@ def read_in_a_compiled_function(other: bool) -> Any:
 def written_in_a_compiled_function(other: bool) -> Any:
     buffer, results = torch.zeros(SHAPE), []
 
-    @torch.compile
+    @torch.compile  # type: ignore[untyped-decorator]
     def add(x: Any) -> None:
         buffer.add_(x * 2)
 

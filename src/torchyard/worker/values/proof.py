@@ -153,8 +153,13 @@ class Proofs:
             book = self._book(finding, seen, form)
             reason = self._reason(finding, seen, func, args, kwargs, result)
             # What no trial of one operator can show needs none where it is known.
-            needless = reason is not None and (reason.by_shape or finding.pattern == REDUNDANT)
-            strategy = None if needless and seen.operator.fills else strategy_for(finding, seen)
+            needless = (
+                reason is not None
+                and not seen.path
+                and seen.operator.fills
+                and (reason.by_shape or finding.pattern == REDUNDANT)
+            )
+            strategy = None if needless else strategy_for(finding, seen)
             if strategy is not None and self._wants(book, budget):
                 budget -= 1
                 self._try(book, strategy, func, args, kwargs)
