@@ -32,6 +32,7 @@ from torchyard.reports.sweep_formats import SWEEP_FORMATS, render_sweep
 from torchyard.reports.terminal import comparison_table
 from torchyard.results.index.store import Store
 from torchyard.results.run_reader import Run
+from torchyard.workflow.bench_run import adjusted_for_suite
 from torchyard.workflow.sweep_summary import sweep_summary
 
 REASON = "the candidate replaced the clock"
@@ -136,6 +137,14 @@ def test_means_leave_it_out_and_say_how_many(untrusted_run: Run) -> None:
     assert (mean.comparisons, mean.untrusted) == (2, 1)
     text = FORMATS["terminal"](replace(untrusted_run, comparisons=(*rows, huge)))
     assert "over 2 comparisons (1 untrusted left out)" in text
+
+
+def test_the_correction_for_several_comparisons_leaves_it_out() -> None:
+    rows = [replace(FIRST, workload=replace(FIRST.workload, name=str(n))) for n in range(3)]
+    alone = adjusted_for_suite(rows, 0.05)
+    beside = adjusted_for_suite([*rows, *[BAD] * 50], 0.05)
+    assert beside[:3] == alone
+    assert beside[3:] == [BAD] * 50
 
 
 @pytest.mark.parametrize("form", sorted(SWEEP_FORMATS))

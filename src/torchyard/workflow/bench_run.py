@@ -110,10 +110,10 @@ def run_bench(
 
 
 def adjusted_for_suite(rows: list[Comparison], alpha: float) -> list[Comparison]:
-    """Verdicts after correction for the number of comparisons in the run."""
+    """Verdicts after correction for the number of trusted comparisons in the run."""
     from torchyard.stats.suite import adjust_for_suite
 
-    tested = [row for row in rows if row.estimate is not None]
+    tested = [row for row in rows if row.estimate is not None and row.trusted]
     estimates: list[Estimate] = adjust_for_suite(
         [row.estimate for row in tested if row.estimate is not None], alpha
     )
