@@ -218,7 +218,8 @@ class _Judge:
             return
         lost = max(1.0, seen.typical / limits.typical)
         wider = profile(found, noise.scale, self.noise.on, factor=1.2 * lost)
-        if limits.exceeded(wider) or not self._may_lose(seen, lost):
+        spread = not limits.exceeded(wider) and wider.trend <= limits.trend_of_rounding
+        if not spread or not self._may_lose(seen, lost):
             gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
             self.wrong(limits.say(name, reason, seen), gross=gross)
         else:
@@ -247,6 +248,8 @@ class Limits:
         factor = NORM_FACTOR if numbers >= SMALL else SMALL_NORM_FACTOR
         self.norm = factor * max([LEAST_NORM] + [one.norm for one in honest])
         self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
+        self.trend_of_rounding = max(LEAST_TREND, 1.5 * rare.trend)
+        """Of an error that is large and yet nothing but rounding."""
         outliers = max([rare.share * numbers] + [one.outliers for one in honest])
         self.outliers = OUTLIER_FACTOR * outliers + 2 if outliers else 0
         own = max([0.0] + [one.largest_outlier for one in honest])
