@@ -446,3 +446,25 @@ def a_number_that_changes_in_between(other: bool) -> Any:
         total.fill_(start)  # drop
         results.append(total.sum())
     return results
+
+
+def two_thirds_of_any_length(_other: bool) -> Any:
+    results = []
+    for length in (32, 32, 32, 33, 34):
+        x = torch.ones(length, 64)
+        table = torch.zeros(length, 64)  # garbage
+        table[:16] = x[:16]
+        table[16:32] = x[16:32]
+        results.append(table.sum())
+    return results
+
+
+def columns_that_fit_today(_other: bool) -> Any:
+    results = []
+    for width in (2, 2, 2, 3, 4):
+        x = torch.ones(512, width)
+        table = torch.zeros(512, width)  # garbage
+        table[:, 0::3] = x[:, 0::3]
+        table[:, 1::3] = x[:, 1::3]
+        results.append(table.sum())
+    return results

@@ -448,3 +448,25 @@ def a_threshold_of_outliers(other: bool) -> Any:
         copied.copy_(x)
         results.append(copied.exp().sum())
     return results
+
+
+def positional_encoding_of_any_length(other: bool) -> Any:
+    results = []
+    for length in (32, 48, 64):
+        angles = values(other)[0, :32].expand(length, 32)
+        table = torch.zeros(length, 64)  # garbage
+        table[:, 0::2] = angles.sin()
+        table[:, 1::2] = angles.cos()
+        results.append(table.sum())
+    return results
+
+
+def a_split_of_any_length(other: bool) -> Any:
+    results = []
+    for length in (32, 48, 64):
+        x = values(other).repeat(2, 1)[:length]
+        table = torch.zeros(length, 64)  # garbage
+        table[:16] = x[:16]
+        table[16:] = x[16:] * 2
+        results.append(table.sum())
+    return results

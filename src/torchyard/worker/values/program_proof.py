@@ -40,6 +40,7 @@ class Reason(NamedTuple):
 
     text: str
     by_shape: bool = False
+    in_pieces: bool = False
     shared: bool = False
     """Whether it would not hold if code that is not seen ran at the same time."""
 
@@ -59,10 +60,10 @@ def dead_fill(
     if claim is None or not _unreachable(claim, fill, tensor):
         return None
     whole = tensor.numel() * tensor.element_size() == fill.size_bytes
-    if not whole and not claim.by_shape:
+    if not whole and not claim.in_pieces:
         return None
-    text = IN_PIECES if claim.by_shape else OVERWRITTEN % bare
-    return Reason(text, claim.by_shape, claim.how != PRIVATE)
+    text = IN_PIECES if claim.in_pieces else OVERWRITTEN % bare
+    return Reason(text, claim.by_shape, claim.in_pieces, claim.how != PRIVATE)
 
 
 def redundant(

@@ -157,7 +157,7 @@ class Proofs:
                 reason is not None
                 and not seen.path
                 and seen.operator.fills
-                and (reason.by_shape or finding.pattern == REDUNDANT)
+                and (reason.in_pieces or finding.pattern == REDUNDANT)
             )
             strategy = None if needless else strategy_for(finding, seen)
             if strategy is not None and self._wants(book, budget):

@@ -18,6 +18,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from torchyard.worker.values.literal_pieces import cover_every_shape
 from torchyard.worker.values.plain_expressions import MISSING, Names, is_literal, is_plain
 from torchyard.worker.values.source_tree import (
     Function,
@@ -82,6 +83,8 @@ class Claim(NamedTuple):
     """PRIVATE or ADJACENT."""
     by_shape: bool
     """Whether it also needs that the pieces that were written cover the shape of this call."""
+    in_pieces: bool = False
+    """Whether the memory is overwritten piece by piece."""
 
 
 class _Fill(NamedTuple):
@@ -171,10 +174,10 @@ class _Pair:
                 return None
         unused = [one for one in between if one not in pieces]
         how = self._reachable_by(fill, unused, last)
-        by_shape = bool(pieces) and not (len(pieces) == 1 and _is_everything(pieces[0]))
+        by_shape = bool(pieces) and not cover_every_shape(pieces)
         if how is None or (by_shape and not self._has_fixed_shape(fill)):
             return None
-        return Claim(how, by_shape)
+        return Claim(how, by_shape, bool(pieces))
 
     def repeated(self) -> Optional[Claim]:
         """Whether the write fills with the constant of the fill."""
@@ -491,16 +494,6 @@ def _path(node: ast.AST) -> Optional[str]:
 
 def _method(call: ast.Call) -> Optional[str]:
     return call.func.attr if isinstance(call.func, ast.Attribute) else None
-
-
-def _is_everything(node: ast.stmt) -> bool:
-    """`target[:] = x` or `target[...] = x`."""
-    place: Any = node.targets[0] if isinstance(node, ast.Assign) else None
-    index = getattr(place, "slice", None)
-    index = getattr(index, "value", index) if type(index).__name__ == "Index" else index
-    if isinstance(index, ast.Slice):
-        return index.lower is None and index.upper is None and index.step is None
-    return isinstance(index, ast.Constant) and index.value is Ellipsis
 
 
 def _is_one(node: ast.AST) -> bool:

@@ -1,0 +1,28 @@
+"""A profile that ended leaves nothing behind: a hundred in one process must not keep `fork` from working."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torchyard.worker.values.options import Options  # noqa: E402
+from torchyard.worker.values.session import Session  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_session_that_ended_is_freed() -> None:
+    session = Session(Options(graph=False))
+    session.start()
+    torch.zeros(64, 64).add_(1.0)
+    session.stop()
+    assert session.watch.room_bytes() <= session.options.memory_bytes
+    assert session.watch._copies.copy(torch.zeros(64).data_ptr(), 64) is None, "its block is gone"
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
