@@ -70,6 +70,8 @@ def _judged_apart(folder: Path, backend: str) -> dict[str, Any]:
         check=False,
         timeout=280,
     )
+    if "linked the C++ runtime" in done.stderr:
+        pytest.skip("the compiler here links libstdc++ statically, which the backend refuses")
     # The answer counts: what crashes only while the interpreter ends has computed its results.
     assert answer.exists(), f"exit code {done.returncode}\n{done.stderr[-6000:]}"
     found: dict[str, Any] = json.loads(answer.read_text())
@@ -140,6 +142,7 @@ def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
     held = torch.empty(free - (3 << 29), dtype=torch.uint8, device="cuda")
     exact, why_not = float64_results(side, 1, found)
     del held
+    torch.cuda.empty_cache()  # later tests start processes of their own
     assert exact is None
     assert "a float64 copy needs about" in why_not or "OutOfMemory" in why_not
 

@@ -26,6 +26,9 @@ COMPARABLE = ("pass", "less-accurate", "nondeterministic")
 """Results of calls can be compared with eager code's."""
 LAST_CALLS = 8
 LAST_CALLS_NS = 400_000_000
+UNFINISHED_NS = 100_000
+UNFINISHED_SHARE = 0.2
+"""Work that runs on after the timed part: more than this, and than this share of a sample, in most blocks."""
 WITHIN = 1e-3
 """The baseline's results before and after a launch agree within this, whatever their placement."""
 
@@ -42,6 +45,8 @@ class Checks:
         self._modules: List[Tuple[Model, ModuleState]] = []
         self._verifiers: Dict[str, Verifier] = {}
         self._blocks: Dict[str, TimedCheck] = {}
+        self._unfinished: Dict[str, List[bool]] = {}
+        """Of each block, by variant: whether the device went on after its timed part."""
         self._untrusted: Dict[str, List[str]] = {}
         self._notes: Dict[str, List[str]] = {}
         self._baselines: Dict[int, Tuple[Side, List[Any]]] = {}
@@ -163,6 +168,13 @@ class Checks:
         self._blocks[side.name] = check
         return check
 
+    def timed(self, side: Side, samples_ns: List[float], inner: int) -> None:
+        """Note of the variant's latest block whether its work ended with its timed part."""
+        check = self._blocks.get(side.name)
+        if check is not None:
+            allowed_ns = max(UNFINISHED_NS, UNFINISHED_SHARE * inner * max(samples_ns))
+            self._unfinished.setdefault(side.name, []).append(check.unfinished_ns > allowed_ns)
+
     def verify(self, side: Side, accepted: Optional[Any]) -> Dict[str, Any]:
         """Compare what was kept of the variant's latest block, and forget it."""
         started = _clock()
@@ -258,6 +270,10 @@ class Checks:
 
     def _blame(self, side: Side) -> None:
         """State that changed since the last time is attributed to the variant that has just run."""
+        unfinished = self._unfinished.get(side.name, [])
+        if sum(unfinished) > len(unfinished) / 2:
+            text = "the device goes on computing after the timed part, on another stream"
+            self._add(self._untrusted, side, [text])
         if side.replaced:
             self._add(self._untrusted, side, ["replaced " + ", ".join(side.replaced[:5])])
         for number, (model, state) in enumerate(self._modules):

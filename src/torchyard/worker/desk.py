@@ -182,6 +182,7 @@ class Desk:
             check = self._checks.block(side, draw, varied, samples, inner)
         answer = timing.run_block(side, inner, samples, prime, settle, flush_l2, probe, check)
         if check is not None:
+            self._checks.timed(side, answer["samples_ns"], answer["inner"])
             check.finish()
         return answer
 

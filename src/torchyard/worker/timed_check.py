@@ -54,6 +54,8 @@ class TimedCheck:
         """More untimed calls: otherwise every checked call would have the same number modulo `inner`."""
         self.kept: List[Kept] = []
         self.changed: List[str] = []
+        self.unfinished_ns = 0
+        """How long the device went on after the stream that was timed had ended: work on other streams."""
         self._moment: Dict[str, Any] = {}
 
     def _choose(self, samples: int) -> "frozenset[int]":

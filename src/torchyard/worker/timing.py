@@ -185,6 +185,13 @@ def _cuda_samples(
             del kept
         if reset is not None:
             reset()
+    last = device.events(1)[0]
+    last.record(stream)
+    last.synchronize()
+    if check is not None:
+        waiting_since_ns = clock()
+        device.synchronize()
+        check.unfinished_ns = clock() - waiting_since_ns
     device.synchronize()
     return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
 
