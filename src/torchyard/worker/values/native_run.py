@@ -83,11 +83,12 @@ class Native(Surrounding):
                 self._make_way_for_other_profilers()
                 self._events.start()
                 self._harvest_now_and_then()
+        if not self._events.on:
+            self._probes.append(speed_probe())  # nothing of ours is around it yet
         if self._times is not None:
             self._times.__enter__()
             self._times_on = self._times_whole
             self._times.be_aside(not self._times_on)
-        self._probes.append(speed_probe())
         self._began_faults = page_faults()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
@@ -138,12 +139,12 @@ class Native(Surrounding):
         self._took_ns = finished_ns() - self._began_ns
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         faults = page_faults() - self._began_faults
-        if ending.state == "finished":
-            self._probes.append(speed_probe())
         self._recorded_whole = self._events.on
         self._stop_recording()
         if self._times is not None:
             self._times.__exit__(None, None, None)
+        if self._probes and ending.state == "finished":
+            self._probes.append(speed_probe())
         for hook in self._hooks:
             hook.remove()
         chains = sorted(self._events.chains.items(), key=lambda item: -item[1])

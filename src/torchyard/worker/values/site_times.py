@@ -191,10 +191,13 @@ def _measured_costs() -> Dict[str, float]:
 
 
 def speed_probe() -> float:
-    """Return CPU time of a fixed piece of work: how fast the machine is at the moment."""
-    given = torch.ones(96, 96, device="cpu", dtype=torch.float32)
+    """Return CPU time of a fixed piece of work: how fast the machine is at the moment.
+
+    Small enough to run on one thread, whatever the program has set.
+    """
+    given = torch.ones(1024, device="cpu", dtype=torch.float32)
     with torch.no_grad():
-        return min(_each(lambda: torch.mm(given, given).tanh(), 100)[1] for _ in range(3))
+        return min(_each(given.tanh, 300)[1] for _ in range(5))
 
 
 def page_faults() -> int:
