@@ -11,12 +11,16 @@ from torchyard.core.audit import Audit
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.plain_file import read_plain
 from torchyard.results.run_home import home_folder
 
 __all__ = ["FORMAT", "audits_home", "latest_audit", "new_audit_path", "read_audit", "write_audit"]
 
 FORMAT: Final = 1
 """Raised when an older Torchyard would misread a file."""
+
+
+_LARGEST_BYTES = 64 * 2**20
 
 
 def audits_home() -> Path:
@@ -47,13 +51,16 @@ def write_audit(audit: Audit, path: Path) -> None:
 def read_audit(path: Path) -> Audit:
     """The audit in a file."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_plain(path, most_bytes=_LARGEST_BYTES))
     except FileNotFoundError as error:
         raise UsageError(
             f"there is no audit at {path}", hint="`torchyard machine audit` makes one"
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="`torchyard machine audit` makes an audit",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is no JSON: {error}") from error
     return _audit_in(document, path)

@@ -19,6 +19,7 @@ from torchyard.core.records import decode, encode
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.durable import replace_file, to_json_text, write_failed
+from torchyard.results.plain_file import read_plain
 from torchyard.results.run_reader import Run
 
 __all__ = [
@@ -36,6 +37,9 @@ BASELINE_FORMAT: Final = 1
 """Raised when an older Torchyard could no longer read the file; added keys do not raise it."""
 _KEPT_FACTS: Final = ("format", "id", "state", "torchyard", "started", "finished", "revision")
 _LEFT_OUT_OF_TARGETS: Final = ("executable", "pid")
+
+
+_LARGEST_BYTES = 256 * 2**20
 
 
 def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str = "") -> None:
@@ -115,7 +119,7 @@ def _shared(row: Comparison) -> Any:
 def read_document(path: Path) -> dict[str, Any]:
     """The JSON object in that file, of a format that this version knows."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_plain(path, most_bytes=_LARGEST_BYTES))
     except OSError as error:
         raise ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
