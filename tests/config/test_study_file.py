@@ -156,7 +156,7 @@ def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
         ('[budget]\ntime = "5 parsec"', "budget.time: '5 parsec' has an unknown unit", "ms"),
         ("[budget]\ntime = 0", "budget.time: 0 is out of range", "above zero"),
         ("[budget]\ntime = true", "budget.time: True is not a text or", "give"),
-        ("[budget]\ntime = nan", "budget.time: nan is out of range", "above zero"),
+        ("[budget]\ntime = nan", "budget.time: nan is out of range", "finite"),
         ('[budget]\nmargin = "150%"', "budget.margin: '150%' is out of range", "percentage"),
         ("[budget]\nalpha = 0.5", "budget.alpha: 0.5 is out of range", "0.05"),
         ("[budget]\nmin-launches = 0", "budget.min-launches: 0 is out of range", "at least 1"),
@@ -180,7 +180,7 @@ def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
         ('[[workloads]]\nname = "gpt"\nmode = "train"', "workloads[0].mode[0]: 'train'", "mean"),
         ('[[workloads]]\nname = "gpt"\nbatch-size = 0', "workloads[0].batch-size: 0", "least 1"),
         ('[[workloads]]\nname = "no.py"', "workloads[0].name: there is no file 'no.py'", "path"),
-        ("name = ", "is not valid TOML", "mend"),
+        ("name = ", "is not valid TOML", "correct"),
     ],
 )
 def test_every_mistake_names_file_place_and_mend(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +17,7 @@ from torchyard.machine.limits import MachineLimits
 __all__ = ["history_name", "parse_jobs", "with_jobs"]
 
 _GENERIC: Final = "generic"
+_JOBS: Final = re.compile(r"[0-9]{1,9}")
 _WORTH_SAYING_S: Final = 60.0
 
 
@@ -22,12 +25,14 @@ def parse_jobs(text: str) -> int | None:
     """`auto`, or a number of at least 1."""
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    jobs = int(text) if _JOBS.fullmatch(text) else 0
+    most = max(1024, 8 * (os.cpu_count() or 1))
+    if not 1 <= jobs <= most:
         raise UsageError(
-            f"--jobs: {text!r} is neither auto nor a number of at least 1",
+            f"--jobs: {text[:80]!r} is neither auto nor a number of at least 1 and at most {most}",
             hint="write --jobs auto or --jobs 4",
         )
-    return int(text)
+    return jobs
 
 
 def history_name(plan: Plan, component: Component) -> str:

@@ -6,7 +6,6 @@ the one that was locked is an error that names the key; nothing is silently take
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from torchyard.build.placeholders import filled_in
 from torchyard.build.recipe_facts import first_difference, recipe_digest, recipe_facts
 from torchyard.build.sources import source_identity, used_kind
 from torchyard.build.toml_text import to_toml
+from torchyard.config.toml_file import read_toml
 from torchyard.core.build_record import BuildRecord, RecipeIdentity, SourceIdentity
 from torchyard.core.recipe import Recipe, SourceTable
 from torchyard.core.records import decode, encode, nearest_hint
@@ -108,14 +108,7 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 def read_lock(path: Path) -> Lock:
     """The lock in that file; UsageError names what is wrong with it."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"the lock {path} cannot be read", why=str(error.strerror), hint=_RENEW
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML", why=str(error), hint=_RENEW) from error
+    table = read_toml(path, what="lock", hint=_RENEW)
     version = table.get("lock-version")
     if not isinstance(version, int):
         raise UsageError(f"{path}: not a lock", why="it has no lock-version", hint=_RENEW)

@@ -7,13 +7,13 @@ and the nearest valid name.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from torchyard.build.recipe_merge import Choice, merged
+from torchyard.config.toml_file import read_toml
 from torchyard.core.recipe import Recipe, Scalar
 from torchyard.core.records import decode, nearest_hint
 from torchyard.errors import UsageError
@@ -59,16 +59,7 @@ def load_recipe_file(name_or_path: str, *, folder: Path | None = None) -> Recipe
             hint=nearest_hint(name_or_path, shipped_recipes(), what="recipe")
             + "; a recipe of your own is named by its path, such as ./mine.toml",
         )
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no recipe file {str(path)!r}", hint="check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f"{path}: is not valid TOML", why=str(error), hint="mend that line"
-        ) from error
+    table = read_toml(path, what="recipe file")
     _check_keys(path, table)
     return RecipeFile(path=path, table=table)
 
@@ -110,6 +101,13 @@ def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{path}: unknown key {key!r}", hint=nearest_hint(key, known, what="key")
             )
+    when = table.get("when", [])
+    if not isinstance(when, list) or not all(
+        isinstance(item, Mapping) and isinstance(item.get("if", {}), Mapping) for item in when
+    ):
+        raise UsageError(
+            f"{path}: when must be a list of tables", hint="write [[when]] with `if = {...}`"
+        )
     variants = table.get("variants", {})
     if not isinstance(variants, Mapping) or not all(
         isinstance(item, Mapping) for item in variants.values()

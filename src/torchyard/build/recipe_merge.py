@@ -16,6 +16,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from torchyard.config.toml_file import DEEPEST, parse_toml
 from torchyard.core.recipe import Recipe
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
@@ -47,8 +48,10 @@ def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
             hint="write USE_CUDA=0, version=2.6.0 or source.git.ref=main",
         )
     try:
-        value: Any = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+        value: Any = parse_toml(f"value = {raw}", where=where)["value"]
+    except UsageError as error:
+        if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            raise
         value = raw
     # A version such as 2.10 must not become the number 2.1.
     return component, rest, raw if isinstance(value, float) else value
@@ -124,7 +127,12 @@ def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: s
 
 def _key_path(key: str) -> list[str]:
     """The parts of a dotted key; one in quotes may hold dots: `compile-options."*.c"`."""
-    return [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
+    path = [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
+    if len(path) > DEEPEST:
+        raise UsageError(
+            f"--set {key[:80]!r}...: a key of more than {DEEPEST} parts", hint="give fewer parts"
+        )
+    return path
 
 
 def _holds(
@@ -140,8 +148,8 @@ def _holds(
                 return False
             continue
         found = {
-            "source": _source_kind(table),
-            "environment": table.get("environment", {}).get("use", "venv"),
+            "source": _source_kind(table, where),
+            "environment": _table_of(table, "environment", where).get("use", "venv"),
             "machine": choice.machine,
             "variant": choice.variant,
         }[key]
@@ -150,8 +158,17 @@ def _holds(
     return True
 
 
-def _source_kind(table: Mapping[str, Any]) -> str:
-    source = table.get("source", {})
+def _table_of(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, Mapping):
+        raise UsageError(
+            f"{where}: {key} must be a table", hint=f"write [{key}] with keys below it"
+        )
+    return found
+
+
+def _source_kind(table: Mapping[str, Any], where: str) -> str:
+    source = _table_of(table, "source", where)
     kinds = [key for key in source if key != "use"]
     return str(source.get("use") or (kinds[0] if len(kinds) == 1 else ""))
 

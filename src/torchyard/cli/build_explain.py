@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.output import common_options, print_data, print_json, printable
 
 __all__ = ["explain"]
@@ -26,7 +27,9 @@ failure found" and exit code 0, too; --json has `failed`.
 
 @click.command("explain", help=_HELP)
 @click.argument("log", metavar="LOG|-")
-@click.option("--exit-code", type=int, default=None, help="Exit code of the build, if known.")
+@click.option(
+    "--exit-code", type=Count(-64, 255), default=None, help="Exit code of the build, if known."
+)
 @common_options
 def explain(log: str, exit_code: int | None, as_json: bool) -> None:
     """Diagnose a log."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchyard.cli.build_progress import time_text
+from torchyard.cli.number_types import Number
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 
 if TYPE_CHECKING:
@@ -30,7 +31,14 @@ Ends with exit code 7 when something failed that is not known.
 @click.argument("build")
 @click.argument("files", nargs=-1)
 @click.option("--component", default="", help="Whose tests; the last component's without.")
-@click.option("--limit", "limit_s", default=21600.0, help="Seconds for each file.")
+@click.option(
+    "--limit",
+    "limit_s",
+    type=Number(1.0, 1e7),
+    default=21600.0,
+    show_default=True,
+    help="Seconds for each file.",
+)
 @common_options
 def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_json: bool) -> int:
     """Run tests and account for them."""

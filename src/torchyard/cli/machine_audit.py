@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchyard.cli.number_types import Number, Threads
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -50,7 +51,7 @@ cannot resolve 10% in 5 minutes, or most blocks were disturbed.
 @click.command(help=_HELP)
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=5.0),
+    type=Number(5.0, 1e6),
     default=60.0,
     show_default=True,
     help="Measuring time, after the first processes are ready.",
@@ -62,7 +63,7 @@ cannot resolve 10% in 5 minutes, or most blocks were disturbed.
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=Threads(),
     help="Threads of torch; one for each core when left out.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchyard.cli.number_types import Threads
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ how near each kernel came, and a picture: `torchyard report --format roofline`.
 @click.option(
     "--threads",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=Threads(),
     help="Threads of torch; one for each core when left out.",
 )
 @click.option(

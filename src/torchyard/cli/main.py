@@ -13,11 +13,18 @@ COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
+    from torchyard.cli.streams import give_up_stdout, make_safe
+
     try:
+        make_safe()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         # Before or after `invoke` could catch it: while modules load, or at the very end.
         code = 130
+    try:
+        sys.stdout.flush()
+    except OSError:
+        give_up_stdout()
     sys.exit(code)
 
 
@@ -43,4 +50,8 @@ def _say(text: str) -> int:
         from torchyard.cli.invoke import reader_gone
 
         return reader_gone()
+    except OSError as error:
+        from torchyard.cli.invoke import output_failed
+
+        return output_failed(error)
     return 0

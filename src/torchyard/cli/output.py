@@ -29,11 +29,14 @@ __all__ = [
 SCHEMA: Final = 1
 """Version of every JSON object that commands print."""
 
+_LONGEST_TEXT: Final = 6000
+"""Characters of one part of an error: it may quote a file of the user's or an exception."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONTROL: Final = {
     code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(32), *range(127, 160))
+    for code in (*range(32), *range(127, 160), *range(0xD800, 0xE000))
     if chr(code) not in "\n\t"
 }
 
@@ -49,7 +52,7 @@ def common_options(command: F) -> F:
 
 
 def printable(text: str) -> str:
-    """The text without characters that would steer the terminal."""
+    """The text without characters that would control the terminal or that no encoding has."""
     return text.translate(_CONTROL)
 
 
@@ -123,4 +126,7 @@ def _not_writable(path: Path, option: str, error: OSError) -> UsageError:
 
 
 def _indented(text: str) -> str:
-    return printable(text.strip()).replace("\n", "\n        ")
+    text = text.strip()
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 500]} [...] {text[-400:]}"
+    return printable(text).replace("\n", "\n        ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 from torchyard.cli.sections import SectionedCommand, all_options, section
 from torchyard.cli.study_options import LIMIT_OPTIONS, PLACE_OPTIONS
@@ -59,7 +60,7 @@ _OPTIONS = (
     _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
     _how(
         "--iterations",
-        type=click.IntRange(min=1),
+        type=Count(1, 1_000_000),
         default=20,
         show_default=True,
         help="That the profiler looks at.",

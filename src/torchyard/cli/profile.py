@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchyard.cli.number_types import Count, Threads
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -74,21 +75,21 @@ Tools:
 @_how(
     *("--skip-steps", "skip_steps"),
     default=0,
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     help="Leave out the optimiser's first steps (torch, callgrind, nsys, ncu).",
 )
 @_how(
     *("--warm-steps", "warm_steps"),
     default=0,
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     help="Then have the profiler on for so many without recording (torch).",
 )
 @_how(
     *("--active-steps", "active_steps"),
     default=0,
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     help="Then record so many; to the end when left out.",
 )
@@ -109,18 +110,18 @@ Tools:
     help="perf: event to sample; nsys: API to trace; ncu: section; rocprof: counter; gvprof: "
     "data_flow, value_pattern, ...",
 )
-@_how("--frequency", default=199, type=click.IntRange(1, 100_000), help="Samples a second (perf).")
+@_how("--frequency", default=199, type=Count(1, 100_000), help="Samples a second (perf).")
 @_how(
     "--call-graph",
     type=click.Choice(("fp", "dwarf", "lbr")),
     default="fp",
     help="How perf walks stacks; fp.",
 )
-@_how("--launches", default=100, type=click.IntRange(1), help="Kernels to look at (ncu); 100.")
-@_how("--threads", type=click.IntRange(1), help="Of torch's libraries; callgrind takes 1.")
+@_how("--launches", default=100, type=Count(1), help="Kernels to look at (ncu); 100.")
+@_how("--threads", type=Threads(), help="Of torch's libraries; callgrind takes 1.")
 @_how("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Of GVProf's hpcrun (-ck).")
 @_how("--tool-arg", "extra", multiple=True, metavar="WORD", help="Hand a word to the tool.")
-@_out("--rows", default=20, type=click.IntRange(1), help="Rows of the table; 20.")
+@_out("--rows", default=20, type=Count(1), help="Rows of the table; 20.")
 @_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
 @_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep results here.")
 @_out("-q", "--quiet", is_flag=True, help="No progress on stderr.")

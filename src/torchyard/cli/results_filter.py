@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.sections import section
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ FILTER_NAMES: Final = (
 )
 """Like the fields of `Wanted`."""
 
-_AGO: Final = re.compile(r"(\d+)\s*(m|h|d|w)")
+_AGO: Final = re.compile(r"([0-9]{1,9})\s*(m|h|d|w)")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 _which = section("Which ones (texts may hold * and ?)")
@@ -64,7 +65,7 @@ def filter_options(limit: int | None) -> Callable[[F], F]:
     said = f"Newest first; {limit}" if limit is not None else "Newest first; all"
     last = _which(
         "--limit",
-        type=click.IntRange(min=0),
+        type=Count(0),
         default=limit,
         metavar="N",
         help=f"{said} when left out" + (", 0 for all." if limit is not None else "."),

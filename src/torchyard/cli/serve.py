@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.output import common_options, print_data, print_json, talk
 
 __all__ = ["need_dashboard", "serve"]
@@ -37,9 +38,7 @@ stops it.
     help="Where the runs are; the runs' home when left out.",
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="[default: 127.0.0.1]")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port. [default: 0]"
-)
+@click.option("--port", type=Count(0, 65535), default=0, help="0 takes a free port. [default: 0]")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),

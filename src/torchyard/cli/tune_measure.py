@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
-
+from torchyard.cli.number_types import Number
 from torchyard.cli.output import print_data, print_json, printable, talk
 from torchyard.cli.sections import all_options, section
 from torchyard.errors import UsageError
@@ -33,7 +32,7 @@ _OPTIONS: Final = (
     _measure("--each", is_flag=True, help="With --measure: every knob alone, too."),
     _measure(
         "--seconds",
-        type=click.FloatRange(min=_SHORTEST_S),
+        type=Number(_SHORTEST_S, 1e6),
         default=60.0,
         show_default=True,
         help="With --measure: time of one audit.",

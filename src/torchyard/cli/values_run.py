@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -54,8 +55,8 @@ them; --once leaves that out.
     default="training",
     help="Of the workload.",
 )
-@_what("--steps", default=4, type=click.IntRange(1), help="Steps of the workload; 4.")
-@_what("--batch-size", type=click.IntRange(1), help="Of the workload; its own when left out.")
+@_what("--steps", default=4, type=Count(1), help="Steps of the workload; 4.")
+@_what("--batch-size", type=Count(1), help="Of the workload; its own when left out.")
 @_what("--device", default="cpu", metavar="DEVICE", help="Of the workload: cpu, cuda, ...")
 @_what(
     "--precision",
@@ -68,22 +69,22 @@ them; --once leaves that out.
 @_how(
     "--deep/--fast", default=False, help="Also inside operators written in C++; fast when left out."
 )
-@_how("--every", default=1, type=click.IntRange(1), metavar="N", help="Look at each N-th step; 1.")
+@_how("--every", default=1, type=Count(1), metavar="N", help="Look at each N-th step; 1.")
 @_how(
     "--skip-steps",
     default=0,
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     help="Leave out the first steps.",
 )
 @_how(
     "--close-steps",
     default=3,
-    type=click.IntRange(0),
+    type=Count(0),
     metavar="N",
     help="Look closely at N steps, and again when something new shows; 0 at all. 3.",
 )
-@_how("--last-step", default=0, type=click.IntRange(0), metavar="N", help="Stop looking after it.")
+@_how("--last-step", default=0, type=Count(0), metavar="N", help="Stop looking after it.")
 @_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
 @_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
 @_how(

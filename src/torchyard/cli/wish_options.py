@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from torchyard.cli.number_types import Count
 from torchyard.cli.sections import all_options, section
 from torchyard.errors import UsageError
 
@@ -65,7 +66,7 @@ _OPTIONS: Final = (
     ),
     _how(
         "--latency-us",
-        type=click.IntRange(min=0),
+        type=Count(0),
         default=1,
         show_default=True,
         help="Longest wake-up of idle states; 0 never sleeps (hot).",
@@ -86,7 +87,7 @@ _OPTIONS: Final = (
     ),
     _how(
         "--gpu-clock",
-        type=click.IntRange(min=1),
+        type=Count(1, 100_000),
         metavar="MHZ",
         help="Locked clock of GPUs; below where they throttle when left out.",
     ),

@@ -5,11 +5,12 @@ Strict about the table, and blind to everything else in the file. Starts nothing
 
 from __future__ import annotations
 
-import tomllib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchyard.config.toml_file import read_toml
 from torchyard.core.gate_outcome import Action
 from torchyard.core.records import decode
 from torchyard.core.stored import Metric
@@ -43,14 +44,7 @@ class GateTable:
 
 def read_gate_file(path: Path) -> GateTable:
     """The table `[gate]` of that file; raises UsageError that starts with the file's name."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no file {str(path)!r}", hint="check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not TOML", why=str(error)) from error
+    raw = read_toml(path)
     table: Any = raw.get("gate")
     if table is None:
         raise UsageError(f"{path}: there is no table [gate]", hint="add [gate] with max-slowdown")
@@ -71,6 +65,6 @@ def read_limit(value: Quantity, *, where: str) -> float:
         number = parse_fraction(value) if isinstance(value, str) else float(value)
     except UsageError as error:
         raise UsageError(f"{where}: {error.what}", hint="write it like 2% or 0.02") from error
-    if isinstance(value, bool) or not number >= 0.0:
+    if isinstance(value, bool) or not 0.0 <= number < math.inf:
         raise UsageError(f"{where}: {value!r} is no limit", hint="write it like 2% or 0.02")
     return number

@@ -7,7 +7,6 @@ file are relative to the file. Starts nothing.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from torchyard.config.places import check_cores, check_memory
 from torchyard.config.request import Request, Scalar, SpecText, WorkloadChoice
 from torchyard.config.sweep_file import SweepTable, sweep_of_table
 from torchyard.config.sweep_request import SweepRequest
+from torchyard.config.toml_file import read_toml
 from torchyard.config.workload_spec import check_suite, choose_workload, located
 from torchyard.core.records import decode
 from torchyard.core.study import Reseat
@@ -186,16 +186,7 @@ def _read(path: Path) -> StudyFile:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no study file {str(path)!r}", hint="check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f"{path}: is not valid TOML", why=str(error), hint="mend that line"
-        ) from error
+    return read_toml(path, what="study file")
 
 
 def _in_file(path: Path, work: Callable[[], T]) -> T:

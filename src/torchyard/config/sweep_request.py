@@ -6,6 +6,7 @@ Knows nothing of cells, executors' work and folders.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -106,10 +107,13 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
     )
 
 
+_SHARD: Final = re.compile(r"[0-9]{1,6}/[0-9]{1,6}")
+
+
 def parse_shard(text: str) -> tuple[int, int]:
     """`1/4`: the part and how many parts there are."""
     part_text, slash, parts_text = text.partition("/")
-    if not slash or not part_text.strip().isdecimal() or not parts_text.strip().isdecimal():
+    if not slash or not _SHARD.fullmatch(f"{part_text.strip()}/{parts_text.strip()}"):
         raise UsageError(f"--shard: {text!r} is no part of a whole", hint=_SHARD_HINT)
     part, parts = int(part_text), int(parts_text)
     if parts < 1:

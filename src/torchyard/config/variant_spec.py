@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from torchyard.config.checks import CHECKS
 from torchyard.config.names import BACKENDS, HERE, THREADS, Kind, kinds_of
 from torchyard.config.request import SpecText
-from torchyard.core.records import nearest_hint
+from torchyard.core.records import nearest_hint, shown
 from torchyard.core.variant import (
     DEFAULT_ENVIRONMENT,
     PRECISIONS,
@@ -130,12 +131,14 @@ def _is_off(name: str, value: Scalar) -> bool:
 
 def _threads(word: str, spec: SpecText) -> int:
     text = word.partition("=")[2]
-    if not text.isdecimal() or int(text) < 1:
+    try:
+        return int(CHECKS["threads"].read(text, where=spec.where))
+    except UsageError as error:
         raise UsageError(
-            f"{spec.where}: {word!r} is no number of threads",
+            f"{spec.where}: {shown(word)} is no number of threads",
+            why=error.hint,
             hint="write threads=N, such as threads=1",
-        )
-    return int(text)
+        ) from error
 
 
 def _with_threads(environment: Environment, threads: int) -> Environment:

@@ -20,7 +20,7 @@ __all__ = ["MOST", "grid_of"]
 
 MOST: Final = 1000
 """More workloads than this from one text are a slip of the pen."""
-_RANGE: Final = re.compile(r"([0-9]+)\.\.([0-9]+)(?:([x+])([0-9]+))?")
+_RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
 _DOUBLING: Final = ("x", "2")
 
 

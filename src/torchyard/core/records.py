@@ -17,9 +17,12 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from torchyard.errors import UsageError
 
-__all__ = ["decode", "encode", "nearest_hint"]
+__all__ = ["decode", "encode", "nearest_hint", "shown"]
 
 T = TypeVar("T")
+
+_LONGEST_SHOWN = 300
+"""Characters of a value in a message."""
 
 
 def encode(value: object) -> Any:
@@ -45,7 +48,8 @@ def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> 
 
 def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
     """`did you mean X?`, or the list of valid names."""
-    close = difflib.get_close_matches(name, valid, n=1)
+    # Comparing takes quadratic time, and no name is this long.
+    close = difflib.get_close_matches(name[:_LONGEST_SHOWN], valid, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"valid {what}s: {', '.join(sorted(valid)) or 'none'}"
@@ -89,7 +93,7 @@ def _convert_choice(choices: tuple[Any, ...], value: object, where: str) -> Any:
     if value in choices:
         return value
     raise UsageError(
-        f"{where}: {value!r} is not a valid value",
+        f"{where}: {shown(value)} is not a valid value",
         hint=nearest_hint(str(value), [str(choice) for choice in choices], what="value"),
     )
 
@@ -127,10 +131,10 @@ def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> An
                 else _convert(hint, item, f"{where}.{raw}" if where else raw, strict)
             )
         elif strict:
-            shown = [field.replace("_", "-") for field in fields]
+            names = [field.replace("_", "-") for field in fields]
             raise UsageError(
-                f"{where + ': ' if where else ''}unknown key {raw!r}",
-                hint=nearest_hint(str(raw), shown, what="key"),
+                f"{where + ': ' if where else ''}unknown key {shown(raw)}",
+                hint=nearest_hint(str(raw), names, what="key"),
             )
     for name in required:
         if name not in known:
@@ -160,7 +164,17 @@ def _expect(value: object, kind: type[Any], said: str, where: str) -> Any:
 
 
 def _wrong(value: object, wanted: str, where: str) -> UsageError:
-    return UsageError(f"{where or 'the file'}: {value!r} is not {wanted}", hint=f"give {wanted}")
+    return UsageError(
+        f"{where or 'the file'}: {shown(value)} is not {wanted}", hint=f"give {wanted}"
+    )
+
+
+def shown(value: object) -> str:
+    """A value for a message: bounded, because it may come from any file."""
+    text = repr(value)
+    if len(text) <= _LONGEST_SHOWN:
+        return text
+    return f"{text[: _LONGEST_SHOWN - 50]} ... {text[-20:]}"
 
 
 def _say(kind: Any) -> str:

@@ -25,13 +25,14 @@ __all__ = [
 
 _DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*$")
+_NUMBER = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z%]{0,10})")
+_LONGEST = 80
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
-    match = _NUMBER.match(text)
+    match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is not a {what}", hint=f"write it like {example}")
+        raise UsageError(f"{text[:_LONGEST]!r} is not a {what}", hint=f"write it like {example}")
     return float(match.group(1)), match.group(2)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import UsageError
+from torchyard.results.plain_file import open_plain
 
 __all__ = ["SHORTEST_TOKEN", "Access", "is_loopback", "new_token", "read_token"]
 
@@ -84,7 +85,7 @@ def new_token() -> str:
 def read_token(path: Path) -> str:
     """The token in a file of the user's: one line."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             text = file.read(_LONGEST_TOKEN + 2).decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise _bad_token(path, "it is not text") from error

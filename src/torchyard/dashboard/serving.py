@@ -195,14 +195,16 @@ def _signals_do_not_kill() -> Iterator[None]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    if host.strip() in ("", "*"):  # the C library takes both for every network
+        raise UsageError(f"--host: {host!r} is no address", hint="write 0.0.0.0 for every network")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = found[0]
         bound = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"--host: {host!r} is no address",
-            why=error.strerror or str(error),
+            f"--host: {host[:80]!r} is no address",
+            why=str(error),
             hint="127.0.0.1 for this machine only, 0.0.0.0 for every network",
         ) from error
     try:

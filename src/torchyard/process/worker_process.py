@@ -27,6 +27,7 @@ from torchyard.process.question_pipes import BadMessage
 from torchyard.process.start_target import StartedTarget, StartRefused, start_target
 from torchyard.process.tree import TreeMemory, kill_tree
 from torchyard.process.trouble import TROUBLE_KINDS, TroubleKind, WorkerTrouble, kind_of_ending
+from torchyard.worker.wire import LONGEST_TRACEBACK, shortened
 
 __all__ = ["WorkerProcess", "WorkerTrouble"]
 
@@ -353,6 +354,7 @@ class WorkerProcess:
 
     def _reported(self, error: dict[str, Any]) -> WorkerTrouble:
         """An exception that the worker caught; the worker lives on."""
+        error = {key: shortened(str(error.get(key, "")), LONGEST_TRACEBACK) for key in error}
         said = error.get("kind")
         kind: TroubleKind = next((kind for kind in TROUBLE_KINDS if kind == said), "raised")
         hint = str(error.get("hint", ""))

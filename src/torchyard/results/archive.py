@@ -21,6 +21,7 @@ from typing import IO, Final, cast
 from torchyard.core.units import format_bytes
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.durable import write_failed
+from torchyard.results.plain_file import open_plain
 
 __all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
 
@@ -115,7 +116,7 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
     # Headers and padding are not in the sizes of members.
     bound_bytes = 2 * largest_bytes + 2**20
     try:
-        with path.open("rb") as packed, gzip.open(packed, "rb") as plain:
+        with open_plain(path) as packed, gzip.open(packed, "rb") as plain:
             total_mib = path.stat().st_size >> 20
 
             def count() -> None:
@@ -127,7 +128,12 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
                 yield archive
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {path}", hint="name an archive or a folder") from error
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (
+        *(tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile),
+        # Headers that tarfile itself does not expect: numbers that are none, names that are no
+        # text, hundreds of extra headers in a row.
+        *(ValueError, OverflowError, IndexError, KeyError, TypeError, RecursionError),
+    ) as error:
         raise ResultsDamaged(
             f"{path} is not a whole archive", why=str(error), hint="make or fetch it again"
         ) from error
@@ -171,6 +177,8 @@ class _Bounded(io.RawIOBase):
 def _checked_parts(path: Path, member: tarfile.TarInfo) -> list[str]:
     """The folders and the name of a member that may be unpacked."""
     said = repr(member.name[:200])
+    if member.size < 0:
+        raise _refused(path, f"{said} has a negative size")
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse:
         raise _refused(path, f"{said} is a link, a device or something else that is no plain file")
     parts = member.name.removesuffix("/").split("/")

@@ -19,6 +19,9 @@ FORMAT: Final = 1
 """Raised when an older Torchyard would misread a file."""
 
 
+_LARGEST_BYTES = 64 * 2**20
+
+
 def audits_home() -> Path:
     """The folder of audits."""
     return home_folder() / "audits"
@@ -53,7 +56,10 @@ def read_audit(path: Path) -> Audit:
             f"there is no audit at {path}", hint="`torchyard machine audit` makes one"
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="`torchyard machine audit` makes an audit",
+        ) from error
     except ValueError as error:
         raise _damaged(path, f"it is no JSON: {error}") from error
     return _audit_in(document, path)

@@ -7,14 +7,15 @@ named with the package that has it; what makes no sense here (settings of a GPU 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from torchyard.config.checks import most_threads
 from torchyard.config.places import check_cores, check_memory
+from torchyard.config.toml_file import parse_toml, read_text_file
 from torchyard.core.race import Choice, Missing, Space
 from torchyard.core.records import decode
 from torchyard.core.variant import Scalar
@@ -22,7 +23,7 @@ from torchyard.errors import NothingToDo, UsageError
 from torchyard.process.libraries import find_library
 from torchyard.tune.facts import Place
 
-__all__ = ["ChoiceTable", "SpaceFile", "WhenTable", "read_space"]
+__all__ = ["ChoiceTable", "SpaceFile", "WhenTable", "load_space", "read_space"]
 
 DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -98,26 +99,32 @@ class SpaceFile:
     choices: tuple[ChoiceTable, ...] = ()
 
 
+def load_space(text: str) -> SpaceFile:
+    """Read and check the space `default`, or that of a file, for whatever machine."""
+    if text == DEFAULT:
+        raw = resources.files("torchyard.tune").joinpath("spaces/default.toml").read_text("utf-8")
+    else:
+        raw = _read(Path(text).expanduser())
+    try:
+        said = decode(SpaceFile, parse_toml(raw, where=text), where="")
+    except UsageError as error:
+        what = error.what.removeprefix(f"{text}: ")
+        raise UsageError(f"{text}: {what}", why=error.why, hint=error.hint) from error
+    seen: set[str] = set()
+    for index, table in enumerate(said.choices):
+        _check(table, f"{text}: choices[{index}]", seen)
+    return said
+
+
 def read_space(text: str, place: Place, *, with_changes: bool = False) -> Space:
     """The space `default`, or that of a file, as far as it exists here."""
     path = Path(text).expanduser()
-    if text == DEFAULT:
-        raw = resources.files("torchyard.tune").joinpath("spaces/default.toml").read_text("utf-8")
-        folder = Path()
-    else:
-        raw, folder = _read(path), path.resolve().parent
-    try:
-        said = decode(SpaceFile, tomllib.loads(raw), where="")
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{text}: is not valid TOML", why=str(error), hint="mend it") from error
-    except UsageError as error:
-        raise UsageError(f"{text}: {error.what}", why=error.why, hint=error.hint) from error
+    folder = Path() if text == DEFAULT else path.resolve().parent
+    said = load_space(text)
     choices: list[Choice] = []
     missing: list[Missing] = []
-    seen: set[str] = set()
     for index, table in enumerate(said.choices):
         where = f"{text}: choices[{index}]"
-        _check(table, where, seen)
         if not _fits(table.when, place):
             continue
         if table.changes_results and not with_changes:
@@ -137,14 +144,7 @@ def read_space(text: str, place: Place, *, with_changes: bool = False) -> Space:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"there is no space {str(path)!r}", hint="give `default` or the path of a TOML file"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read", why=str(error)) from error
+    return read_text_file(path, what="space", hint="give `default` or the path of a TOML file")
 
 
 def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
@@ -168,16 +168,17 @@ def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
             )
     threads = table.threads
     words = isinstance(threads, str) and threads not in _THREADS
-    if words or (isinstance(threads, int) and threads < 1):
+    most = most_threads()
+    if words or (isinstance(threads, int) and not 1 <= threads <= most):
         raise UsageError(
             f"{where}.threads: {threads!r} is no number of threads",
-            hint=f"a number from 1 up, or one of {', '.join(_THREADS)}",
+            hint=f"a number from 1 to {most}, or one of {', '.join(_THREADS)}",
         )
     many = table.instances
-    if many not in _INSTANCES and not (isinstance(many, int) and many >= 1):
+    if many not in _INSTANCES and not (isinstance(many, int) and 1 <= many <= most):
         raise UsageError(
             f"{where}.instances: {many!r} is no number of processes",
-            hint=f"a number from 1 up, or one of {', '.join(_INSTANCES)}",
+            hint=f"a number from 1 to {most}, or one of {', '.join(_INSTANCES)}",
         )
     sets = (table.variables, table.library, threads, table.backend, table.options)
     if not any((*sets, table.cores, table.memory, many != 1)):

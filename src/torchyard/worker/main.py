@@ -78,7 +78,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         try:
             reply = wire.answer(verbs[verb](**question))
         except CannotBuild as error:
-            reply = wire.complaint("cannot-build", str(error), hint=error.hint)
+            reply = wire.complaint("cannot-build", _text(error), hint=error.hint)
         except MemoryError as error:
             reply = wire.complaint("out-of-memory", _say(error), traceback.format_exc())
         except Exception as error:
@@ -90,11 +90,19 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
 
 
 def _say(error: BaseException) -> str:
-    return type(error).__name__ + ": " + str(error)[:2000]
+    return type(error).__name__ + ": " + _text(error)
+
+
+def _text(error: BaseException) -> str:
+    """What the exception says; its class may be the program's own, and fail at that too."""
+    try:
+        return str(error)
+    except Exception as other:
+        return "(its text cannot be made: " + type(other).__name__ + ")"
 
 
 def _is_device_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in _text(error)
 
 
 def _handshake() -> Dict[str, Any]:

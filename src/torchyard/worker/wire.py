@@ -34,6 +34,8 @@ import os
 from typing import Any, Dict, Optional
 
 PROTOCOL = 1
+LONGEST_MESSAGE = 4000
+LONGEST_TRACEBACK = 40000
 
 Message = Dict[str, Any]
 
@@ -82,5 +84,21 @@ def answer(result: Optional[Message]) -> Message:
 
 
 def complaint(kind: str, message: str, traceback: str = "", hint: str = "") -> Message:
-    """A bad answer."""
-    return {"error": {"kind": kind, "message": message, "traceback": traceback, "hint": hint}}
+    """A bad answer; an exception may hold a text of any length, such as a whole source file."""
+    return {
+        "error": {
+            "kind": kind,
+            "message": shortened(message, LONGEST_MESSAGE),
+            "traceback": shortened(traceback, LONGEST_TRACEBACK),
+            "hint": shortened(hint, LONGEST_MESSAGE),
+        }
+    }
+
+
+def shortened(text: str, longest: int) -> str:
+    """Both ends of a text that is longer than allowed."""
+    if len(text) <= longest:
+        return text
+    left_out = len(text) - longest
+    end = longest // 3
+    return f"{text[: longest - end]}\n[... {left_out} characters ...]\n{text[-end:]}"

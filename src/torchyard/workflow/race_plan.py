@@ -10,7 +10,7 @@ from torchyard.core.study import Study
 from torchyard.errors import UsageError
 from torchyard.measure.targets import inspect_target
 from torchyard.tune.facts import place_of
-from torchyard.tune.space import read_space
+from torchyard.tune.space import load_space, read_space
 
 __all__ = ["plan_race", "with_budget"]
 
@@ -35,6 +35,7 @@ def plan_race(
         limit_s = min(settings.step_limit_s, _step_limit_s(budget_s))
         settings = replace(settings, step_limit_s=limit_s)
     workload, default = study.workloads[0], study.baseline
+    load_space(space)  # a wrong file is told before a process is started
     place = place_of(workload, default, inspect_target(default.target), goal=goal)
     return Race(
         workload=workload,

@@ -250,3 +250,43 @@ def test_update_has_nothing_to_do(tmp_path: Path, place: Place) -> None:
     plan = place.plan_update(source(archive))
     assert plan.actions == ()
     assert "nothing to update" in plan.summary
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize("compression", ["", "gz", "xz"])
+def test_devices_and_fifos_are_refused_before_anything_is_unpacked(
+    tmp_path: Path, place: Place, kind: bytes, compression: str
+) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, f"w:{compression}") as archive:
+        good = tarfile.TarInfo("p/good")
+        archive.addfile(good, io.BytesIO(b""))
+        device = tarfile.TarInfo("p/a name\nof two lines")
+        device.type, device.devmajor, device.devminor = kind, 1, 3
+        archive.addfile(device)
+    with pytest.raises(CommandFailed, match="has devices or FIFOs"):
+        place.fetch(source(path))
+    assert not place.destination.exists()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b"x path=p/x\n", b"0 path=p/x\n", b"999999999 path=p/x\n", b"\0" * 512, b"9 size=zz\n"],
+)
+def test_broken_extra_headers_end_in_a_tree_or_an_error(
+    tmp_path: Path, place: Place, records: bytes
+) -> None:
+    extra = tarfile.TarInfo("PaxHeaders/x")
+    extra.type, extra.size = tarfile.XHDTYPE, len(records)
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("p/good"), io.BytesIO(b""))
+    path = tmp_path / "x.tar"
+    header = extra.tobuf(tarfile.USTAR_FORMAT) + records + b"\0" * (-len(records) % 512)
+    path.write_bytes(header + plain.getvalue())
+    try:
+        place.fetch(source(path))
+    except CommandFailed:
+        assert not place.destination.exists()
+    else:
+        assert [entry.name for entry in place.destination.iterdir()] == ["good"]

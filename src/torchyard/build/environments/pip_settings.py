@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import configparser
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from torchyard.config.toml_file import read_toml
+from torchyard.errors import UsageError
 
 __all__ = ["places_of_pip_settings", "uv_has_own_index"]
 
@@ -44,8 +46,8 @@ def uv_has_own_index(environ: Mapping[str, str]) -> bool:
     config = Path(environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '/'}/.config")
     file = Path(environ.get("UV_CONFIG_FILE") or config / "uv" / "uv.toml")
     try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        settings = read_toml(file)
+    except UsageError:
         return False
     tables = (settings, settings.get("pip"))
     return any(isinstance(table, dict) and not _UV_INDEX_KEYS.isdisjoint(table) for table in tables)

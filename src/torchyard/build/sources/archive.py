@@ -26,6 +26,11 @@ if grep -E '^[/\\]|(^|[/\\])\.\.([/\\]|$)' "$names" >escaping; then
     "nothing was unpacked: get the archive from its publisher" >&2
   exit 1
 fi
+if ! $zip && LC_ALL=C tar -tvPf "$archive" | grep -a '^[bcp]' >devices; then
+  echo "$archive has devices or FIFOs, such as $(head -n 1 devices);" \
+    "nothing was unpacked: get the archive from its publisher" >&2
+  exit 1
+fi
 mkdir tree
 if $zip; then
   mkdir unzipped

@@ -1,0 +1,91 @@
+"""Standard streams that are closed, full or of a small character set.
+
+A closed descriptor would be given to the next file that is opened, so closed ones are opened on
+/dev/null first. Talk on stderr is never worth an hour of measuring: what cannot be written there is
+dropped. What cannot be written to stdout is an error, because it was asked for.
+
+Imports nothing that `torchyard --help` does not load anyway.
+"""
+
+import errno
+import io
+import os
+import sys
+
+__all__ = ["ClosedOutput", "give_up_stdout", "make_safe"]
+
+
+class ClosedOutput(io.TextIOBase):
+    """Stands for a stdout that was closed before the program started."""
+
+    def write(self, text: str) -> int:
+        """Fail as a closed descriptor does."""
+        if not text:
+            return 0
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def fileno(self) -> int:
+        """Of stdout."""
+        return 1
+
+    def isatty(self) -> bool:
+        """No."""
+        return False
+
+
+class _Talk(io.TextIOWrapper):
+    """Drops what cannot be written."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            # Take away what is left in the buffer: it would fail again at every later flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+
+
+def make_safe() -> None:
+    """Call once, before anything is opened or written."""
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+    stdin: object = sys.stdin
+    if stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    stdout: object = sys.stdout
+    if stdout is None:
+        sys.stdout = ClosedOutput()
+    elif isinstance(stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not cost the results of an hour.
+        stdout.reconfigure(errors="backslashreplace")
+    stderr: object = sys.stderr
+    if stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    elif isinstance(stderr, io.TextIOWrapper):
+        stderr.flush()
+        sys.stderr = _Talk(
+            stderr.buffer,
+            encoding=stderr.encoding,
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+
+
+def give_up_stdout() -> None:
+    """Drop what is left in the buffer of stdout: Python would fail to flush it at the end."""
+    try:
+        number = sys.stdout.fileno()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    except (OSError, ValueError, AttributeError):
+        return
