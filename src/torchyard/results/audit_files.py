@@ -19,9 +19,6 @@ FORMAT: Final = 1
 """Raised when an older Torchyard would misread a file."""
 
 
-_LARGEST_BYTES = 64 * 2**20
-
-
 def audits_home() -> Path:
     """The folder of audits."""
     return home_folder() / "audits"

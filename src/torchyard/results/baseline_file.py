@@ -49,9 +49,6 @@ _KEPT_FACTS: Final = (
 _LEFT_OUT_OF_TARGETS: Final = ("executable", "pid")
 
 
-_LARGEST_BYTES = 256 * 2**20
-
-
 def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str = "") -> None:
     """The runs' facts and comparisons in one file, without what tells of the machine's owner."""
     document = {
