@@ -212,7 +212,8 @@ class _Judge:
         if self.noise.exact:
             own = noise.baseline_rms
             judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
-        limits = Limits(noise.profiles, self.noise.rare(group), seen.finite)
+        rare = self.noise.rare(group)
+        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(found.shape))
         reason = limits.exceeded(seen)
         if not reason:
             return
@@ -244,14 +245,15 @@ class _Judge:
 class Limits:
     """What a tensor's error may be, from those of runs that are known to be honest."""
 
-    def __init__(self, honest: List[Profile], rare: Rare, numbers: int) -> None:
+    def __init__(self, honest: List[Profile], rare: Rare, numbers: int, slice_size: int) -> None:
         factor = NORM_FACTOR if numbers >= SMALL else SMALL_NORM_FACTOR
         self.norm = factor * max([LEAST_NORM] + [one.norm for one in honest])
         self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
         self.trend_of_rounding = max(LEAST_TREND, 1.5 * rare.trend)
         """Of an error that is large and yet nothing but rounding."""
         outliers = max([rare.share * numbers] + [one.outliers for one in honest])
-        self.outliers = OUTLIER_FACTOR * outliers + 2 if outliers else 0
+        # A rectifier that opens changes a whole row or column of the gradient of a weight.
+        self.outliers = OUTLIER_FACTOR * outliers + 2 * slice_size if outliers else 0
         own = max([0.0] + [one.largest_outlier for one in honest])
         scale = max([0.0] + [one.scale_rms for one in honest])
         self.largest = OUTLIER_FACTOR * max(own, rare.largest * scale)
@@ -285,6 +287,14 @@ class Limits:
         if reason == "trend":
             text += ", and systematic (on average %.6g times the reference)" % seen.factor
         return text
+
+
+def _slice_size(shape: Any) -> int:
+    """The numbers of a row or a column, whichever has more; 1 for a vector."""
+    if len(shape) < 2:
+        return 1
+    total = math.prod(shape)
+    return max(total // shape[0], total // shape[1])
 
 
 def _unbounded_mismatch(found: Any, baseline: Any, noise: TensorNoise) -> str:
