@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import socket
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,11 @@ __all__ = ["ARCHIVES", "FILES"]
 
 def _text(content: str | bytes) -> Callable[[Path], None]:
     data = content.encode() if isinstance(content, str) else content
-    return lambda path: path.write_bytes(data) and None
+
+    def write(path: Path) -> None:
+        path.write_bytes(data)
+
+    return write
 
 
 def _socket(path: Path) -> None:
@@ -54,7 +59,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "1e400": _text("[budget]\ntime = 1e400\n"),
     "a day that does not exist": _text("name = 2025-02-31\n"),
     "binary": _text(bytes(range(256)) * 100),
-    "ELF": lambda path: path.write_bytes(Path("/proc/self/exe").read_bytes()[:100_000]) and None,
+    "ELF": _text(Path(sys.executable).read_bytes()[:100_000]),
     "zero bytes": _text(b"\0" * 1000),
     "a zero byte in a value": _text('name = "a\\u0000b"\nbaseline = "\\u0000"\n'),
     "UTF-16": _text("name = 'x'".encode("utf-16")),

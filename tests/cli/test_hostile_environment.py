@@ -30,9 +30,8 @@ def run(
     tmp_path: Path,
     *,
     redirect: str = "",
-    cwd: Path | None = None,
     without: tuple[str, ...] = (),
-    **variables: str,
+    variables: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command line through a shell that changes its streams."""
     kept = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", *without}}
@@ -42,9 +41,8 @@ def run(
         capture_output=True,
         timeout=LIMIT_S,
         check=False,
-        cwd=cwd,
         stdin=subprocess.DEVNULL,
-        env={**kept, "TORCHYARD_HOME": str(tmp_path / "yard"), **variables},
+        env={**kept, "TORCHYARD_HOME": str(tmp_path / "yard"), **(variables or {})},
     )
 
 
@@ -153,10 +151,12 @@ def test_a_working_directory_that_was_deleted(tmp_path: Path, words: tuple[str, 
 )
 def test_strange_variables(tmp_path: Path, variables: dict[str, str]) -> None:
     for words in (("--help",), ("workloads",), ("bench", "--only", "kernels/matmul", "--dry-run")):
-        done = run(words, tmp_path, **variables)
+        done = run(words, tmp_path, variables=variables)
         assert done.returncode == 0, (words, done.stderr.decode("ascii", "replace")[-1500:])
         assert b"Traceback" not in done.stderr
-    done = run(("bench", "Gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.toml"), tmp_path, **variables)
+    done = run(
+        ("bench", "Gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.toml"), tmp_path, variables=variables
+    )
     assert done.returncode == 2, done
     assert b"hint: " in done.stderr
 
@@ -178,6 +178,6 @@ def test_bytes_that_are_no_text(tmp_path: Path, word: bytes) -> None:
 
 @pytest.mark.parametrize("home", ["/dev/null/x", "/proc/x", "/nowhere\x01/x"])
 def test_a_home_that_cannot_be_made(tmp_path: Path, home: str) -> None:
-    done = run(("results", "list"), tmp_path, TORCHYARD_HOME=home)
+    done = run(("results", "list"), tmp_path, variables={"TORCHYARD_HOME": home})
     assert done.returncode in {0, 2, 3, 4}, done
     assert b"Traceback" not in done.stderr

@@ -358,7 +358,19 @@ def test_keys_of_a_recipe_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> No
 
     keys = [field.name.replace("_", "-") for field in fields(Recipe)]
     keys += ["when", "variants", "default-variant"]
-    values = ("5", "true", "nan", '"x"', "[]", "[1]", '["x"]', "[[1]]", "{}", "{x = 1}", "[{}]")
+    values: list[str] = [
+        "5",
+        "true",
+        "nan",
+        '"x"',
+        "[]",
+        "[1]",
+        '["x"]',
+        "[[1]]",
+        "{}",
+        "{x = 1}",
+        "[{}]",
+    ]
     values += ("[{if = 5}]", "[{if = {release = 5}}]", "[{if = {machine = [[1]]}}]", "1979-05-27")
     values += ('[{if = {source = "git"}, source = 5}]', '[{if = {environment = "venv"}}]')
     path = tmp_path / "mine.toml"

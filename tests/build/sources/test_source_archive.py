@@ -253,12 +253,11 @@ def test_update_has_nothing_to_do(tmp_path: Path, place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-@pytest.mark.parametrize("compression", ["", "gz", "xz"])
 def test_devices_and_fifos_are_refused_before_anything_is_unpacked(
-    tmp_path: Path, place: Place, kind: bytes, compression: str
+    tmp_path: Path, place: Place, kind: bytes
 ) -> None:
     path = tmp_path / "x.tar"
-    with tarfile.open(path, f"w:{compression}") as archive:
+    with tarfile.open(path, "w:gz") as archive:
         good = tarfile.TarInfo("p/good")
         archive.addfile(good, io.BytesIO(b""))
         device = tarfile.TarInfo("p/a name\nof two lines")
