@@ -50,6 +50,10 @@ class Number(click.FloatRange):
     def __init__(self, low: float, most: float) -> None:
         super().__init__(min=low, max=most)
 
+    def _describe_range(self) -> str:
+        """Leave out the upper bound: nobody reaches it."""
+        return f"x>={self.min}"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse nan, which is within every range, and infinity."""
         if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
