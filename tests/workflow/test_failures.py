@@ -134,8 +134,6 @@ def test_a_candidate_that_crashes_the_shared_process_leaves_the_others(tmp_path:
     assert good.estimate.pairs > 0
     assert bad.failure is not None
     assert (bad.failure.kind, bad.failure.variant) == ("crashed", "bad")
-    assert not good.shared_process
-    assert any("process of its own" in note for note in good.notes)
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
@@ -265,7 +263,9 @@ def test_a_candidate_that_fails_does_not_cost_the_others(tmp_path: Path) -> None
     assert good.baseline_metrics.time_ns >= 1e6
     later = rows["crashes_later"].failure
     assert later is not None
-    assert later.phase == "timing"
+    # Whose fault the crash of a shared process was is known once each candidate has its own.
+    assert later.phase in {"timing", "warm-up"}
+    assert any("process of its own" in note for note in good.notes)
     assert "SIGSEGV" in later.message
     said = rows["cannot_be_made"].failure
     assert said is not None

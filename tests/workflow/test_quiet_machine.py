@@ -271,5 +271,5 @@ def test_a_tuned_bench_that_is_ended_is_put_back(
     assert watched() == before
     assert not (tmp_path / "journal" / JOURNAL_FILE).exists()
     if number == signal.SIGTERM:
-        assert code == 130
+        assert code == 143
         assert read_run(tmp_path / "run").state == "interrupted"

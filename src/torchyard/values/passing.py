@@ -19,12 +19,12 @@ _PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
 
 def wait_passing_signals(
     process: subprocess.Popen[bytes], *, limit_s: float | None = None
-) -> tuple[int, bool]:
-    """Its exit code (128 and the number after a signal), and whether it was asked to end.
+) -> tuple[int, int]:
+    """Its exit code (128 and the number after a signal), and the signal that asked it to end, or 0.
 
-    By Ctrl-C, SIGTERM or SIGHUP. A process that takes longer than the limit is ended.
+    By Ctrl-C (SIGINT), SIGTERM or SIGHUP. A process that takes longer than the limit is ended.
     """
-    interrupted = False
+    interrupted = 0
     with _signals_to(process) as passed:
         code: int | None = None
         while code is None:
@@ -35,8 +35,8 @@ def wait_passing_signals(
                 limit_s = None
             except KeyboardInterrupt:
                 # The terminal sent it to the program, too: it ends by itself, and writes first.
-                interrupted = True
-    return (128 - code if code < 0 else code), interrupted or bool(passed)
+                interrupted = int(signal.SIGINT)
+    return (128 - code if code < 0 else code), interrupted or (passed[0] if passed else 0)
 
 
 @contextmanager

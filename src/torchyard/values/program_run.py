@@ -87,7 +87,7 @@ def run_in_target(
         stderr=subprocess.DEVNULL if silent else None,
     )
     code, interrupted = wait_passing_signals(process, limit_s=limit_s)
-    return ProgramEnd(exit_code=code, output=output, interrupted=interrupted)
+    return ProgramEnd(exit_code=code, output=output, interrupted=bool(interrupted))
 
 
 def _stdout(request: ProfileRequest, silent: bool) -> int | None:

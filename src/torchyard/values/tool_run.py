@@ -7,6 +7,7 @@ command that the tool made. Knows no tool by name.
 from __future__ import annotations
 
 import secrets
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -69,11 +70,11 @@ def run_tool(job: Job, command: ToolCommand, *, quiet_program: bool = False) -> 
             f"cannot run {command.words[0]}: {error.strerror or error}",
             hint="look whether the tool is installed as a whole",
         ) from error
-    code, interrupted = wait_passing_signals(process)
-    if interrupted and code == _TERMINATED:
+    code, ended_by = wait_passing_signals(process)
+    if ended_by == signal.SIGINT and code == _TERMINATED:
         # On Ctrl-C perf ends its program with SIGTERM, and then itself the same way.
         code = _INTERRUPTED
-    return ToolEnd(exit_code=code, interrupted=interrupted)
+    return ToolEnd(exit_code=code, interrupted=bool(ended_by))
 
 
 def _check_program(words: tuple[str, ...]) -> None:

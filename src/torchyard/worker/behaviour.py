@@ -65,9 +65,16 @@ def output_of(side: Side, seed: int) -> Any:
 
 
 def check_structure(side: Side, peer: Side, seed: int) -> Findings:
-    """Containers, types, shapes, devices and gradient functions of the result."""
+    """Containers, types, shapes, devices and gradient functions of the result.
+
+    Nothing is compared where eager code with another seed returns something else.
+    """
     training = side.model.training
     expected = result_structure.describe(output_of(peer, seed), training)
+    other = result_structure.describe(output_of(peer, seed + 1), training)
+    if result_structure.difference(other, expected):
+        side.model.rewind()
+        return [], ["the shape of its results is random, and was not compared"]
     found = result_structure.describe(output_of(side, seed), training)
     side.model.rewind()
     text = result_structure.difference(found, expected)
