@@ -207,7 +207,7 @@ def test_limits_by_pattern_and_from_a_file(capsys: Capture, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x", "not TOML"),
+        ("x", "is not valid TOML"),
         ("[other]\n", "no table [gate]"),
         ('[gate]\nmax-slowdwn = "2%"\n', "did you mean 'max-slowdown'?"),
         ('[gate]\nmax-slowdown = "two"\n', "is not a percentage"),

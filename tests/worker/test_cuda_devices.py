@@ -37,6 +37,9 @@ class Event:
         assert stream is not None, "without a stream it would be that of the current device"
         self.stream = stream
 
+    def synchronize(self) -> None:
+        assert self.stream is not None, "an event that was never recorded has nothing to wait for"
+
     def elapsed_time(self, end: Event) -> float:
         assert self.stream == end.stream
         return 0.5
