@@ -1,6 +1,6 @@
 """Waste inside operators of torch that clean programs are known to meet, when looked at deeply.
 
-Each is in the table of docs/explanation/waste-in-torch.md, where a sweep of torch 2.13 tried it by itself.
+docs/explanation/waste-in-torch.md describes them; a sweep of torch 2.13 tested each operator separately.
 """
 
 from __future__ import annotations
