@@ -30,7 +30,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	set -e; for file in tests/build/*/conftest.py; do $(BIN)/mypy $$file; done
+	set -e; for file in tests/builds/*/conftest.py; do $(BIN)/mypy $$file; done
 	$(BIN)/lint-imports
 
 unit: $(READY)

@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
+from torchyard.bench.bench_run import run_bench
 from torchyard.core.events import Event
 from torchyard.core.records import decode
 from torchyard.core.study import Study
-from torchyard.workflow.bench_run import run_bench
 
 
 def main() -> None:

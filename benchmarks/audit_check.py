@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchyard.core.audit import Audit
+from torchyard.audit.kept_audits import changes_between
+from torchyard.audit.model import Audit
+from torchyard.audit.noise_audit import AuditPlan, AuditRun
+from torchyard.audit.report import change_text
 from torchyard.core.units import format_percent
-from torchyard.reports.audit_text import change_text
-from torchyard.workflow.audit import AuditPlan, AuditRun
-from torchyard.workflow.audit_change import changes_between
 
 NAME = "yarddisturber"
 

@@ -25,16 +25,21 @@ from pathlib import Path
 from typing import Any
 
 from calibration_report import print_report
+from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.preparation import Knowledge, warm_up
+from torchyard.bench.session import WorkloadSession
 from torchyard.core.block import Block
 from torchyard.core.events import ignore_events
-from torchyard.core.study import Budget, MeasureSettings, Study
-from torchyard.core.variant import Environment, Target, Variant
-from torchyard.core.workload import Workload
-from torchyard.measure.crew import Crew
-from torchyard.measure.pairs import pair_blocks
-from torchyard.measure.preparation import Knowledge, warm_up
-from torchyard.measure.session import WorkloadSession
-from torchyard.measure.starting import draw_launch
+from torchyard.core.study import (
+    Budget,
+    Environment,
+    MeasureSettings,
+    Study,
+    Target,
+    Variant,
+    Workload,
+)
+from torchyard.stats.pairs import pair_blocks
 
 INJECTED = Path(__file__).with_name("injected.py")
 CHAIN = Workload(suite="kernels", name="layered-mlp")

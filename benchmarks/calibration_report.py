@@ -10,8 +10,8 @@ from typing import Any
 
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.rivals import RULES
-from torchyard.stats.sequential import Look
+from torchyard.stats.simulation import RULES
+from torchyard.stats.stopping import Look
 
 TRUE_LOG = {"again": 0.0, "slower": -math.log(1.02)}
 LONG_S = 60.0

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.stats.change_points import Settled, find_moves, settle
-from torchyard.stats.change_points_labelled import (
+from torchyard.stats.change_points.detection import Settled, find_moves, settle
+from torchyard.stats.change_points.evaluation import (
     OTHERS,
     QUIET,
+    RIVALS,
     Labelled,
     Plan,
     draw,
     with_step,
 )
-from torchyard.stats.change_points_rivals import RIVALS
-from torchyard.stats.change_points_shape import Move
+from torchyard.stats.change_points.shape import Move
 
 NEAR = 5
 """Points by which a found step may be off."""

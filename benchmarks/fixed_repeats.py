@@ -43,7 +43,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from torchyard.worker import suites
-    from torchyard.worker.side import Model, Side
+    from torchyard.worker.bench.variant import Model, Side
 
     torch.manual_seed(SEED)
     workload = request["workload"]

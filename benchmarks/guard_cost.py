@@ -22,19 +22,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.preparation import Knowledge, warm_up
 from torchyard.core.block import GuardReading
-from torchyard.core.study import MeasureSettings
-from torchyard.core.variant import Target, Variant
-from torchyard.core.workload import Workload
-from torchyard.machine.guards import READERS, judging
-from torchyard.machine.guards.usual_probe import SMALLEST_LIMIT, UsualProbe
-from torchyard.machine.guards.watching import Watch
+from torchyard.core.study import MeasureSettings, Target, Variant, Workload
+from torchyard.machine.guards import block_check
+from torchyard.machine.guards.block_check import SMALLEST_LIMIT, UsualProbe
+from torchyard.machine.guards.host_guards import READERS, Watch
 from torchyard.machine.knob import Machine
-from torchyard.measure.crew import Crew
-from torchyard.measure.preparation import Knowledge, warm_up
-from torchyard.measure.starting import draw_launch
-from torchyard.worker import readings
-from torchyard.worker.frequency_probe import FrequencyProbe
+from torchyard.worker.bench import timing as readings
+from torchyard.worker.bench.timing import FrequencyProbe
 
 VARIANT = Variant(name="one", target=Target(name="here", python=sys.executable))
 
@@ -59,9 +56,9 @@ class Blocks:
             self._watch.begin()
         answer = self._ask(guarded)
         if guarded:
-            reading = judging.reading_from(answer["readings"], self._watch.end())
+            reading = block_check.reading_from(answer["readings"], self._watch.end())
             reading = self._usual.beside(VARIANT.name, reading)
-            reasons = judging.judge(
+            reasons = block_check.judge(
                 reading,
                 wall_ns=answer["wall_ns"],
                 samples=len(answer["samples_ns"]),
@@ -115,7 +112,7 @@ def print_costs() -> None:
         reader.close()
     probe = FrequencyProbe()
     print(f"  {'frequency probe':<20} {cost_us(probe.read):.1f} us, 2 x for a block")
-    print(f"  {'worker readings':<20} {cost_us(readings.read):.1f} us, 2 x for a block")
+    print(f"  {'worker readings':<20} {cost_us(readings.read_usage):.1f} us, 2 x for a block")
 
 
 def print_probe(taken: Sequence[GuardReading]) -> None:

@@ -22,21 +22,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from torchyard.core.comparison import (
-    Comparison,
-    Estimate,
-    Interval,
-    VariantMetrics,
-    Verdict,
-)
-from torchyard.core.stored import METRICS, ComparisonEntry, Metric, RunEntry, Series, Wanted
-from torchyard.core.study import Study
-from torchyard.core.variant import Target, Variant
-from torchyard.core.workload import Workload
+from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
+from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.index.entries import Entries
 from torchyard.results.index.folders import FullMark, full_mark
 from torchyard.results.index.store import Store
-from torchyard.results.run_folder import RunWriter
+from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry, Series, Wanted
+from torchyard.results.run_writer import RunWriter
 
 MACHINES = ("epyc-64c-1111", "neoverse-v2-96c-2222", "xeon-32c-3333")
 VERDICTS = (

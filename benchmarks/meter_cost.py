@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from process_cost import Cost, percent_more, run
-from torchyard.build.meter import meter_actions, meter_variables, read_meter_log
-from torchyard.core.build_plan import Command, WriteFile
+from torchyard.builds.meter import meter_actions, meter_variables, read_meter_log
+from torchyard.builds.plan import Command, WriteFile
 
 C_FILE = '#include <stdio.h>\nint f{n}(int x) {{ return printf("%d", x + {n}); }}\n'
 CXX_FILE = (

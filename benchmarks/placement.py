@@ -23,16 +23,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from torchyard.bench.launch import Crew, LaunchDraw, draw_launch
+from torchyard.bench.preparation import Knowledge, warm_up
+from torchyard.bench.rounds import run_rounds
 from torchyard.core.block import Block
-from torchyard.core.study import MeasureSettings
-from torchyard.core.variant import Environment, Target, Variant
-from torchyard.core.workload import Workload
-from torchyard.machine.guards.gpu import GpuGuard
-from torchyard.measure.crew import Crew
-from torchyard.measure.pairs import pair_blocks
-from torchyard.measure.preparation import Knowledge, warm_up
-from torchyard.measure.rounds import run_rounds
-from torchyard.measure.starting import LaunchDraw, draw_launch
+from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
+from torchyard.machine.guards.gpu_guard import GpuGuard
+from torchyard.stats.pairs import pair_blocks
 
 WAYS: dict[str, tuple[bool, str, bool]] = {
     # name: (paired layout, re-seating, draw a new layout for each launch)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchyard.stats.student import student_quantile
+from torchyard.stats.distributions import student_quantile
 
 
 @dataclass(frozen=True, kw_only=True)

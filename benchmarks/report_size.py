@@ -21,6 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from torchyard.bench.report.formats import FORMATS
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import (
     Accuracy,
@@ -32,12 +33,9 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
-from torchyard.core.study import Study
-from torchyard.core.variant import Target, Variant
-from torchyard.core.workload import Workload
-from torchyard.reports.formats import FORMATS
-from torchyard.results.run_folder import RunWriter
+from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.run_reader import read_run
+from torchyard.results.run_writer import RunWriter
 
 GOAL_BYTES = 3_000_000
 LAUNCHES, ROUNDS, SAMPLES = 8, 10, 40

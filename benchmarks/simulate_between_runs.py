@@ -6,7 +6,7 @@ Prints the tables of "Between two runs" in docs/explanation/statistics.md:
 
 Two runs of identical code. The machine's speed differs between the runs by a factor that hits
 everything alike (`drift`), and the speedup itself by a smaller one (`sessions`). Inside a run, launches
-differ as on the machines of `stats/noise.py`.
+differ as on the machines of `stats/simulation.py`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,16 @@ from torchyard.stats.between_runs import (
     ratio_verdict,
 )
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.noise import IID, NOISES, Noise, draw_launches
-from torchyard.stats.rivals import mann_whitney_rule, threshold_rule, welch_rule
-from torchyard.stats.sequential import Look
+from torchyard.stats.simulation import (
+    IID,
+    NOISES,
+    Noise,
+    draw_launches,
+    mann_whitney_rule,
+    threshold_rule,
+    welch_rule,
+)
+from torchyard.stats.stopping import Look
 from torchyard.stats.suite import benjamini_hochberg
 
 PAIRS = 10

@@ -16,11 +16,11 @@ import math
 
 import numpy as np
 
+from torchyard.bench.rounds import CUT_SHARE
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
-from torchyard.measure.pacing import CUT_SHARE
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.sequential import Look
+from torchyard.stats.stopping import Look
 
 START_S, PAIR_S = 3.0, 0.2
 LAUNCH_SD = 0.005

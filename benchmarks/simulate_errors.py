@@ -17,21 +17,22 @@ from numpy.typing import NDArray
 
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
+from torchyard.stats.distributions import two_sided_critical
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.noise import (
+from torchyard.stats.simulation import (
     AR1,
     DRIFT,
     IID,
     LINKED_LAUNCHES,
     NOISES,
+    RULES,
     Noise,
     Order,
     draw_launches,
     draw_times,
+    naive_peeking,
 )
-from torchyard.stats.rivals import RULES, naive_peeking
-from torchyard.stats.sequential import Look
-from torchyard.stats.student import two_sided_critical
+from torchyard.stats.stopping import Look
 from torchyard.stats.suite import adjust_for_suite, geometric_mean, selected_intervals
 
 PAIRS = 10

@@ -38,10 +38,9 @@ from sweep_cost_cases import CASES, LONG_CASES, Case
 from sweep_cost_report import print_report
 from sweep_together import together
 from torchyard.core.records import encode
-from torchyard.core.study import Budget, MeasureSettings, Study
-from torchyard.core.variant import Target, Variant
+from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant
 from torchyard.results.run_reader import read_run
-from torchyard.stats.rivals import dynamo_rule, threshold_rule
+from torchyard.stats.simulation import dynamo_rule, threshold_rule
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 30

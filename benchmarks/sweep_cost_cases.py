@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchyard.core.workload import Mode, Workload
+from torchyard.core.study import Mode, Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torchyard.stats.false_alarms import wilson_interval
-from torchyard.stats.student import student_quantile
+from torchyard.stats.distributions import student_quantile
+from torchyard.stats.suite import wilson_interval
 
 MARGIN = 0.05
 Line = dict[str, Any]

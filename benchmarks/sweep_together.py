@@ -15,11 +15,11 @@ from typing import Any
 
 from sweep_cost_cases import Case
 from torchyard.core.study import Study
-from torchyard.core.sweep import Cell, ExecutorChoice, SweepPlan
-from torchyard.executors.choose import open_executor
 from torchyard.results.run_reader import read_run
-from torchyard.results.sweep_folder import SweepFolder
-from torchyard.workflow.sweep_run import SweepDriver
+from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.executors.interface import open_executor
+from torchyard.sweep.folder import SweepFolder
+from torchyard.sweep.model import Cell, ExecutorChoice, SweepPlan
 
 
 def together(cases: Sequence[Case], studies: Sequence[Study], at_most: int) -> dict[str, Any]:

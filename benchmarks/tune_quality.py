@@ -20,19 +20,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchyard.config.assemble import assemble
-from torchyard.config.checks import CHECKS
-from torchyard.config.request import Request, SpecText
-from torchyard.config.workload_spec import choose_workload
+from torchyard.bench.bench_run import run_bench
+from torchyard.bench.request import Request, SpecText
+from torchyard.bench.study_assembly import assemble
+from torchyard.bench.workload_text import choose_workload
 from torchyard.core.events import Event, ignore_events
-from torchyard.core.race import Choice, Contender, Race
+from torchyard.core.number_checks import CHECKS
 from torchyard.core.study import Budget, Study
-from torchyard.process.libraries import find_library
-from torchyard.results.race_folder import RaceFolder
-from torchyard.workflow.bench_run import run_bench
-from torchyard.workflow.race_heats import Heats
-from torchyard.workflow.race_plan import plan_race
-from torchyard.workflow.race_run import RaceRun
+from torchyard.process.start import find_library
+from torchyard.tune.folder import RaceFolder
+from torchyard.tune.model import Choice, Contender, Race
+from torchyard.tune.race import RaceRun
+from torchyard.tune.race_rounds import Heats
+from torchyard.tune.space import plan_race
 
 HEAT = 5
 

@@ -27,12 +27,11 @@ from pathlib import Path
 import torch
 
 import value_price_programs as programs
-from torchyard.core.values import Saving, ValueProfile
-from torchyard.core.variant import Target
-from torchyard.reports.values_text import values_text
+from torchyard.core.study import Target
 from torchyard.values import Values
-from torchyard.values.request import ProfileRequest
-from torchyard.workflow.values_run import profile_values
+from torchyard.values.model import ProfileRequest, Saving, ValueProfile
+from torchyard.values.profiled_run import profile_values
+from torchyard.values.report.findings_text import values_text
 
 WARM_UP = 3
 """Iterations that count for no step: first allocations, and gradients that are not there yet."""

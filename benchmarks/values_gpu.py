@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.scan import open_scanner
-from torchyard.worker.values.scan_torch import TorchScanner
-from torchyard.worker.values.scanners import Scanners
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.scanning.cpu_scan import TorchScanner, open_scanner
+from torchyard.worker.values.scanning.scanners import Scanners
 
 Step = Callable[[], object]
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
 
 Step = Callable[[], None]
 KINDS = ("native", "fast", "deep")

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from torchyard.build import coupling
-from torchyard.build.diagnosis import signature_rows
-from torchyard.build.doctor import CHECKS
-from torchyard.build.recipe_file import load_recipe_file, shipped_recipes
-from torchyard.core import recipe as grammar
+from torchyard.builds import compatibility
+from torchyard.builds import recipe as grammar
+from torchyard.builds.diagnosis import signature_rows
+from torchyard.builds.doctor.examination import CHECKS
+from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
 
 _TABLES: tuple[tuple[str, type[Any]], ...] = (
     ("Top level", grammar.Recipe),
@@ -86,7 +86,7 @@ much free disk as a recipe names. [Recipe file](recipe-file.md) says what each k
 
 _VERSIONS_HEAD = """\
 What `torchyard doctor` and the planner know. *Needs*: outside of it a build cannot work. *Prefers*: outside
-of it, it may fail. Where each value comes from is in the comments of `src/torchyard/build/coupling.toml`. A
+of it, it may fail. Where each value comes from is in the comments of `src/torchyard/builds/compatibility.toml`. A
 release that is not listed is taken for its nearest neighbour, and the doctor says so.
 """
 
@@ -155,7 +155,9 @@ def recipes_page(written_by: str) -> str:
 
 def versions_page(written_by: str) -> str:
     """The coupling table."""
-    raw = tomllib.loads(Path(coupling.__file__).with_name("coupling.toml").read_text("utf-8"))
+    raw = tomllib.loads(
+        Path(compatibility.__file__).with_name("compatibility.toml").read_text("utf-8")
+    )
     lines = [
         written_by,
         "# Versions that belong together\n",
@@ -165,8 +167,8 @@ def versions_page(written_by: str) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     notes: list[str] = []
-    for version in coupling.known_releases("pytorch"):
-        facts = coupling.release_facts("pytorch", version)
+    for version in compatibility.known_releases("pytorch"):
+        facts = compatibility.release_facts("pytorch", version)
         goes_with = [facts.companions.get(name, "") for name in ("torchvision", "torchaudio")]
         lines.append(
             _row(
@@ -189,8 +191,8 @@ def versions_page(written_by: str) -> str:
             "| release | for PyTorch | needs | prefers |",
             "|---|---|---|---|",
         ]
-        for version in coupling.known_releases(project):
-            facts = coupling.release_facts(project, version)
+        for version in compatibility.known_releases(project):
+            facts = compatibility.release_facts(project, version)
             torch = ", ".join((facts.companions.get("pytorch", ""), *facts.also_fits))
             lines.append(_row(version, torch, _ranges(facts.needs), _ranges(facts.prefers)))
     lines += ["", "## oneDNN and Arm Compute Library\n"]
@@ -204,7 +206,7 @@ def versions_page(written_by: str) -> str:
     ]
     lines += ["|---|---|---|---|---|---|"]
     for version, item in raw["cuda"].items():
-        cards = " ".join(coupling.capabilities_of(version))
+        cards = " ".join(compatibility.capabilities_of(version))
         limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
         lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]

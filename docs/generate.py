@@ -30,12 +30,12 @@ import values_reference
 import variant_reference
 
 from torchyard import errors
+from torchyard.bench import study_file
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
-from torchyard.cli.group import program
-from torchyard.cli.lazy_group import LazyGroup, RunningGroup
-from torchyard.config import gate_file, study_file, sweep_file
+from torchyard.cli.group import LazyGroup, RunningGroup, program
 from torchyard.core.study import Budget, MeasureSettings
+from torchyard.results.gate import model
 
 REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
@@ -126,8 +126,8 @@ def study_file_page() -> str:
         ("[[workloads]]", study_file.WorkloadTable, None),
         ("[budget]", study_file.BudgetTable, Budget()),
         ("[settings]", study_file.SettingsTable, MeasureSettings()),
-        ("[gate]", gate_file.GateTable, None),
-        ("[sweep]", sweep_file.SweepTable, None),
+        ("[gate]", model.GateTable, None),
+        ("[sweep]", study_file.SweepTable, None),
     )
     for title, kind, defaults in tables:
         heading = title if title == "Top level" else f"`{title}`"

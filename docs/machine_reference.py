@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchyard.machine.knob import Knob
-from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER
-from torchyard.machine.knobs import KNOBS
+from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER
 
 _REACH = {
     "machine": "the machine, until it is put back",

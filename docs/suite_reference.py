@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from torchyard.worker.catalog import LISTS, Listed
-from torchyard.worker.huggingface_catalog import MODELS
+from torchyard.worker.catalog.huggingface_models import MODELS
 
 _ABOUT = """\
 What `--suite NAME` and `torchyard sweep --suites NAME` run of the suites that take any name; `torchyard workloads --suite

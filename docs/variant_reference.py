@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from torchyard.core.variant import PRECISIONS
-from torchyard.worker.backend_names import BACKENDS
-from torchyard.worker.options import OPTIONS, Option
+from torchyard.core.study import PRECISIONS
+from torchyard.worker.bench.backend_names import BACKENDS
+from torchyard.worker.bench.options import OPTIONS, Option
 
 _ABOUT = """\
 A variant is parts joined by `+`, in any order: at most one backend, precision, target and environment, and any number

@@ -1,4 +1,4 @@
-"""`python -m torchyard` is the same program as `torchyard`."""
+"""Run Torchyard as `python -m torchyard`."""
 
 from torchyard.cli.main import main
 

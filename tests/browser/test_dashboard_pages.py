@@ -26,10 +26,10 @@ from browser_page import (
 )
 from dashboard_home import GPT, MATMUL, Names, comparison, write_run
 
+from torchyard.bench.bench_run import KeptProgress
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.events import Event
-from torchyard.core.workload import Workload
-from torchyard.workflow.kept_progress import KeptProgress
+from torchyard.core.study import Workload
 
 pytestmark = pytest.mark.browser
 
@@ -92,9 +92,9 @@ class Served:
 
         from torchyard.dashboard.access import Access
         from torchyard.dashboard.app import make_app
-        from torchyard.dashboard.archive import Archive
         from torchyard.dashboard.feeds import Feeds
-        from torchyard.dashboard.serving import listen
+        from torchyard.dashboard.live_store import Archive
+        from torchyard.dashboard.server import listen
 
         self.home = home
         self.ids = write_nightly(home)
@@ -162,7 +162,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def site(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from torchyard.dashboard.archive import Archive
+    from torchyard.dashboard.live_store import Archive
     from torchyard.dashboard.site import write_site
 
     archive = Archive(served.home)

@@ -9,8 +9,8 @@ import pytest
 from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
 from test_history_reports import hostile, sample
 
-from torchyard.core.change import SeriesHistory
-from torchyard.reports.history_html import history_page
+from torchyard.results.history.report import history_page
+from torchyard.results.model import SeriesHistory
 
 pytestmark = pytest.mark.browser
 

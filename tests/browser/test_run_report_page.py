@@ -21,7 +21,7 @@ from browser_page import (
 from sample_run import write_run
 from test_html_report import HOSTILE, hostile_run
 
-from torchyard.reports.html_report import to_html
+from torchyard.bench.report.page import to_html
 
 pytestmark = pytest.mark.browser
 

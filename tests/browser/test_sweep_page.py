@@ -10,9 +10,9 @@ from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_pict
 from sweep_samples import null_sweep, whole_sweep
 from test_sweep_reports import hostile
 
-from torchyard.core.sweep_summary import SweepSummary
-from torchyard.reports.sweep_formats import render_sweep
-from torchyard.workflow.sweep_summary import sweep_summary
+from torchyard.sweep.model import SweepSummary
+from torchyard.sweep.report.formats import render_sweep
+from torchyard.sweep.summary import sweep_summary
 
 pytestmark = pytest.mark.browser
 

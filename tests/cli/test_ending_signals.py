@@ -1,6 +1,6 @@
 """SIGTERM and SIGHUP end long commands as Ctrl-C does, in real processes.
 
-`bench` is in tests/workflow/test_interrupts.py, `build` in tests/build/e2e/test_build_interrupted.py,
+`bench` is in tests/bench/test_interrupts.py, `build` in tests/builds/e2e/test_build_interrupted.py,
 `machine tune` in tests/machine.
 """
 

@@ -15,7 +15,7 @@ from command_line import call
 from hostile_files import ARCHIVES, FILES
 
 from torchyard.cli.group import program
-from torchyard.cli.number_types import Count, Number
+from torchyard.cli.options import Count, Number
 from torchyard.errors import EXIT_CODES
 
 Capture = pytest.CaptureFixture[str]
@@ -354,7 +354,7 @@ def test_texts_that_nobody_writes(capsys: Capture, words: tuple[str, ...]) -> No
 def test_keys_of_a_recipe_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> None:
     from dataclasses import fields
 
-    from torchyard.core.recipe import Recipe
+    from torchyard.builds.recipe import Recipe
 
     keys = [field.name.replace("_", "-") for field in fields(Recipe)]
     keys += ["when", "variants", "default-variant"]
@@ -397,7 +397,7 @@ def test_a_recipe_whose_when_meets_tables_of_a_wrong_type(
 def test_keys_of_a_study_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> None:
     from dataclasses import fields
 
-    from torchyard.config.study_file import StudyFile
+    from torchyard.bench.study_file import StudyFile
 
     values = ("5", "true", '"x"', "[]", "[1]", '["x"]', "[[1]]", "{}", "{x = 1}", "[{}]", "[{x=1}]")
     path = tmp_path / "mine.toml"

@@ -15,13 +15,13 @@ from torchyard.cli.commands import COMMANDS
 from torchyard.cli.explain import load_explanations
 from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
-from torchyard.machine.guards.judging import REASONS
-from torchyard.process.trouble import TROUBLE_KINDS
+from torchyard.machine.guards.block_check import REASONS
+from torchyard.process.ending import TROUBLE_KINDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_workloads_lists_the_catalogue(capsys: Capture) -> None:

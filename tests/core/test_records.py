@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.records import decode, encode, nearest_hint
-from torchyard.core.study import Study
-from torchyard.core.variant import Environment, Target, Variant
-from torchyard.core.workload import Workload
+from torchyard.core.study import Environment, Study, Target, Variant, Workload
 from torchyard.errors import UsageError
 
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
-from torchyard.core.study import Study
-from torchyard.core.variant import Target, Variant
-from torchyard.core.workload import Workload
+from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.dashboard.access import Access
 from torchyard.dashboard.app import make_app
-from torchyard.dashboard.archive import Archive
 from torchyard.dashboard.feeds import Feeds
-from torchyard.results.run_folder import RunWriter
+from torchyard.dashboard.live_store import Archive
+from torchyard.results.run_writer import RunWriter
 
 __all__ = [
     "GPT",

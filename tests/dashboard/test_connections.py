@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 from dashboard_home import write_home
 
-from torchyard.dashboard.archive import Archive
-from torchyard.dashboard.connections import Limits
-from torchyard.dashboard.serving import Listening, dashboard_server, listen
+from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
 LIMIT_S = 60.0
 SHORT = Limits(request_s=1.0, stalled_write_s=1.0, keep_alive_s=1)

@@ -13,9 +13,9 @@ import pytest
 from dashboard_home import GPT, MATMUL, Names, Visit, comparison, visit, write_home, write_run
 
 from torchyard.core.comparison import Comparison, Failure, Verdict
-from torchyard.core.stored import Wanted
 from torchyard.dashboard.assets import asset_kinds
 from torchyard.results.index.store import Store
+from torchyard.results.model import Wanted
 
 SERIES = {
     "workload": MATMUL.label,

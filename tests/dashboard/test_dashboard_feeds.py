@@ -14,14 +14,14 @@ import anyio
 import pytest
 from dashboard_home import visit, write_run
 
+from torchyard.bench.bench_run import KeptProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
 from torchyard.dashboard import feeds as feeds_module
 from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.run_state import RunState
-from torchyard.results.layout import PROGRESS_FILE
-from torchyard.results.owner import owner_of
-from torchyard.workflow.kept_progress import KeptProgress
+from torchyard.dashboard.live_store import RunState
+from torchyard.process.owner import owner_of
+from torchyard.results.directory import PROGRESS_FILE
 
 pytestmark = pytest.mark.anyio
 

@@ -10,19 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.stored import METRICS, Series
 from torchyard.dashboard.links import Address, ServedLinks, SiteLinks
-from torchyard.dashboard.paging import page_of
-from torchyard.dashboard.queries import (
+from torchyard.dashboard.lists import HEIGHT, WIDTH, page_of, sparkline
+from torchyard.dashboard.query_strings import (
     compare_request,
     history_request,
     run_request,
     runs_request,
     workloads_request,
 )
-from torchyard.dashboard.serving import Address as ServedAt
-from torchyard.dashboard.sparklines import HEIGHT, WIDTH, sparkline
+from torchyard.dashboard.server import Address as ServedAt
 from torchyard.errors import UsageError
+from torchyard.results.model import METRICS, Series
 
 # What a URL can carry: no halves of characters, and not more than a query may have.
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)

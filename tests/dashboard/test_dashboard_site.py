@@ -12,11 +12,10 @@ import pytest
 from dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.workload import Workload
-from torchyard.dashboard.archive import Archive
+from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem
-from torchyard.dashboard.site import Written, write_site
-from torchyard.dashboard.site_folder import MARKER, SiteFolder
+from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.site import MARKER, SiteFolder, Written, write_site
 from torchyard.errors import UsageError
 
 

@@ -51,7 +51,7 @@ CANDIDATES = """
 
 def launched(folder: Path, backend: str) -> dict[str, Any]:
     """The first failure, or what the check after the last block says."""
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     (folder / "own.py").write_text(dedent(WORKLOAD), encoding="utf-8")
     (folder / "mine.py").write_text(dedent(CANDIDATES), encoding="utf-8")

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def _desk(suite: str, name: str, mode: str = "inference", **parameters: object) -> Any:
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     desk = Desk()
     workload = {
@@ -81,7 +81,7 @@ def test_flushing_l2_slows_a_kernel_that_lives_in_it(monkeypatch: pytest.MonkeyP
     """Against a delay of the same kind that leaves L2 alone: both hide the launch gap."""
     import torch
 
-    from torchyard.worker import timing
+    from torchyard.worker.bench import timing
 
     class Delay:
         def zero_(self) -> None:

@@ -26,7 +26,7 @@ def _device(index: int) -> str:
 
 
 def _desk(device: str, size: int = 4096) -> Any:
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     desk = Desk()
     workload = {

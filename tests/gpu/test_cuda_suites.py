@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.catalog_entry import Listed
+from torchyard.worker.catalog.entry import Listed
 
 pytestmark = [
     pytest.mark.gpu,

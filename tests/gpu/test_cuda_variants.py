@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.filterwarnings("ig
 
 
 def _desk(workload: str, *variants: dict[str, Any], **parameters: object) -> Any:
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     suite, name = workload.split("/")
     desk = Desk()
@@ -131,8 +131,8 @@ def test_channels_last_is_right(tmp_path: Path) -> None:
 def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
     import torch
 
-    from torchyard.worker.float64_reference import float64_results
-    from torchyard.worker.tensor_distance import to_plain
+    from torchyard.worker.bench.accuracy.reference import float64_results
+    from torchyard.worker.bench.accuracy.tensors import to_plain
 
     side = _desk("kernels/matmul", _variant("a"), size=8192)._side("a")
     found = to_plain(side.results(1)[0])

@@ -16,14 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.machine import Wish
-from torchyard.machine.facts.gpus import gpu_facts
-from torchyard.machine.gpu.advice import advise
+from torchyard.machine.advice.gpu_advice import advise_reading
+from torchyard.machine.facts.gpus import gpu_facts, read_gpus
 from torchyard.machine.gpu.library import GpuLibraries, open_gpu_libraries
-from torchyard.machine.gpu.reading import read_gpus
-from torchyard.machine.guards.gpu import NEIGHBOURS_EVERY_S, GpuGuard
+from torchyard.machine.guards.gpu_guard import NEIGHBOURS_EVERY_S, GpuGuard
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.model import Wish
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -77,7 +76,7 @@ def test_facts_of_a_real_card(libraries: GpuLibraries) -> None:
     for name in ("name", "identity", "driver", "graphics clock", "power", "temperature", "memory"):
         assert facts[name].value, facts[name].unavailable
     assert view.nvidia[0].processes.value is not None
-    for advice in advise(view):
+    for advice in advise_reading(view):
         print(advice.effect, advice.what, "unfit" if advice.unfit else "")
 
 
@@ -122,7 +121,9 @@ def test_a_neighbour_counts_while_it_computes(kind: str, counted: int) -> None:
         assert reading.other_processes == counted
         view = read_gpus(Machine(gpus=open_gpu_libraries()))
         assert pid in [process.pid for process in view.nvidia[0].processes.value or ()]
-        assert any(advice.name == "gpu-processes" and advice.unfit for advice in advise(view))
+        assert any(
+            advice.name == "gpu-processes" and advice.unfit for advice in advise_reading(view)
+        )
         guard.close()
 
 

@@ -7,12 +7,10 @@ import torch
 from corpus import CLEAN, PLANTED, Program
 from corpus.watching import watch
 
-from torchyard.worker.values.device_scan import DeviceScanner, open_device_scanner
-from torchyard.worker.values.layouts import LAYOUTS
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.scan import Scan, open_scanner
-from torchyard.worker.values.scan_torch import TorchScanner
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Scan, TorchScanner, open_scanner
+from torchyard.worker.values.scanning.scanners import DeviceScanner, open_device_scanner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 if not torch.cuda.is_available():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from on_trial import certainty_if_native, watched
 
-from torchyard.worker.values.certainty import PROVEN
+from torchyard.worker.values.proofs.certainty import PROVEN
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 if not torch.cuda.is_available():

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchyard.machine.file_tree import FileTree, WriteRefused
+from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 __all__ = ["ADDRESS", "KINDS", "AmdDriver", "make_card"]
 

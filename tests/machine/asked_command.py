@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from torchyard.machine.command_run import run_command
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.process_knob import ProcessKnob, ProcessSetting
+from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
+from torchyard.machine.quieting.process_settings import run_command
 
 __all__ = ["LIVE", "answer_of", "knob"]
 

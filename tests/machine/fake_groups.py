@@ -12,7 +12,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from torchyard.core.processor_lists import cpu_list, cpu_mask, cpus_of_list, cpus_of_mask
+from torchyard.core.cpu_lists import cpu_list, cpu_mask, cpus_of_list, cpus_of_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from fake_clocks import CLOCK_RULES
 from fake_groups import GROUP_RULES, make_group, refusal, remove_group
 from fake_processors import PROCESSOR_RULES
 
-from torchyard.machine.file_tree import FileTree, Found, WriteRefused
+from torchyard.machine.system.file_tree import FileTree, Found, WriteRefused
 
 __all__ = ["NO_LATENCY_LIMIT", "FakeKernel", "refusal", "snapshot"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from fake_clocks import CPU, GOVERNOR_DEFAULTS, tunables_per_policy
 from fake_groups import processors_changed, refusal
 
-from torchyard.core.processor_lists import cpu_list, cpus_of_list
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from fake_kernel import FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.processor_lists import cpus_of_list
+from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knobs import KNOBS
 
 __all__ = ["SESSION", "V1", "V2", "add_task", "last_core", "members", "round_on"]

@@ -11,14 +11,17 @@ from pathlib import Path
 from fake_kernel import FakeKernel
 from trees import make_tree
 
-from torchyard.core.machine import KnobState, Setting, Wish
-from torchyard.core.machine_change import Restored, SettingChange
-from torchyard.machine.journal import Journal, boot_of
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.restoring import restore_journal
-from torchyard.machine.tuning import survey
-from torchyard.machine.writing import lost_again, needs_writing, write_setting
+from torchyard.machine.model import KnobState, Restored, Setting, SettingChange, Wish
+from torchyard.machine.quieting.apply_settings import survey
+from torchyard.machine.quieting.journal import Journal, boot_of
+from torchyard.machine.quieting.restoring import (
+    lost_again,
+    needs_writing,
+    restore_journal,
+    write_setting,
+)
 
 __all__ = ["CLOCK_KNOBS", "Round", "difference"]
 

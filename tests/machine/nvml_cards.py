@@ -11,9 +11,9 @@ from typing import Any
 
 from recorded_nvml import RecordedNvml, load
 
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree
 
 __all__ = ["CARD", "PLACE", "add_process", "geforce", "h200", "machine_of", "pascal", "t4"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchyard.core.machine import Wish
+from torchyard.machine.model import Wish
 
 __all__ = [
     "ASLR",
@@ -41,10 +41,10 @@ WISH = Wish(only=("aslr", "perf-rate"), randomize="off")
 OWNER = """
 import sys, time
 from pathlib import Path
-from torchyard.core.machine import Wish
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.model import Wish
+from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.knob import Machine
-from torchyard.machine.tuning import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
 machine = Machine(files=FileTree(Path(sys.argv[1])))
 wish = Wish(only=("aslr", "perf-rate"), randomize="off")
 if sys.argv[2] == "standing":

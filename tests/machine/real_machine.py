@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.journal import JOURNAL_FILE
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
+from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, JournalLock
 
 __all__ = [
     "alone_on_machine",
@@ -54,12 +53,12 @@ def tuned_by_another(folder: Path, wish: str, *, knobs: str, after: int = 10**6)
     """
     program = f"""
         import os, signal, sys, time
-        from torchyard.core.machine import Wish
-        from torchyard.machine.file_tree import FileTree
+        from torchyard.machine.model import Wish
+        from torchyard.machine.system.file_tree import FileTree
         from torchyard.machine.knob import Machine
         from torchyard.machine.knobs import KNOBS
-        from torchyard.machine.knobs.isolation import Isolation
-        from torchyard.machine.tuning import Tuning
+        from torchyard.machine.knobs.core_isolation import Isolation
+        from torchyard.machine.quieting.apply_settings import Tuning
 
         class Mortal(FileTree):
             writes = 0

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from trees import make_tree
 
-from torchyard.machine.activity import Activity, Busy, activity_facts, watch_activity
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.advice.activity import Activity, Busy, activity_facts, watch_activity
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WINDOW_S = 0.1

@@ -8,12 +8,12 @@ import pytest
 from amd_cards import ADDRESS, DEVICE, AmdDriver
 from test_gpu_nvidia import make_process
 
-from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.writing import write_setting
+from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.quieting.restoring import write_setting
+from torchyard.machine.system.file_tree import FileTree
 
 KNOB = KNOBS["amd-determinism"]
 PLACE = f"gpu/{ADDRESS}/determinism"

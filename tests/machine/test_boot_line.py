@@ -10,15 +10,16 @@ import pytest
 from trees import make_tree
 
 from torchyard.errors import NotAllowed, ResultsDamaged
-from torchyard.machine.boot_line import (
+from torchyard.machine.boot_parameters import (
     BootWish,
     boot_lines,
     effects,
     merged,
+    recall_boot_wish,
+    remember_boot_wish,
     wanted_words,
 )
-from torchyard.machine.boot_memory import recall_boot_wish, remember_boot_wish
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.system.file_tree import FileTree
 
 BOTH = BootWish(cores=(2, 3, 6, 7), cstates=True)
 OURS = [

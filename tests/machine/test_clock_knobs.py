@@ -10,11 +10,10 @@ from fake_kernel import FakeKernel, snapshot
 from knob_rounds import CLOCK_KNOBS, Round
 from trees import KINDS, make_tree
 
-from torchyard.core.machine import EFFECTS, Wish
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
-from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.knobs import KNOBS
+from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
+from torchyard.machine.model import EFFECTS, Wish
+from torchyard.machine.system.file_tree import FileTree
 
 CPU = "sys/devices/system/cpu"
 MANNERS: dict[str, dict[str, object]] = {

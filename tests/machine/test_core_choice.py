@@ -8,8 +8,8 @@ import pytest
 from trees import make_tree
 
 from torchyard.errors import UsageError
-from torchyard.machine.core_choice import Topology, choose_cores
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.system.cores import Topology, choose_cores
+from torchyard.machine.system.file_tree import FileTree
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from trees import KINDS, make_tree
 
-from torchyard.core.machine import Fact
 from torchyard.machine.facts import FACT_SECTIONS, read_sections
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Fact
+from torchyard.machine.system.file_tree import FileTree
 
 SECTIONS = [name for name in FACT_SECTIONS if name != "gpu"]
 

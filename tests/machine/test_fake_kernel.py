@@ -11,7 +11,7 @@ import pytest
 from fake_kernel import NO_LATENCY_LIMIT, FakeKernel, snapshot
 from trees import make_tree
 
-from torchyard.machine.file_tree import WriteRefused
+from torchyard.machine.system.file_tree import WriteRefused
 
 CPU = "sys/devices/system/cpu"
 POLICY = f"{CPU}/cpufreq/policy0"

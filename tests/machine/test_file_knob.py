@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel
 
-from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.file_knob import FileKnob, Wants, chosen_word, same_text, whole_text
-from torchyard.machine.file_tree import FileTree, WriteRefused
-from torchyard.machine.knob import Knob, Machine
-from torchyard.machine.knobs import aslr
+from torchyard.machine.knob import (
+    FileKnob,
+    Knob,
+    Machine,
+    Wants,
+    chosen_word,
+    same_text,
+    whole_text,
+)
+from torchyard.machine.knobs import memory_settings
+from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 
 @pytest.fixture
@@ -21,7 +28,7 @@ def machine(tmp_path: Path) -> Machine:
     for name, text in {"a": "1\n", "b": "[always] madvise never\n", "empty": "\n"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
-    (tmp_path / aslr.PLACE).write_text("2\n")
+    (tmp_path / memory_settings.ASLR_PLACE).write_text("2\n")
     return Machine(files=FakeKernel(tmp_path))
 
 
@@ -120,13 +127,17 @@ def test_own_ways_to_compare(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("word", "value"), [("on", "2"), ("off", "0")])
 def test_address_randomisation_as_asked(machine: Machine, word: str, value: str) -> None:
-    state = aslr.KNOB.survey(machine, Wish(randomize=word))  # type: ignore[arg-type]
+    state = memory_settings.ASLR_KNOB.survey(machine, Wish(randomize=word))  # type: ignore[arg-type]
     (setting,) = state.settings
-    assert (setting.place, setting.found, setting.wanted) == (aslr.PLACE, "2", value)
+    assert (setting.place, setting.found, setting.wanted) == (
+        memory_settings.ASLR_PLACE,
+        "2",
+        value,
+    )
 
 
 def test_address_randomisation_is_left_alone_unless_asked_for(machine: Machine) -> None:
-    it: Knob = aslr.KNOB
+    it: Knob = memory_settings.ASLR_KNOB
     assert not it.default
     state = it.survey(machine, Wish())
     assert (state.settings, state.unavailable) == ((), "")

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.core.processor_lists import (
-    MOST_PROCESSORS,
-    cpu_list,
-    cpu_mask,
-    cpus_of_list,
-    cpus_of_mask,
-)
-from torchyard.machine.file_tree import FileTree, WriteRefused
+from torchyard.core.cpu_lists import MOST_PROCESSORS, cpu_list, cpu_mask, cpus_of_list, cpus_of_mask
+from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 CPUS = st.lists(st.integers(min_value=0, max_value=600), max_size=40).map(tuple)
 
@@ -103,7 +97,7 @@ def test_paths_and_names_are_in_natural_order(tree: FileTree) -> None:
 
 @given(st.lists(st.text(alphabet="cpu0123²٣é-", min_size=1, max_size=6), max_size=6))
 def test_any_names_can_be_ordered(names: list[str]) -> None:
-    from torchyard.machine.file_tree import _natural
+    from torchyard.machine.system.file_tree import _natural
 
     assert sorted(sorted(names, key=_natural)) == sorted(names)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from knob_rounds import CLOCK_KNOBS, Round, difference
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.base_clock import base_clock, reachable_khz
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import LeftAlone, Machine
-from torchyard.machine.knobs.frequency import KNOB
+from torchyard.machine.knobs.cpu_frequency import FREQUENCY_KNOB
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.cpu_states import base_clock, reachable_khz
+from torchyard.machine.system.file_tree import FileTree
 
 CPU = "sys/devices/system/cpu"
 POLICY = f"{CPU}/cpufreq/policy0"
@@ -83,13 +83,13 @@ def test_random_limits_come_back_exactly(
     kernel = _policy(root, scaling_min_freq=found[0], scaling_max_freq=found[1])
     kernel.limits = "refuse" if refuse else "clamp"
     machine = Machine(files=kernel)
-    (setting,) = KNOB.survey(machine, Wish(frequency_khz=wish)).settings
+    (setting,) = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=wish)).settings
     assert setting.found == f"{found[0]}-{found[1]}"
-    KNOB.write(machine, setting)
+    FREQUENCY_KNOB.write(machine, setting)
     assert _limits(kernel) == (wish, wish)
-    assert KNOB.same(POLICY, KNOB.read(machine, POLICY), setting.wanted or "")
+    assert FREQUENCY_KNOB.same(POLICY, FREQUENCY_KNOB.read(machine, POLICY), setting.wanted or "")
     for _ in range(1 + twice):
-        KNOB.restore(machine, setting)
+        FREQUENCY_KNOB.restore(machine, setting)
         assert _limits(kernel) == found
 
 
@@ -111,7 +111,7 @@ def test_any_state_in_between_is_put_back(
     setting = Setting(
         knob="frequency", place=POLICY, found=f"{found[0]}-{found[1]}", wanted="900000-900000"
     )
-    KNOB.restore(Machine(files=kernel), setting)
+    FREQUENCY_KNOB.restore(Machine(files=kernel), setting)
     assert _limits(kernel) == found
 
 
@@ -130,8 +130,10 @@ def test_random_shares_of_intel_come_back(
     (folder / "max_perf_pct").write_text(f"{present[1]}\n")
     machine = Machine(files=FakeKernel(root))
     value = f"{found[0]}-{found[1]}"
-    KNOB.restore(machine, Setting(knob="frequency", place=SHARES, found=value, wanted=None))
-    assert KNOB.read(machine, SHARES) == value
+    FREQUENCY_KNOB.restore(
+        machine, Setting(knob="frequency", place=SHARES, found=value, wanted=None)
+    )
+    assert FREQUENCY_KNOB.read(machine, SHARES) == value
 
 
 def test_a_low_share_of_intel_is_raised_for_the_base_clock_and_comes_back(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_a_limit_that_somebody_set_survives_boost(tmp_path: Path) -> None:
 )
 def test_wishes_that_do_not_fit_are_told(wish: int, used: int, note: str, tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("intel-pstate", tmp_path)))
-    state = KNOB.survey(machine, Wish(frequency_khz=wish))
+    state = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=wish))
     assert state.settings[-1].wanted == f"{used}-{used}"
     assert bool(state.notes) == bool(note)
     assert note in " ".join(state.notes)
@@ -248,7 +250,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
 
 
 def test_a_guess_is_told(tmp_path: Path) -> None:
-    state = KNOB.survey(Machine(files=_policy(tmp_path)), Wish())
+    state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), Wish())
     assert "no base clock is published here" in state.notes[0]
 
 
@@ -256,16 +258,16 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
     root = make_tree("arm-cpufreq", tmp_path)
     (root / POLICY / "scaling_min_freq").unlink()
     machine = Machine(files=FakeKernel(root))
-    state = KNOB.survey(machine, Wish())
+    state = FREQUENCY_KNOB.survey(machine, Wish())
     assert f"left alone, because /{POLICY} does not show its limits" in state.notes
     assert [item.place for item in state.settings] == [
         f"{CPU}/cpufreq/policy{number}" for number in (1, 2, 3)
     ]
     for number in (1, 2, 3):
         (root / CPU / f"cpufreq/policy{number}/scaling_max_freq").unlink()
-    assert "does not show its limits" in KNOB.survey(machine, Wish()).unavailable
+    assert "does not show its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
     with pytest.raises(MissingTool):
-        KNOB.read(machine, POLICY)
+        FREQUENCY_KNOB.read(machine, POLICY)
 
 
 def test_policies_that_are_offline_are_left_alone_and_come_back(tmp_path: Path) -> None:
@@ -275,9 +277,9 @@ def test_policies_that_are_offline_are_left_alone_and_come_back(tmp_path: Path) 
     last = settings_[-1]
     assert last.place.endswith("policy7")
     with pytest.raises(LeftAlone):
-        KNOB.write(round_.machine, last)
+        FREQUENCY_KNOB.write(round_.machine, last)
     with pytest.raises(MissingTool):
-        KNOB.restore(round_.machine, last)
+        FREQUENCY_KNOB.restore(round_.machine, last)
     round_.kernel.write(f"{CPU}/cpu7/online", "1")
-    KNOB.restore(round_.machine, last)
+    FREQUENCY_KNOB.restore(round_.machine, last)
     assert difference(round_.found, round_.kernel.snapshot()) == {}

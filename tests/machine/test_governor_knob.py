@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.file_tree import WriteRefused
 from torchyard.machine.knob import LeftAlone, Machine
-from torchyard.machine.knobs.governor import KNOB
+from torchyard.machine.knobs.cpu_frequency import GOVERNOR_KNOB
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.file_tree import WriteRefused
 
 CPUFREQ = "sys/devices/system/cpu/cpufreq"
 POLICY = f"{CPUFREQ}/policy0"
@@ -82,8 +82,8 @@ def test_thresholds_of_conservative_come_back_whatever_they_are(
     place = f"{CPUFREQ}/conservative"
     wanted = f"down_threshold={low} freq_step=9 up_threshold={high}"
     setting = Setting(knob="governor", place=place, found=wanted, wanted=None)
-    KNOB.restore(machine, setting)
-    assert KNOB.read(machine, place) == wanted
+    GOVERNOR_KNOB.restore(machine, setting)
+    assert GOVERNOR_KNOB.read(machine, place) == wanted
 
 
 def test_a_tunable_that_is_refused_for_good_is_said(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_preferences_come_back_with_the_governor_alone(kind: str, tmp_path: Path
     if kind == "intel-pstate":
         kernel.write("sys/devices/system/cpu/intel_pstate/no_turbo", "1")
     kernel.write(f"{POLICY}/energy_performance_preference", "power")
-    round_ = Round(kernel, tmp_path, {"governor": KNOB})
+    round_ = Round(kernel, tmp_path, {"governor": GOVERNOR_KNOB})
     round_.tune()
     assert round_.text(f"{POLICY}/energy_performance_preference") == "performance"
     round_.restore()
@@ -134,7 +134,7 @@ def test_policies_without_the_governor_are_told(tmp_path: Path) -> None:
     root = make_tree("arm-cpufreq", tmp_path / "root")
     choices = root / POLICY / "scaling_available_governors"
     choices.write_text("schedutil powersave \n")
-    round_ = Round(FakeKernel(root), tmp_path, {"governor": KNOB})
+    round_ = Round(FakeKernel(root), tmp_path, {"governor": GOVERNOR_KNOB})
     round_.survey()
     state = round_.state("governor")
     assert any(f"/{POLICY} has no governor 'performance'" in note for note in state.notes)
@@ -152,10 +152,10 @@ def test_a_policy_of_offline_processors_is_left_alone(tmp_path: Path) -> None:
     setting = Setting(knob="governor", place=place, found="ondemand", wanted="performance")
     kernel.write("sys/devices/system/cpu/cpu5/online", "0")
     with pytest.raises(LeftAlone, match=r"no processor of .*policy5 is online"):
-        KNOB.write(machine, setting)
+        GOVERNOR_KNOB.write(machine, setting)
     with pytest.raises(WriteRefused, match="busy"):
-        KNOB.restore(machine, setting)
-    places = [item.place for item in KNOB.survey(machine, Wish()).settings]
+        GOVERNOR_KNOB.restore(machine, setting)
+    places = [item.place for item in GOVERNOR_KNOB.survey(machine, Wish()).settings]
     assert place not in places
     assert f"{CPUFREQ}/policy4/scaling_governor" in places
 
@@ -163,7 +163,7 @@ def test_a_policy_of_offline_processors_is_left_alone(tmp_path: Path) -> None:
 def test_tunables_of_a_governor_that_is_not_used_cannot_be_read(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("amd-acpi", tmp_path)))
     with pytest.raises(MissingTool, match="no policy has that governor"):
-        KNOB.read(machine, f"{CPUFREQ}/conservative")
+        GOVERNOR_KNOB.read(machine, f"{CPUFREQ}/conservative")
 
 
 def test_tunables_with_blanks_survive(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ def test_tunables_with_blanks_survive(tmp_path: Path) -> None:
     (folder / "target_loads").write_text("80 1300000:90 '\n")
     machine = Machine(files=FakeKernel(tmp_path))
     place = f"{CPUFREQ}/interactive"
-    found = KNOB.read(machine, place)
+    found = GOVERNOR_KNOB.read(machine, place)
     (folder / "target_loads").write_text("85\n")
-    KNOB.restore(machine, Setting(knob="governor", place=place, found=found, wanted=None))
+    GOVERNOR_KNOB.restore(machine, Setting(knob="governor", place=place, found=found, wanted=None))
     assert (folder / "target_loads").read_text() == "80 1300000:90 '\n"
 
 
 def test_without_a_driver_it_is_unavailable(tmp_path: Path) -> None:
-    state = KNOB.survey(Machine(files=FakeKernel(make_tree("cloud-vm", tmp_path))), Wish())
+    state = GOVERNOR_KNOB.survey(Machine(files=FakeKernel(make_tree("cloud-vm", tmp_path))), Wish())
     assert "has no policy" in state.unavailable
     assert state.settings == ()

@@ -10,14 +10,14 @@ from nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
 from recorded_nvml import RecordedNvml
 from test_gpu_nvidia import make_process
 
-from torchyard.core.machine import Advice, MachineView
-from torchyard.machine.gpu.advice import advise
-from torchyard.machine.gpu.reading import GpuView, read_gpus
+from torchyard.machine.advice.gpu_advice import advise_reading
+from torchyard.machine.facts.gpus import GpuView, read_gpus
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Advice, MachineView
 
 
 def advice_of(nvml: RecordedNvml, root: Path) -> dict[str, Advice]:
-    found = advise(read_gpus(machine_of(nvml, root)))
+    found = advise_reading(read_gpus(machine_of(nvml, root)))
     return {advice.name: advice for advice in found}
 
 
@@ -30,7 +30,7 @@ def set_reasons(nvml: RecordedNvml, bits: int) -> None:
 
 
 def test_nothing_about_no_gpus() -> None:
-    assert advise(GpuView()) == ()
+    assert advise_reading(GpuView()) == ()
 
 
 def test_an_idle_card_wants_its_clock_locked(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ class TestAmd:
     """The same about AMD's cards."""
 
     def advice(self, driver: AmdDriver) -> dict[str, Advice]:
-        return {advice.name: advice for advice in advise(read_gpus(Machine(files=driver)))}
+        return {advice.name: advice for advice in advise_reading(read_gpus(Machine(files=driver)))}
 
     def test_a_free_clock(self, tmp_path: Path) -> None:
         advice = self.advice(AmdDriver("mi300x", tmp_path))

@@ -9,12 +9,18 @@ from amd_cards import ADDRESS, DEVICE, AmdDriver, make_card
 from test_gpu_nvidia import make_process
 
 from torchyard.machine.facts.gpus import read
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.gpu.amd import amd_cards, card_at, read_amd
-from torchyard.machine.gpu.amd_clocks import clock_now, clock_states, graphics_limits
-from torchyard.machine.gpu.amd_sensors import AmdSensors
+from torchyard.machine.gpu.amd import (
+    AmdSensors,
+    amd_cards,
+    card_at,
+    clock_now,
+    clock_states,
+    graphics_limits,
+    read_amd,
+)
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree
 
 GOLDEN_MI200 = """\
 name: AMD INSTINCT MI210

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_nvml import load
 
-from torchyard.machine.gpu.clock_choice import SHARE_OF_HIGHEST, chosen_clock, nearest
+from torchyard.machine.knobs.gpu_clocks import SHARE_OF_HIGHEST, chosen_clock, nearest
 
 H200 = tuple(range(345, 1995, 15))
 

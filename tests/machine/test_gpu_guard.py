@@ -13,11 +13,11 @@ from recorded_nvml import RecordedNvml
 from test_gpu_nvidia import make_process
 
 from torchyard.core.block import GuardReading
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.gpu.cuda_device import nvml_handle
 from torchyard.machine.gpu.library import GpuLibraries
-from torchyard.machine.guards.gpu import NEIGHBOURS_EVERY_S, GpuGuard, GpuReading
-from torchyard.machine.guards.judging import judge
+from torchyard.machine.gpu.nvidia import nvml_handle
+from torchyard.machine.guards.block_check import judge
+from torchyard.machine.guards.gpu_guard import NEIGHBOURS_EVERY_S, GpuGuard, GpuReading
+from torchyard.machine.system.file_tree import FileTree
 
 
 class Clock:

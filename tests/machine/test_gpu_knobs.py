@@ -11,18 +11,15 @@ from nvml_cards import CARD, PLACE, add_process, geforce, h200, machine_of, pasc
 from recorded_nvml import RecordedNvml
 from test_gpu_nvidia import make_process
 
-from torchyard.core.machine import KnobState, Setting, Wish
-from torchyard.core.machine_change import Restored
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.gpu.library import GpuLibraries
-from torchyard.machine.journal import Journal, boot_of
 from torchyard.machine.knob import Knob, Machine
-from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.nvidia_clocks import same_clock
-from torchyard.machine.restoring import restore_journal
-from torchyard.machine.tuning import chosen_knobs, survey
-from torchyard.machine.writing import needs_writing, write_setting
+from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
+from torchyard.machine.knobs.gpu_clocks import same_clock
+from torchyard.machine.model import KnobState, Restored, Setting, Wish
+from torchyard.machine.quieting.apply_settings import chosen_knobs, survey
+from torchyard.machine.quieting.journal import Journal, boot_of
+from torchyard.machine.quieting.restoring import needs_writing, restore_journal, write_setting
 
 NVIDIA = [name for name in KNOBS if name.startswith("nvidia-")]
 CLOCKS = KNOBS["nvidia-clocks"]

@@ -9,9 +9,8 @@ import pytest
 from nvml_cards import h200
 from recorded_nvml import NvmlRefuses, RecordedNvml
 
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.gpu.answer import Answer, ask
-from torchyard.machine.gpu.library import GpuLibraries, open_gpu_libraries
+from torchyard.machine.gpu.library import Answer, GpuLibraries, ask, open_gpu_libraries
+from torchyard.machine.system.file_tree import FileTree
 
 
 class RunningMachine(FileTree):

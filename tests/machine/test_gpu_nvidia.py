@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
 
-from torchyard.core.machine import Fact
-from torchyard.machine.facts.gpus import read
-from torchyard.machine.gpu.event_reasons import reasons_of
+from torchyard.machine.facts.gpus import read, read_gpus
+from torchyard.machine.gpu.compute_processes import owner_of
 from torchyard.machine.gpu.library import GpuLibraries
-from torchyard.machine.gpu.processes import owner_of
-from torchyard.machine.gpu.reading import read_gpus
+from torchyard.machine.gpu.nvidia import reasons_of
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Fact
 
 GOLDEN_IDLE = """\
 name: NVIDIA H200

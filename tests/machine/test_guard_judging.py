@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.block import GuardReading
-from torchyard.machine.guards import judging
-from torchyard.machine.guards.judging import REASONS
+from torchyard.machine.guards import block_check
+from torchyard.machine.guards.block_check import REASONS
 
 WALL_NS = 100_000_000
 
 
 def judge(reading: GuardReading, *, samples: int = 20, threads: int = 1) -> tuple[str, ...]:
-    return judging.judge(reading, wall_ns=WALL_NS, samples=samples, threads=threads)
+    return block_check.judge(reading, wall_ns=WALL_NS, samples=samples, threads=threads)
 
 
 def share(limit: float, times: float) -> int:
@@ -26,7 +26,7 @@ def share(limit: float, times: float) -> int:
 
 @pytest.mark.parametrize(
     ("samples", "limit"),
-    [(20, judging.WAIT_SHARE_LIMIT), (2, judging.WAIT_SHARE_LIMIT_FEW_SAMPLES)],
+    [(20, block_check.WAIT_SHARE_LIMIT), (2, block_check.WAIT_SHARE_LIMIT_FEW_SAMPLES)],
 )
 def test_waiting_for_a_core(samples: int, limit: float) -> None:
     below = GuardReading(run_queue_wait_ns=share(limit, 0.9))
@@ -36,7 +36,7 @@ def test_waiting_for_a_core(samples: int, limit: float) -> None:
 
 
 def test_steal_and_paging() -> None:
-    limit = judging.STEAL_SHARE_LIMIT
+    limit = block_check.STEAL_SHARE_LIMIT
     assert judge(GuardReading(steal_certain_ns=share(limit, 0.9))) == ()
     assert judge(GuardReading(steal_certain_ns=share(limit, 1.1))) == ("stolen by the host",)
     assert judge(GuardReading(steal_certain_ns=share(limit, 1.1)), threads=2) == ()
@@ -46,18 +46,18 @@ def test_steal_and_paging() -> None:
 
 @pytest.mark.parametrize("wall_ns", [10**7, 5 * 10**7, 10**8, 10**9])
 def test_one_tick_of_steal_is_rounding_however_short_the_block(wall_ns: int) -> None:
-    tick = judging.TICK_NS
+    tick = block_check.TICK_NS
     rounding = GuardReading(steal_ns=tick, steal_certain_ns=0)
     of_an_old_run = GuardReading(steal_ns=tick)
     for reading in (rounding, of_an_old_run):
-        assert judging.judge(reading, wall_ns=wall_ns, samples=20, threads=1) == ()
+        assert block_check.judge(reading, wall_ns=wall_ns, samples=20, threads=1) == ()
     much = GuardReading(steal_ns=8 * tick)
-    dirty = judging.judge(much, wall_ns=wall_ns, samples=20, threads=1)
+    dirty = block_check.judge(much, wall_ns=wall_ns, samples=20, threads=1)
     assert dirty == ("stolen by the host",)
 
 
 def test_switches_and_cpu_time_stand_in_where_waiting_cannot_be_read() -> None:
-    many = int(judging.SWITCHES_PER_SECOND_LIMIT * WALL_NS / 1e9) + 1
+    many = int(block_check.SWITCHES_PER_SECOND_LIMIT * WALL_NS / 1e9) + 1
     assert judge(GuardReading(involuntary_switches=many)) == ("preempted",)
     assert judge(GuardReading(involuntary_switches=1)) == ()
     assert judge(GuardReading(involuntary_switches=many), threads=2) == ()
@@ -75,7 +75,7 @@ def test_a_slowed_gpu_is_dirty_and_a_power_cap_is_not() -> None:
 
 
 def test_swapping_counts_by_its_rate_while_it_was_watched() -> None:
-    limit = judging.SWAPPED_PAGES_PER_SECOND_LIMIT
+    limit = block_check.SWAPPED_PAGES_PER_SECOND_LIMIT
     second = 10**9
     calm = GuardReading(swapped_pages=int(limit * 0.9), watched_ns=second)
     assert judge(calm) == ()
@@ -86,7 +86,7 @@ def test_swapping_counts_by_its_rate_while_it_was_watched() -> None:
 
 def test_memory_pressure_counts_by_its_share_of_the_time_it_may_come_from() -> None:
     """The kernel adds up every two seconds, so a block sees what happened before it, too."""
-    limit, period = judging.MEMORY_STALL_SHARE_LIMIT, judging.MEMORY_STALL_PERIOD_NS
+    limit, period = block_check.MEMORY_STALL_SHARE_LIMIT, block_check.MEMORY_STALL_PERIOD_NS
     assert judge(GuardReading(memory_stall_ns=share(limit, 3))) == ()
     assert judge(GuardReading(memory_stall_ns=int(limit * 0.9 * period))) == ()
     much = GuardReading(memory_stall_ns=int(limit * 1.1 * period))
@@ -131,11 +131,11 @@ def test_a_core_that_takes_longer_than_usual(
 def test_nothing_known_and_no_time_at_all_are_clean() -> None:
     assert judge(GuardReading()) == ()
     reading = GuardReading(steal_ns=0, run_queue_wait_ns=0, swapped_pages=0, memory_stall_ns=0)
-    assert judging.judge(reading, wall_ns=0, samples=1, threads=1) == ()
+    assert block_check.judge(reading, wall_ns=0, samples=1, threads=1) == ()
 
 
 def test_what_worker_and_yard_read_becomes_one_record() -> None:
-    found = judging.reading_from(
+    found = block_check.reading_from(
         {"cpu_ns": 5, "steal_ns": None, "unknown": 7},
         {"swapped_pages": 2, "cpu_temperature_c": 40.5},
     )
@@ -175,7 +175,7 @@ def with_number(reading: GuardReading, name: str, number: int | None) -> GuardRe
 def test_every_reading_gets_known_reasons_once(
     reading: GuardReading, wall_ns: int, samples: int, threads: int
 ) -> None:
-    found = judging.judge(reading, wall_ns=wall_ns, samples=samples, threads=threads)
+    found = block_check.judge(reading, wall_ns=wall_ns, samples=samples, threads=threads)
     assert len(set(found)) == len(found)
     assert set(found) <= set(REASONS)
 

@@ -9,17 +9,14 @@ import pytest
 from trees import KINDS, make_tree
 
 from torchyard.core.block import GuardReading
-from torchyard.machine.file_tree import FileTree, HeldFile
-from torchyard.machine.guards import (
-    READERS,
-    cooling,
-    pressure,
-    swapping,
-    temperature,
-    throttling,
-)
-from torchyard.machine.guards.reader import Reader
+from torchyard.machine.guards import host_guards
+from torchyard.machine.guards import host_guards as pressure
+from torchyard.machine.guards import host_guards as swapping
+from torchyard.machine.guards import host_guards as temperature
+from torchyard.machine.guards import host_guards as throttling
+from torchyard.machine.guards.host_guards import READERS, Reader
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree, HeldFile
 
 CPUS = "sys/devices/system/cpu"
 Open = Callable[[Machine], Reader]
@@ -69,7 +66,7 @@ def test_an_intel_server_has_all_but_cooling_and_an_arm_server_has_not(tmp_path:
 
 def test_swapped_pages_are_those_in_and_out(tmp_path: Path) -> None:
     text = "nr_free_pages 5\npswpin 7\npswpout 30\nxpswpin 900\n"
-    reader = opened(swapping.open_reader, tmp_path, proc__vmstat=text)
+    reader = opened(swapping.open_swapping, tmp_path, proc__vmstat=text)
     assert reader.read() == 37
     write(tmp_path, "proc/vmstat", text.replace("pswpin 7", "pswpin 1007"))
     assert reader.read() == 1037
@@ -77,26 +74,29 @@ def test_swapped_pages_are_those_in_and_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "nr_free_pages 5\n", "a 1\npswpin 7\n"])
 def test_a_kernel_without_swap_is_said(text: str, tmp_path: Path) -> None:
-    reader = opened(swapping.open_reader, tmp_path, proc__vmstat=text)
+    reader = opened(swapping.open_swapping, tmp_path, proc__vmstat=text)
     assert "without swap" in reader.unavailable
     assert reader.read() is None
 
 
 def test_a_long_table_is_read_to_its_end(tmp_path: Path) -> None:
     text = "".join(f"counter_{number} {number}\n" for number in range(3000))
-    reader = opened(swapping.open_reader, tmp_path, proc__vmstat=text + "pswpin 3\npswpout 4")
+    reader = opened(swapping.open_swapping, tmp_path, proc__vmstat=text + "pswpin 3\npswpout 4")
     assert reader.read() == 7
 
 
 def test_pressure_is_the_time_of_some(tmp_path: Path) -> None:
     text = "some avg10=1.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 total=99\n"
-    assert opened(pressure.open_reader, tmp_path, proc__pressure__memory=text).read() == 1_234_000
+    assert (
+        opened(pressure.open_memory_pressure, tmp_path, proc__pressure__memory=text).read()
+        == 1_234_000
+    )
 
 
 def test_pressure_that_the_kernel_was_told_not_to_keep_is_unavailable(tmp_path: Path) -> None:
-    reader = opened(pressure.open_reader, tmp_path)
+    reader = opened(pressure.open_memory_pressure, tmp_path)
     assert reader.unavailable == "/proc/pressure/memory: No such file or directory"
-    reader = opened(pressure.open_reader, tmp_path, proc__pressure__memory="\n")
+    reader = opened(pressure.open_memory_pressure, tmp_path, proc__pressure__memory="\n")
     assert "has no total" in reader.unavailable
 
 
@@ -115,7 +115,7 @@ def throttle_tree(folder: Path, *, packages: int, cores: int, threads: int) -> N
 
 def test_each_core_and_each_package_is_counted_once(tmp_path: Path) -> None:
     throttle_tree(tmp_path, packages=2, cores=2, threads=2)
-    reader = opened(throttling.open_reader, tmp_path)
+    reader = opened(throttling.open_throttling, tmp_path)
     cores, packages = sum(range(1000, 1004)), 100_000 + 200_000
     assert reader.read() == cores + packages
     write(tmp_path, f"{CPUS}/cpu1/thermal_throttle/core_throttle_count", "1005\n")
@@ -124,14 +124,14 @@ def test_each_core_and_each_package_is_counted_once(tmp_path: Path) -> None:
 
 def test_with_very_many_cores_packages_are_counted_only(tmp_path: Path) -> None:
     throttle_tree(tmp_path, packages=2, cores=throttling.MOST_CORES // 2 + 1, threads=1)
-    reader = opened(throttling.open_reader, tmp_path)
+    reader = opened(throttling.open_throttling, tmp_path)
     assert reader.read() == 300_000
     reader.close()
 
 
 def test_a_counter_that_vanishes_gives_no_number_instead_of_a_smaller_one(tmp_path: Path) -> None:
     throttle_tree(tmp_path, packages=1, cores=2, threads=1)
-    reader = opened(throttling.open_reader, tmp_path)
+    reader = opened(throttling.open_throttling, tmp_path)
     write(tmp_path, f"{CPUS}/cpu1/thermal_throttle/core_throttle_count", "")
     assert reader.read() is None
 
@@ -152,7 +152,7 @@ def test_the_highest_state_of_what_cools_processors(tmp_path: Path) -> None:
         ]
     ):
         cooling_device(tmp_path, number, kind, state)
-    reader = opened(cooling.open_reader, tmp_path)
+    reader = opened(host_guards.open_cooling, tmp_path)
     assert reader.read() == 2
     write(tmp_path, "sys/class/thermal/cooling_device3/cur_state", "0\n")
     assert reader.read() == 0
@@ -161,15 +161,15 @@ def test_the_highest_state_of_what_cools_processors(tmp_path: Path) -> None:
 
 def test_fans_alone_are_no_cooling_of_processors(tmp_path: Path) -> None:
     cooling_device(tmp_path, 0, "Fan", "3")
-    reader = opened(cooling.open_reader, tmp_path)
+    reader = opened(host_guards.open_cooling, tmp_path)
     assert "no cooling device of a processor" in reader.unavailable
 
 
 def test_not_every_device_of_a_large_machine_is_read(tmp_path: Path) -> None:
-    for number in range(cooling.MOST_DEVICES + 5):
+    for number in range(host_guards.MOST_DEVICES + 5):
         cooling_device(tmp_path, number, "Processor", "0")
-    reader = opened(cooling.open_reader, tmp_path)
-    assert len(reader.files) == cooling.MOST_DEVICES
+    reader = opened(host_guards.open_cooling, tmp_path)
+    assert len(reader.files) == host_guards.MOST_DEVICES
     reader.close()
 
 
@@ -179,7 +179,7 @@ def test_the_hottest_zone_of_the_processor_counts(tmp_path: Path) -> None:
     ):
         write(tmp_path, f"sys/class/thermal/thermal_zone{number}/type", f"{kind}\n")
         write(tmp_path, f"sys/class/thermal/thermal_zone{number}/temp", f"{text}\n")
-    reader = opened(temperature.open_reader, tmp_path)
+    reader = opened(temperature.open_temperature, tmp_path)
     assert reader.read() == 63.25
     # A sensor can refuse for a moment.
     write(tmp_path, "sys/class/thermal/thermal_zone2/temp", "")
@@ -204,7 +204,7 @@ def test_without_zones_the_hardware_monitor_is_asked(
         write(tmp_path, f"{folder}/temp{number}_input", "50000\n" if number == 1 else "80000\n")
         if number in labels:
             write(tmp_path, f"{folder}/temp{number}_label", f"{labels[number]}\n")
-    reader = opened(temperature.open_reader, tmp_path)
+    reader = opened(temperature.open_temperature, tmp_path)
     assert reader.read() == wanted
     assert bool(reader.unavailable) == (wanted is None)
 

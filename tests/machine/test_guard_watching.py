@@ -9,11 +9,10 @@ import pytest
 from trees import make_tree
 
 from torchyard.core.block import GuardReading
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.guards.availability import guard_states
-from torchyard.machine.guards.reader import Number, Reader
-from torchyard.machine.guards.watching import SLOW_READING_S, Watch
+from torchyard.machine.guards.block_check import guard_states
+from torchyard.machine.guards.host_guards import SLOW_READING_S, Number, Reader, Watch
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree
 
 VMSTAT = "nr_free_pages 5\npswpin {}\npswpout 0\n"
 PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"

@@ -12,15 +12,14 @@ from fake_kernel import NO_LATENCY_LIMIT, FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.errors import MissingTool
-from torchyard.machine.device_file import HeldDevice, read_device
-from torchyard.machine.file_tree import FileTree, WriteRefused
-from torchyard.machine.idle_state import allowed_latency_us, idle_states
 from torchyard.machine.knob import LeftAlone, Machine
-from torchyard.machine.knobs import idle_latency
-from torchyard.machine.knobs import idle_states as states_knob
-from torchyard.machine.knobs.idle_latency import IdleLatencyKnob
+from torchyard.machine.knobs import idle as idle_latency
+from torchyard.machine.knobs import idle as states_knob
+from torchyard.machine.knobs.idle import IdleLatencyKnob
+from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.system.cpu_states import allowed_latency_us, idle_states
+from torchyard.machine.system.file_tree import FileTree, HeldDevice, WriteRefused, read_device
 
 CPU = "sys/devices/system/cpu"
 DEVICE = "dev/cpu_dma_latency"
@@ -38,7 +37,7 @@ def knob() -> Iterator[IdleLatencyKnob]:
 
 def _states(root: Path, **wish: object) -> KnobState:
     machine = Machine(files=FakeKernel(root))
-    return states_knob.KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
 
 
 # Which limit.
@@ -110,14 +109,14 @@ def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
     setting = Setting(knob="idle-states", place=place, found="0", wanted="1")
     kernel.write(f"{CPU}/cpu5/online", "0")
     with pytest.raises(LeftAlone):
-        states_knob.KNOB.write(Machine(files=kernel), setting)
+        states_knob.IDLE_STATES_KNOB.write(Machine(files=kernel), setting)
     assert kernel.text(place) == "0"
 
 
 def test_states_that_somebody_switched_off_stay_off(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write(f"{CPU}/cpu2/cpuidle/state2/disable", "1")
-    round_ = Round(kernel, tmp_path, {"idle-states": states_knob.KNOB})
+    round_ = Round(kernel, tmp_path, {"idle-states": states_knob.IDLE_STATES_KNOB})
     assert len(round_.tune()) == 7
     round_.restore()
     assert round_.left() == {}
@@ -164,17 +163,17 @@ def test_a_process_that_dies_holds_nothing(tmp_path: Path) -> None:
     """The fake kernel forgets with the last descriptor, as the real one does."""
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     held = HeldDevice(kernel, DEVICE, (3).to_bytes(4, sys.byteorder))
-    assert idle_latency.KNOB.read(Machine(files=kernel), DEVICE) == "3"
+    assert idle_latency.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "3"
     held.close()
     held.close()
-    assert idle_latency.KNOB.read(Machine(files=kernel), DEVICE) == "no limit"
+    assert idle_latency.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "no limit"
 
 
 def test_a_lower_limit_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     other = HeldDevice(kernel, DEVICE, bytes(4))
     try:
-        state = idle_latency.KNOB.survey(Machine(files=kernel), Wish())
+        state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=kernel), Wish())
     finally:
         other.close()
     (setting,) = state.settings
@@ -197,7 +196,7 @@ def test_a_higher_limit_of_another_process_is_lowered(
 def test_what_the_user_should_know(tmp_path: Path) -> None:
     def notes(kind: str, **wish: object) -> str:
         machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(wish)}")))
-        found = idle_latency.KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
         return " ".join(found.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")
@@ -225,7 +224,7 @@ def test_who_may_not_read_it_still_sees_what_would_be_held(tmp_path: Path) -> No
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).unlink()
     (root / DEVICE).mkdir()
-    state = idle_latency.KNOB.survey(Machine(files=FileTree(root)), Wish())
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), Wish())
     (setting,) = state.settings
     assert (setting.found, setting.wanted) == ("unknown", "2")
     assert "cannot be read" in " ".join(state.notes)

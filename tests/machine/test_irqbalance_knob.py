@@ -17,11 +17,11 @@ from fake_programs import calls, put_programs, refuse_program
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.tasks import read_task
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.tasks import read_task
 
 KNOB = KNOBS["irqbalance"]
 UNIT = "irqbalance.service"

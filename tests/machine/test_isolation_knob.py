@@ -8,12 +8,12 @@ import pytest
 from fake_kernel import FakeKernel
 from group_rounds import SESSION, V1, V2, add_task, last_core, members, round_on
 
-from torchyard.core.machine import Setting
-from torchyard.core.processor_lists import cpu_list
+from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.isolation import join, joining
+from torchyard.machine.knobs.core_isolation import join, joining
+from torchyard.machine.model import Setting
 
 # Every machine.
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from group_rounds import V1, add_task, members, round_on
 
-from torchyard.core.machine import Wish
 from torchyard.errors import NotAllowed
-from torchyard.machine.knobs.isolation import Isolation, join
+from torchyard.machine.knobs.core_isolation import Isolation, join
+from torchyard.machine.model import Wish
 
 
 def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:

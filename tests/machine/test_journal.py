@@ -12,20 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import NotAllowed, ResultsDamaged
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.journal import (
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.quieting.journal import (
     FORMAT_VERSION,
     JOURNAL_FILE,
+    JOURNAL_VARIABLE,
     RESTORED_FILE,
     Journal,
+    JournalLock,
     JournalText,
     journal_folder,
     read_journal,
 )
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
-from torchyard.results.owner import this_process
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.process.owner import this_process
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 A = Setting(knob="aslr", place="proc/a", found="2", wanted="0")
@@ -288,8 +289,8 @@ def test_a_process_that_dies_while_writing_notes_leaves_a_readable_journal(tmp_p
     create(tmp_path, A).close()
     code = (
         "import sys; from pathlib import Path\n"
-        "from torchyard.core.machine import Setting\n"
-        "from torchyard.machine.journal import Journal\n"
+        "from torchyard.machine.model import Setting\n"
+        "from torchyard.machine.quieting.journal import Journal\n"
         "journal = Journal(Path(sys.argv[1])); print('go', flush=True)\n"
         "setting = Setting(knob='aslr', place='proc/a', found='2', wanted='0')\n"
         "while True: journal.note('writing', setting, 'r' * 3000)\n"

@@ -25,14 +25,18 @@ from owner_process import (
 )
 from trees import make_tree
 
-from torchyard.core.machine import Wish
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.journal import JOURNAL_FILE, read_journal
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
 from torchyard.machine.knob import Machine
-from torchyard.machine.restoring import recover, restore
-from torchyard.machine.tuning import Tuning, tune_standing
-from torchyard.results.owner import is_gone
+from torchyard.machine.model import Wish
+from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.journal import (
+    JOURNAL_FILE,
+    JOURNAL_VARIABLE,
+    JournalLock,
+    read_journal,
+)
+from torchyard.machine.quieting.restoring import recover, restore
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.process.owner import is_gone
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ from fake_programs import put_programs
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import EFFECTS, Wish
-from torchyard.core.processor_lists import cpus_of_list
-from torchyard.machine.file_tree import FileTree
+from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.model import EFFECTS, Wish
+from torchyard.machine.system.file_tree import FileTree
 
 NAMES = (
     "irqbalance",

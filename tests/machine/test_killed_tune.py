@@ -31,12 +31,16 @@ from owner_process import (
 from trees import make_tree
 
 from torchyard.errors import NotAllowed, StepFailed
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.journal import JOURNAL_FILE, RESTORED_FILE, read_journal
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
 from torchyard.machine.knob import Machine
-from torchyard.machine.restoring import recover
-from torchyard.machine.tuning import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.journal import (
+    JOURNAL_FILE,
+    JOURNAL_VARIABLE,
+    RESTORED_FILE,
+    read_journal,
+)
+from torchyard.machine.quieting.restoring import recover
+from torchyard.machine.system.file_tree import FileTree
 
 
 @pytest.fixture(autouse=True)
@@ -94,10 +98,10 @@ def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
     """Nothing of ours was written, so a value that somebody else writes then is left alone."""
     code = OWNER.partition("with Tuning")[0] + (
         "import os, signal\n"
-        "from torchyard.machine.journal import Journal, boot_of, journal_folder\n"
-        "from torchyard.machine.journal_lock import JournalLock\n"
-        "from torchyard.machine.keeper_link import KeeperLink\n"
-        "from torchyard.machine.tuning import survey\n"
+        "from torchyard.machine.quieting.journal import Journal, boot_of, journal_folder\n"
+        "from torchyard.machine.quieting.journal import JournalLock\n"
+        "from torchyard.machine.quieting.apply_settings import KeeperLink\n"
+        "from torchyard.machine.quieting.apply_settings import survey\n"
         "folder = journal_folder(machine.files)\n"
         "lock = JournalLock.take(folder)\n"
         "keeper = KeeperLink(root=machine.files.root, folder=folder, lock=lock)\n"

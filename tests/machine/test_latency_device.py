@@ -16,14 +16,12 @@ from pathlib import Path
 import pytest
 from real_machine import alone_on_machine, wait_until
 
-from torchyard.core.machine import Setting, Wish
-from torchyard.machine.journal import read_journal
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs import idle_latency
-from torchyard.machine.restoring import restore
-from torchyard.machine.tuning import tune_standing
-from torchyard.machine.writing import write_setting
+from torchyard.machine.knobs import idle as idle_latency
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.quieting.apply_settings import tune_standing
+from torchyard.machine.quieting.journal import JOURNAL_VARIABLE, read_journal
+from torchyard.machine.quieting.restoring import restore, write_setting
 
 DEVICE = Path("/dev/cpu_dma_latency")
 WANTED_US = 37
@@ -31,9 +29,9 @@ WANTED_US = 37
 
 HOLD = """
 import sys
-from torchyard.core.machine import Setting
+from torchyard.machine.model import Setting
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs.idle_latency import KNOB
+from torchyard.machine.knobs.idle import KNOB
 KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
 print("held", flush=True)
 sys.stdin.read()
@@ -78,7 +76,7 @@ def holder(before: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def _setting() -> Setting:
-    state = idle_latency.KNOB.survey(Machine(), Wish(latency_us=WANTED_US))
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(), Wish(latency_us=WANTED_US))
     assert state.unavailable == ""
     (setting,) = state.settings
     assert setting.changes
@@ -91,23 +89,23 @@ def test_it_is_held_seen_by_others_and_let_go(before: int) -> None:
         change = write_setting(machine, setting)
         assert change.state == "written", change.reason
         assert _seen_by_another_process() == WANTED_US
-        assert idle_latency.KNOB.read(machine, setting.place) == str(WANTED_US)
+        assert idle_latency.IDLE_LATENCY_KNOB.read(machine, setting.place) == str(WANTED_US)
     finally:
-        idle_latency.KNOB.restore(machine, setting)
+        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
     assert _seen_by_another_process() == before
-    assert idle_latency.KNOB.same(
-        setting.place, idle_latency.KNOB.read(machine, setting.place), setting.found
+    assert idle_latency.IDLE_LATENCY_KNOB.same(
+        setting.place, idle_latency.IDLE_LATENCY_KNOB.read(machine, setting.place), setting.found
     )
-    idle_latency.KNOB.restore(machine, setting)
+    idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
     assert _seen_by_another_process() == before
 
 
 def test_programs_that_are_started_do_not_hold_it(before: int) -> None:
     machine, setting = Machine(), _setting()
-    idle_latency.KNOB.write(machine, setting)
+    idle_latency.IDLE_LATENCY_KNOB.write(machine, setting)
     child = subprocess.Popen(["sleep", "60"])
     try:
-        idle_latency.KNOB.restore(machine, setting)
+        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
         assert _seen_by_another_process() == before
     finally:
         child.kill()
@@ -117,7 +115,7 @@ def test_programs_that_are_started_do_not_hold_it(before: int) -> None:
 def test_a_copy_of_the_process_does_not_hold_it(before: int) -> None:
     """fork() copies the descriptor; what was asked for is taken back before it is closed."""
     machine, setting = Machine(), _setting()
-    idle_latency.KNOB.write(machine, setting)
+    idle_latency.IDLE_LATENCY_KNOB.write(machine, setting)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -126,7 +124,7 @@ def test_a_copy_of_the_process_does_not_hold_it(before: int) -> None:
         os._exit(0)
     os.close(reader)
     try:
-        idle_latency.KNOB.restore(machine, setting)
+        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
         assert _seen_by_another_process() == before
     finally:
         os.close(writer)
@@ -149,12 +147,12 @@ def test_the_least_of_several_limits_is_in_force(
     lower = Setting(
         knob="idle-latency", place="dev/cpu_dma_latency", found=str(WANTED_US), wanted="5"
     )
-    idle_latency.KNOB.write(machine, lower)
+    idle_latency.IDLE_LATENCY_KNOB.write(machine, lower)
     assert _seen_by_another_process() == 5
-    idle_latency.KNOB.restore(machine, lower)
+    idle_latency.IDLE_LATENCY_KNOB.restore(machine, lower)
     assert _seen_by_another_process() == WANTED_US, "the other one's is still there"
     # And another one's lower limit is left to it.
-    state = idle_latency.KNOB.survey(machine, Wish(latency_us=100))
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(latency_us=100))
     assert state.settings[0].changes is False
 
 

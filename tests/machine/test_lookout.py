@@ -12,17 +12,23 @@ import pytest
 from trees import KINDS as TREE_KINDS
 from trees import make_tree
 
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
-from torchyard.machine.lookout import SOURCES
-from torchyard.machine.lookout.interrupts import InterruptCounts, SoftInterruptCounts
-from torchyard.machine.lookout.kinds import KINDS, advice_for
-from torchyard.machine.lookout.lookout import Lookout
-from torchyard.machine.lookout.page_moves import PageMoves
-from torchyard.machine.lookout.pressure import PressureTime
-from torchyard.machine.lookout.processes import CAME_AND_WENT, OURSELVES, ProcessTime
-from torchyard.machine.lookout.processor_time import ProcessorTime
-from torchyard.machine.lookout.source import Disturber, Scene, Source
+from torchyard.machine.monitor.load_monitor import KINDS, Lookout, advice_for
+from torchyard.machine.monitor.sources import (
+    CAME_AND_WENT,
+    OURSELVES,
+    SOURCES,
+    Disturber,
+    InterruptCounts,
+    PageMoves,
+    PressureTime,
+    ProcessorTime,
+    ProcessTime,
+    Scene,
+    SoftInterruptCounts,
+    Source,
+)
+from torchyard.machine.system.file_tree import FileTree
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OWN = 100

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.lookout.kinds import KINDS
-from torchyard.machine.lookout.lookout import COST_SHARE, Lookout
-from torchyard.machine.lookout.source import Disturber
+from torchyard.machine.monitor.load_monitor import COST_SHARE, KINDS, Lookout
+from torchyard.machine.monitor.sources import Disturber
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from trees import KINDS, make_tree
 
-from torchyard.core.machine import EFFECTS, Advice
-from torchyard.machine.activity import Activity, Busy
-from torchyard.machine.advice import advise
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.advice.activity import Activity, Busy
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.model import EFFECTS, Advice
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.view import advise
 
 QUIET = Activity(
     processors=8,

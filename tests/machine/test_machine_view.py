@@ -8,9 +8,9 @@ from pathlib import Path
 from trees import make_tree
 
 from torchyard.machine.facts import FACT_SECTIONS
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.facts.run_facts import RUN_FACTS, read_facts
 from torchyard.machine.knob import Machine
-from torchyard.machine.run_facts import RUN_FACTS, read_facts
+from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.view import view_machine
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from asked_command import LIVE, answer_of, knob
 
-from torchyard.core.machine import Wish
+from torchyard.machine.model import Wish
 
 
 def test_kept_unless_asked_for() -> None:
@@ -40,7 +40,7 @@ def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None
         "import ctypes, json, os, sys\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.personality(ctypes.c_ulong(0x0040000))\n"
-        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.model import Wish\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
         "setting = KNOBS['process-aslr'].prefix(Machine(), Wish(randomize='on'))\n"
@@ -58,7 +58,7 @@ def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
     """The usual filter of containers lets the question pass and refuses the change."""
     program = (
         "import ctypes, struct, sys\n"
-        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.model import Wish\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"

@@ -13,11 +13,11 @@ import pytest
 from asked_command import LIVE, answer_of, knob
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import NotAllowed
-from torchyard.machine.command_run import shell_line
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.quieting.process_settings import shell_line
+from torchyard.machine.system.file_tree import FileTree
 
 NAMES = ("pinning", "priority", "process-aslr", "openmp")
 
@@ -188,7 +188,7 @@ def test_the_kernel_agrees_about_limits() -> None:
         pytest.skip("only root may give a capability up and keep a limit")
     program = (
         "import ctypes, json, os, resource, sys\n"
-        "from torchyard.core.machine import Wish\n"
+        "from torchyard.machine.model import Wish\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
         "os.setuid(65534)\n"

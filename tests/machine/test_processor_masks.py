@@ -11,7 +11,7 @@ from fake_kernel import FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.processor_lists import cpus_of_list, cpus_of_mask
+from torchyard.core.cpu_lists import cpus_of_list, cpus_of_mask
 from torchyard.machine.knobs import KNOBS
 
 IRQ = "proc/irq"

@@ -23,16 +23,15 @@ from real_machine import (
     wait_until_restored,
 )
 
-from torchyard.core.machine import Wish
-from torchyard.core.processor_lists import cpu_list, cpus_of_list
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool
-from torchyard.machine.cpusets import Cpusets, find_cpusets
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.isolation import Isolation, join
-from torchyard.machine.set_apart import take_down
-from torchyard.machine.tasks import read_allowed
+from torchyard.machine.knobs.core_isolation import Isolation, join
+from torchyard.machine.model import Wish
+from torchyard.machine.system.cpusets import Cpusets, find_cpusets, take_down
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.tasks import read_allowed
 
 pytestmark = needs_root
 
@@ -268,9 +267,9 @@ def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> Non
     script = (
         "import os\n"
         f"open({str(FILES.path(f'{shelter.path}/cgroup.procs'))!r}, 'w').write('0')\n"
-        "from torchyard.machine.command_run import run_command\n"
+        "from torchyard.machine.quieting.process_settings import run_command\n"
         "from torchyard.machine.knob import Machine\n"
-        "from torchyard.machine.knobs.isolation import joining\n"
+        "from torchyard.machine.knobs.core_isolation import joining\n"
         f"setting = joining(Machine(), base={shelter.name!r})\n"
         "assert not setting.unavailable, setting.unavailable\n"
         f"end = run_command(['sh', '-c', 'cat /proc/self/cgroup > {answer}'],"

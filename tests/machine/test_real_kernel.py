@@ -18,14 +18,14 @@ from real_machine import (
     wait_until_restored,
 )
 
-from torchyard.core.machine import Setting, Wish
-from torchyard.core.processor_lists import cpus_of_list
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
+from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.restoring import restore
-from torchyard.machine.tuning import Tuning
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.quieting.apply_settings import Tuning
+from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
+from torchyard.machine.quieting.restoring import restore
+from torchyard.machine.system.file_tree import FileTree
 
 pytestmark = needs_root
 

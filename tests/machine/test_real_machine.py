@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.journal import JOURNAL_FILE
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE, JournalLock
+from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, JournalLock
 
 PLACES = (
     Path("/proc/sys/kernel/randomize_va_space"),

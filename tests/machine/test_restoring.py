@@ -10,18 +10,13 @@ import pytest
 from fake_kernel import FakeKernel
 from tuned_machine import ASLR, ASLR_OFF, Fake
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import MissingTool, NotAllowed, NothingToDo, StepFailed
-from torchyard.machine.file_knob import FileKnob, Wants
-from torchyard.machine.journal import JOURNAL_FILE, read_journal
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
-from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.restoring import recover, restore
-from torchyard.machine.tuning import (
-    Tuning,
-    tune_standing,
-)
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, read_journal
+from torchyard.machine.quieting.restoring import recover, restore
 
 
 @pytest.fixture(autouse=True)

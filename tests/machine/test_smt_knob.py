@@ -11,9 +11,9 @@ from fake_kernel import FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import KnobState, Setting, Wish
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs.smt import KNOB
+from torchyard.machine.model import KnobState, Setting, Wish
 
 CPU = "sys/devices/system/cpu"
 CONTROL = f"{CPU}/smt/control"

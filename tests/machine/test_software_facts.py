@@ -12,10 +12,10 @@ from torchyard.machine.facts.software import (
     PROGRAMS,
     find_libraries,
     program_version,
-    read,
+    read_software,
 )
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Machine
+from torchyard.machine.system.file_tree import FileTree
 
 ANSWERS = {
     "gcc": "gcc (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022\n",
@@ -108,7 +108,7 @@ def test_libraries_of_the_cache_and_of_folders_once_each(tmp_path: Path) -> None
         "/usr/lib/aarch64-linux-gnu/libgomp.so.1",
     )
     assert find_libraries(files, ALLOCATORS) == ("/usr/local/lib/libjemalloc.so.2",)
-    facts = {fact.name: fact.text for fact in read(Machine(files=files))}
+    facts = {fact.name: fact.text for fact in read_software(Machine(files=files))}
     assert "libgomp.so.1 (libgomp.so.1.0.0)" in facts["OpenMP runtimes"]
     assert facts["allocators"] == "/usr/local/lib/libjemalloc.so.2"
 
@@ -122,6 +122,6 @@ def test_drivers(tmp_path: Path) -> None:
     )
     (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
     (tmp_path / "sys/module/amdgpu/version").write_text("6.8.5\n")
-    facts = {fact.name: fact.text for fact in read(Machine(files=FileTree(tmp_path)))}
+    facts = {fact.name: fact.text for fact in read_software(Machine(files=FileTree(tmp_path)))}
     assert facts["NVIDIA driver"] == "550.54.15"
     assert facts["AMD driver"] == "6.8.5"

@@ -10,8 +10,8 @@ from fake_programs import calls, put_programs, refuse_program
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import Setting
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.model import Setting
 
 KNOB = KNOBS["swap"]
 SWAPPINESS = "proc/sys/vm/swappiness"
@@ -167,6 +167,6 @@ def test_a_kernel_without_swap(tmp_path: Path) -> None:
 
 
 def _run(round_: Round, program: str, argument: str) -> None:
-    from torchyard.machine.programs import run_program
+    from torchyard.machine.system.programs import run_program
 
     run_program(round_.kernel, program, argument, limit_s=20)

@@ -12,17 +12,15 @@ from fake_kernel import FakeKernel
 from fake_programs import calls, put_programs, refuse_program
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
 from torchyard.errors import MissingTool, NotAllowed, StepFailed, UsageError
-from torchyard.machine.cpusets import Cpusets, find_cpusets, folders_below
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.house_cores import house_cores
 from torchyard.machine.knob import Machine
-from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.knobs import KNOBS
-from torchyard.machine.programs import find_program, run_program, why_no_program
-from torchyard.machine.set_apart import origin_of
-from torchyard.machine.tasks import read_allowed, read_task, tasks_of
+from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.cores import house_cores
+from torchyard.machine.system.cpusets import Cpusets, find_cpusets, folders_below, origin_of
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.programs import find_program, run_program, why_no_program
+from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 AFFINITIES = KNOBS["affinities"]
 

@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 
 from torchyard.errors import UsageError
-from torchyard.machine.command_run import check_command, run_command, shell_line
-from torchyard.machine.process_knob import ProcessSetting
-from torchyard.machine.process_settings import apply_here, own_priority_and_cores
+from torchyard.machine.knobs.process_knobs import ProcessSetting
+from torchyard.machine.quieting.process_settings import (
+    apply_here,
+    check_command,
+    own_priority_and_cores,
+    run_command,
+    shell_line,
+)
 
 
 def refuse() -> None:
@@ -100,7 +105,7 @@ def test_a_program_that_cannot_be_executed(tmp_path: Path) -> None:
 
 RUNNER = (
     "import sys\n"
-    "from torchyard.machine.command_run import run_command\n"
+    "from torchyard.machine.quieting.process_settings import run_command\n"
     "sys.exit(run_command(sys.argv[1:], []).exit_code)\n"
 )
 

@@ -13,22 +13,24 @@ from fake_kernel import FakeKernel
 from trees import KINDS, make_tree
 from tuned_machine import ASLR, ASLR_OFF, Fake
 
-from torchyard.core.machine import KnobState, Wish
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.file_knob import FileKnob, Wants
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.journal import JOURNAL_FILE, RESTORED_FILE, read_journal
-from torchyard.machine.journal_lock import JOURNAL_VARIABLE
-from torchyard.machine.knob import Knob, Machine
-from torchyard.machine.knob_order import RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.knobs import KNOBS
-from torchyard.machine.tuning import (
+from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
+from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
+from torchyard.machine.model import KnobState, Wish
+from torchyard.machine.quieting.apply_settings import (
     Tuning,
     chosen_knobs,
     dry_run,
     survey,
     wants_gpus,
 )
+from torchyard.machine.quieting.journal import (
+    JOURNAL_FILE,
+    JOURNAL_VARIABLE,
+    RESTORED_FILE,
+    read_journal,
+)
+from torchyard.machine.system.file_tree import FileTree
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,11 @@ from fake_kernel import FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.core.machine import Setting, Wish
-from torchyard.machine.file_tree import WriteRefused
 from torchyard.machine.knob import Knob, LeftAlone, Machine
-from torchyard.machine.knobs import preference, turbo
+from torchyard.machine.knobs import cpu_frequency
+from torchyard.machine.knobs import cpu_frequency as turbo
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.file_tree import WriteRefused
 
 CPU = "sys/devices/system/cpu"
 NO_TURBO = f"{CPU}/intel_pstate/no_turbo"
@@ -43,7 +44,7 @@ def test_the_switch_of_each_driver(kind: str, place: str, wanted: str, tmp_path:
 def test_turbo_that_is_off_already_is_not_written(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path / "root")
     (root / NO_TURBO).write_text("1\n")
-    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.KNOB})
+    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
     # What a processor answers whose firmware has no turbo.
     round_.kernel.remember("turbo unavailable", value=True)
     assert round_.tune() == []
@@ -65,7 +66,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-epp", tmp_path / "root"))
     kernel.write(f"{POLICY}/boost", "0")
     kernel.write(f"{CPU}/cpufreq/policy5/boost", "0")
-    round_ = Round(kernel, tmp_path, {"turbo": turbo.KNOB})
+    round_ = Round(kernel, tmp_path, {"turbo": turbo.TURBO_KNOB})
     round_.tune()
     assert {round_.text(path) for path in kernel.paths(f"{CPU}/cpufreq/policy*/boost")} == {"0"}
     round_.restore()
@@ -77,7 +78,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
 def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> None:
     root = make_tree("amd-epp", tmp_path / "root")
     (root / BOOST).unlink()
-    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.KNOB})
+    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
     changes = round_.tune()
     assert [change.state for change in changes] == ["written"] * 8
     assert round_.text(f"{CPU}/cpufreq/policy7/boost") == "0"
@@ -87,7 +88,7 @@ def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> Non
 
 def test_drivers_without_a_switch_say_what_helps(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    assert "`frequency`" in turbo.KNOB.survey(machine, Wish()).unavailable
+    assert "`frequency`" in turbo.TURBO_KNOB.survey(machine, Wish()).unavailable
 
 
 @pytest.mark.parametrize(("bit", "word"), [(1 << 38, "off"), (0, "on")])
@@ -98,7 +99,7 @@ def test_the_bit_of_intel_is_told_and_never_written(bit: int, word: str, tmp_pat
     device.write_bytes(bytes(0x1A0) + (bit | 0x850089).to_bytes(8, "little"))
     before = device.read_bytes()
     kernel = FakeKernel(root)
-    reason = turbo.KNOB.survey(Machine(files=kernel), Wish()).unavailable
+    reason = turbo.TURBO_KNOB.survey(Machine(files=kernel), Wish()).unavailable
     assert f"turbo is {word} (MSR 0x1a0)" in reason
     assert "firmware" in reason
     assert device.read_bytes() == before
@@ -109,7 +110,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     (root / NO_TURBO).unlink()
     (root / NO_TURBO).mkdir()  # reading a folder fails for root, too
-    state = turbo.KNOB.survey(Machine(files=FakeKernel(root)), Wish())
+    state = turbo.TURBO_KNOB.survey(Machine(files=FakeKernel(root)), Wish())
     assert NO_TURBO in " ".join((state.unavailable, *state.notes))
     assert NO_TURBO not in [setting.place for setting in state.settings]
 
@@ -118,7 +119,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_preferences_and_biases_are_wanted_for_speed(tmp_path: Path) -> None:
-    wanted = _state_of(preference.KNOB, make_tree("intel-pstate", tmp_path))
+    wanted = _state_of(cpu_frequency.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
     assert wanted[f"{POLICY}/energy_performance_preference"] == "performance"
     assert wanted[f"{CPU}/cpu7/power/energy_perf_bias"] == "0"
     assert len(wanted) == 16
@@ -147,21 +148,23 @@ def test_preferences_are_refused_while_the_governor_is_performance(tmp_path: Pat
         knob="preference", place=place, found="balance_performance", wanted="performance"
     )
     kernel.write(f"{POLICY}/scaling_governor", "performance")
-    preference.KNOB.write(machine, setting)
+    cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
     with pytest.raises(WriteRefused) as refused:
-        preference.KNOB.restore(machine, setting)
+        cpu_frequency.PREFERENCE_KNOB.restore(machine, setting)
     assert refused.value.code == errno.EBUSY
     kernel.write(f"{POLICY}/scaling_governor", "powersave")
-    preference.KNOB.restore(machine, setting)
+    cpu_frequency.PREFERENCE_KNOB.restore(machine, setting)
     assert kernel.text(place) == "balance_performance"
 
 
 def test_words_and_numbers_of_a_bias_mean_the_same() -> None:
     place = f"{CPU}/cpu0/power/energy_perf_bias"
-    assert preference.KNOB.same(place, "performance", "0")
-    assert preference.KNOB.same(place, "6", "normal")
-    assert not preference.KNOB.same(place, "6", "power")
-    assert not preference.KNOB.same(f"{POLICY}/energy_performance_preference", "0", "performance")
+    assert cpu_frequency.PREFERENCE_KNOB.same(place, "performance", "0")
+    assert cpu_frequency.PREFERENCE_KNOB.same(place, "6", "normal")
+    assert not cpu_frequency.PREFERENCE_KNOB.same(place, "6", "power")
+    assert not cpu_frequency.PREFERENCE_KNOB.same(
+        f"{POLICY}/energy_performance_preference", "0", "performance"
+    )
 
 
 def test_the_bias_of_an_offline_processor_is_left_alone(tmp_path: Path) -> None:
@@ -172,13 +175,13 @@ def test_the_bias_of_an_offline_processor_is_left_alone(tmp_path: Path) -> None:
     kernel.write(f"{CPU}/cpu5/online", "0")
     assert not kernel.exists(place)
     with pytest.raises(LeftAlone, match="cpu5 is offline"):
-        preference.KNOB.write(machine, setting)
+        cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
     kernel.write(f"{CPU}/cpu5/online", "1")
-    preference.KNOB.write(machine, setting)
+    cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
     assert kernel.text(place) == "0"
 
 
 def test_machines_without_preferences_say_so(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    state = preference.KNOB.survey(machine, Wish())
+    state = cpu_frequency.PREFERENCE_KNOB.survey(machine, Wish())
     assert "no policy has energy_performance_preference" in state.unavailable

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.block import GuardReading
-from torchyard.machine.guards import judging
-from torchyard.machine.guards.usual_probe import FEWEST, SMALLEST_LIMIT, UsualProbe
+from torchyard.machine.guards import block_check
+from torchyard.machine.guards.block_check import FEWEST, SMALLEST_LIMIT, UsualProbe
 
 SLOWED = ("core slowed down",)
 
@@ -21,7 +21,7 @@ def block(
 ) -> tuple[str, ...]:
     after = before if after is None else after
     reading = GuardReading(probe_before_ns=before, probe_after_ns=after)
-    return judging.judge(usual.beside(variant, reading), wall_ns=10**8, samples=20, threads=1)
+    return block_check.judge(usual.beside(variant, reading), wall_ns=10**8, samples=20, threads=1)
 
 
 def learn(usual: UsualProbe, probes: Iterable[int], variant: str = "a") -> list[bool]:

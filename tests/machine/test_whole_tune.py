@@ -11,9 +11,9 @@ from fake_programs import put_programs
 from knob_rounds import Round
 from trees import KINDS, make_tree
 
-from torchyard.machine.core_choice import choose_cores
 from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS
+from torchyard.machine.system.cores import choose_cores
 
 OF_THE_MACHINE: Mapping[str, Knob] = {
     name: knob

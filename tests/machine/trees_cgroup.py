@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trees_processor import Files
 
-from torchyard.core.processor_lists import cpu_list
+from torchyard.core.cpu_lists import cpu_list
 
 __all__ = ["cgroup_v1_files", "cgroup_v2_files"]
 

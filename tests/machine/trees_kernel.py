@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trees_processor import Files, Link, Processor
 
-from torchyard.core.processor_lists import cpu_list
+from torchyard.core.cpu_lists import cpu_list
 
 __all__ = ["kernel_files"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchyard.core.processor_lists import cpu_list, cpu_mask
+from torchyard.core.cpu_lists import cpu_list, cpu_mask
 
 __all__ = ["Files", "Link", "Processor", "processor_files"]
 

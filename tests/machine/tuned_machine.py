@@ -10,9 +10,9 @@ from fake_kernel import FakeKernel
 from knob_rounds import difference
 from trees import make_tree
 
-from torchyard.core.machine import Wish
-from torchyard.machine.journal import journal_folder
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Wish
+from torchyard.machine.quieting.journal import journal_folder
 
 __all__ = ["ASLR", "ASLR_OFF", "Fake"]
 

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from torchyard.process.group import WorkerGroup
-from torchyard.process.launch import LaunchSpec
-from torchyard.process.worker_process import WorkerProcess
+from torchyard.process.start import LaunchSpec
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 
 STUB = Path(__file__).with_name("stub_worker.py")
 

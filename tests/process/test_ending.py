@@ -13,15 +13,11 @@ from pathlib import Path
 import pytest
 from stub_launch import STUB, StubStarter, spec_of
 
-from torchyard.process import markers
-from torchyard.process.exit_watch import ExitWatch
-from torchyard.process.group import WorkerGroup
-from torchyard.process.kernel_oom import oom_kill_counts
-from torchyard.process.live import kill_all
-from torchyard.process.markers import processes_of_launch, sweep_orphans
-from torchyard.process.output_log import HEAD_BYTES, TAIL_BYTES, OutputLog
-from torchyard.process.trouble import Ending, kind_of_ending
-from torchyard.process.worker_process import WorkerProcess, WorkerTrouble
+from torchyard.process import tree
+from torchyard.process.ending import Ending, ExitWatch, kind_of_ending, oom_kill_counts
+from torchyard.process.tree import processes_of_launch, sweep_orphans
+from torchyard.process.worker_io import HEAD_BYTES, TAIL_BYTES, OutputLog
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkerTrouble, kill_all
 
 YARD = Path(__file__).with_name("yard_script.py")
 
@@ -166,7 +162,7 @@ def test_the_sweep_keeps_away_from_what_it_cannot_judge(value: str) -> None:
 
 
 def test_a_pid_that_was_given_to_another_process_is_no_yard() -> None:
-    pid, _, namespace = markers.yard_mark().split(":")
+    pid, _, namespace = tree.yard_mark().split(":")
     variables = {
         **os.environ,
         "TORCHYARD_LAUNCH": "x",

@@ -16,10 +16,9 @@ import pytest
 from stub_launch import STUB, StubStarter, spec_of
 
 from torchyard.errors import MissingTool, NotAllowed, UsageError
-from torchyard.process.group import WorkerGroup
-from torchyard.process.launch import BOOT_FILE
-from torchyard.process.trouble import Ending
-from torchyard.process.worker_process import WorkerProcess, WorkerTrouble
+from torchyard.process.ending import Ending
+from torchyard.process.start import BOOT_FILE
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkerTrouble
 
 
 @pytest.fixture

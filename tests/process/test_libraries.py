@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from torchyard.errors import MissingTool
-from torchyard.process import libraries
-from torchyard.process.launch import LaunchSpec, prepare
-from torchyard.process.libraries import find_library
+from torchyard.process import start
+from torchyard.process.start import LaunchSpec, find_library, prepare
 
 
 def test_a_system_library_is_found_by_its_bare_name_and_loads() -> None:
@@ -23,8 +22,8 @@ def test_a_system_library_is_found_by_its_bare_name_and_loads() -> None:
 def test_without_the_loaders_cache_the_usual_folders_are_searched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("torchyard.process.libraries.shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr(libraries, "_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr("torchyard.process.start.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr(start, "_FOLDERS", (str(tmp_path),))
     assert find_library("libours.so.1") is None
     (tmp_path / "libours.so.1").write_bytes(b"")
     assert find_library("libours.so.1") == tmp_path / "libours.so.1"

@@ -14,13 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchyard.process import kernel_oom, trampoline
-from torchyard.process.launch import BOOT_FILE
-from torchyard.process.markers import start_ticks, yard_mark
-from torchyard.process.output_log import OutputLog
-from torchyard.process.question_pipes import BadMessage, QuestionPipes
-from torchyard.process.tree import TreeMemory, kill_tree
-from torchyard.process.trouble import WorkerTrouble
+from torchyard.process import ending, trampoline
+from torchyard.process.ending import WorkerTrouble
+from torchyard.process.start import BOOT_FILE
+from torchyard.process.tree import TreeMemory, kill_tree, start_ticks, yard_mark
+from torchyard.process.worker_io import BadMessage, OutputLog, QuestionPipes
 
 
 class FarSide:
@@ -81,7 +79,7 @@ def test_lines_that_are_no_messages(far: FarSide, line: bytes) -> None:
 
 
 def test_a_line_without_end(far: FarSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchyard.process.question_pipes._LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr("torchyard.process.worker_io._LONGEST_LINE_BYTES", 1000)
     far.say(b"x" * 2000)
     with pytest.raises(BadMessage, match="more than 1000 bytes"):
         far.pipes.read()
@@ -177,10 +175,10 @@ def test_memory_of_a_tree_counts_children() -> None:
 def test_the_kernels_counters(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("low 0\noom 7\noom_kill 3\noom_group_kill 1\n")
-    assert kernel_oom._oom_kills(events) == 3
+    assert ending._oom_kills(events) == 3
     events.write_text("oom_kill_disable 0\nunder_oom 0\n")
-    assert kernel_oom._oom_kills(events) is None
-    assert kernel_oom._oom_kills(tmp_path / "missing") is None
+    assert ending._oom_kills(events) is None
+    assert ending._oom_kills(tmp_path / "missing") is None
 
 
 def test_start_times_tell_processes_apart() -> None:

@@ -15,7 +15,7 @@ import pytest
 from stub_launch import StubStarter
 
 from torchyard.errors import WorkerFailed
-from torchyard.process.markers import processes_of_launch
+from torchyard.process.tree import processes_of_launch
 from torchyard.process.worker_process import WorkerProcess, WorkerTrouble
 
 

@@ -11,12 +11,7 @@ import time
 from pathlib import Path
 from textwrap import dedent
 
-from torchyard.process.timing_turn import (
-    FIRST_TURN_VARIABLE,
-    TURN_VARIABLE,
-    TimingTurn,
-    first_turn,
-)
+from torchyard.process.timing_turn import FIRST_TURN_VARIABLE, TURN_VARIABLE, TimingTurn, first_turn
 
 LAUNCHES = """
     import json, sys, time

@@ -11,10 +11,9 @@ from typing import Any
 from run_samples import FASTER, MATMUL, STUDY
 
 from torchyard.core.comparison import Comparison, Interval, VariantMetrics, Verdict
-from torchyard.core.study import Study
-from torchyard.core.workload import Workload
-from torchyard.results.checksums import replace_facts
-from torchyard.results.run_folder import RunWriter
+from torchyard.core.study import Study, Workload
+from torchyard.results.integrity import replace_facts
+from torchyard.results.run_writer import RunWriter
 
 MACHINE = {"architecture": "x86_64", "cpu": "Example 9000", "cores": "4", "memory": "15.5 GiB"}
 TARGETS = {"this+tcmalloc": {"torch": "2.9.0", "torch_git": "ab" * 20, "devices": ["cpu"]}}

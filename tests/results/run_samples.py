@@ -13,9 +13,7 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
-from torchyard.core.study import Budget, Study
-from torchyard.core.variant import Environment, Target, Variant
-from torchyard.core.workload import Workload
+from torchyard.core.study import Budget, Environment, Study, Target, Variant, Workload
 
 MATMUL = Workload(suite="kernels", name="matmul", parameters=(("size", 256),))
 GPT = Workload(suite="models", name="gpt", mode="training", batch_size=4)

@@ -11,18 +11,19 @@ import pytest
 from run_samples import FAILED, FASTER, STUDY
 
 from torchyard.errors import NotAllowed, ResultsDamaged, TorchyardError, UsageError
-from torchyard.results.baseline_file import read_baseline_file, write_baseline_file
 from torchyard.results.baselines import (
     baseline_exists,
     baselines_home,
     delete_baseline,
     list_baselines,
     read_baseline,
+    read_baseline_file,
     runs_of,
     save_baseline,
+    write_baseline_file,
 )
-from torchyard.results.run_folder import RunWriter
 from torchyard.results.run_reader import Run, read_run
+from torchyard.results.run_writer import RunWriter
 
 
 @pytest.fixture(autouse=True)

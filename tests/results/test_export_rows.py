@@ -16,12 +16,12 @@ import pytest
 from kept_runs import compared, day, write_run
 from run_samples import FAILED
 
-from torchyard.cli.results_export import FORMS as SHOWN_FORMS
-from torchyard.core.stored import ComparisonEntry, Wanted
-from torchyard.core.workload import Workload
+from torchyard.core.study import Workload
 from torchyard.errors import MissingTool
-from torchyard.results.export_rows import COLUMNS, FORMS, rows_of
+from torchyard.results.commands.transfer import FORMS as SHOWN_FORMS
 from torchyard.results.index.store import Store
+from torchyard.results.model import ComparisonEntry, Wanted
+from torchyard.results.report import COLUMNS, FORMS, rows_of
 
 FORMULA = Workload(suite="=cmd()", name='a,"b"\nc')
 

@@ -16,16 +16,16 @@ from kept_runs import change_facts, compared, day, write_run
 from run_samples import MATMUL, STUDY
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.stored import Wanted
-from torchyard.core.workload import Workload
-from torchyard.results.index import folders, refreshing
+from torchyard.core.study import Workload
+from torchyard.results.index import folders
+from torchyard.results.index import store as refreshing
 from torchyard.results.index.entries import entries_of
-from torchyard.results.index.folders import FullMark, digest_of, full_mark, marks_in
-from torchyard.results.index.place import INDEX_FILE
+from torchyard.results.index.folders import INDEX_FILE, FullMark, digest_of, full_mark, marks_in
 from torchyard.results.index.store import Store
+from torchyard.results.integrity import verify_run
+from torchyard.results.model import Wanted
 from torchyard.results.run_changes import add_note
-from torchyard.results.run_folder import RunWriter
-from torchyard.results.verification import verify_run
+from torchyard.results.run_writer import RunWriter
 
 GPT = Workload(suite="models", name="gpt")
 SETTLING_S = 1.0

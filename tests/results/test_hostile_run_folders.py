@@ -22,18 +22,16 @@ import pytest
 from kept_runs import compared, day, write_run
 from run_samples import GPT, MATMUL, block
 
-from torchyard.core.stored import Wanted
+from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.errors import ResultsDamaged, TorchyardError
-from torchyard.reports.csv_report import to_csv
-from torchyard.reports.json_report import to_json
-from torchyard.results.bounded_read import LARGEST_LINE_BYTES
-from torchyard.results.import_runs import import_runs
+from torchyard.files.safe_reading import LARGEST_LINE_BYTES
+from torchyard.results.directory import latest_run
 from torchyard.results.index.store import Store
-from torchyard.results.progress_file import ProgressTail
-from torchyard.results.run_folder import RunWriter
-from torchyard.results.run_home import latest_run
+from torchyard.results.integrity import verify_run
+from torchyard.results.model import Wanted
+from torchyard.results.run_changes import import_runs
 from torchyard.results.run_reader import read_run
-from torchyard.results.verification import verify_run
+from torchyard.results.run_writer import ProgressTail, RunWriter
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30
@@ -219,7 +217,7 @@ def test_a_bad_progress_file_has_no_progress(home: Path, how: Spoil) -> None:
 
 @pytest.mark.parametrize("how", [fifo, link_to_zeros, one_long_line, deep])
 def test_a_bad_baseline_file_blocks_nothing(home: Path, how: Spoil) -> None:
-    from torchyard.results.baseline_file import read_document
+    from torchyard.results.baselines import read_document
 
     path = home / "main.json"
     how(path)

@@ -16,7 +16,7 @@ from run_samples import GPT
 
 from torchyard.errors import NothingToDo, TorchyardError
 from torchyard.results.archive import plain_files, write_archive
-from torchyard.results.import_runs import Imported, import_runs
+from torchyard.results.run_changes import Imported, import_runs
 from torchyard.results.run_reader import read_run
 
 
@@ -147,7 +147,7 @@ def test_killed_while_it_brings_in(tmp_path: Path) -> None:
     home = tmp_path / "home"
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from torchyard.results.import_runs import import_runs\n"
+        "from torchyard.results.run_changes import import_runs\n"
         "print('ready', flush=True)\nimport_runs(Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )
     process = subprocess.Popen(

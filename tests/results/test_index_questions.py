@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.stored import METRICS, ComparisonEntry, RunEntry, Series, Wanted
 from torchyard.results.index.entries import Entries
 from torchyard.results.index.folders import FullMark
 from torchyard.results.index.store import Store
+from torchyard.results.model import METRICS, ComparisonEntry, RunEntry, Series, Wanted
 
 WORKLOADS = [f"{suite}/{name} inference" for suite in ("kernels", "models") for name in "abcdef"]
 

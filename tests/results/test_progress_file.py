@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.results.layout import PROGRESS_FILE
-from torchyard.results.progress_file import LARGEST_BYTES, ProgressFile, ProgressTail
+from torchyard.results.directory import PROGRESS_FILE
+from torchyard.results.run_writer import LARGEST_BYTES, ProgressFile, ProgressTail
 
 
 class Clock:
@@ -99,7 +99,7 @@ def test_a_full_disk_ends_the_file_and_not_the_run() -> None:
     # /dev/full refuses every write as a full disk does.
     import os
 
-    from torchyard.results.durable import RecordFile
+    from torchyard.files.safe_writing import RecordFile
 
     file = ProgressFile(Path("/proc/self/no-such-folder"))
     record_file = RecordFile.__new__(RecordFile)

@@ -9,14 +9,14 @@ import pytest
 from kept_runs import compared, day, write_run
 from run_samples import STUDY
 
-from torchyard.results.revision import (
+from torchyard.results.run_reader import (
     CI_VARIABLES,
+    read_run,
     revision_from_ci,
     revision_of_run,
     revision_of_variant,
     target_facts,
 )
-from torchyard.results.run_reader import read_run
 
 
 @pytest.mark.parametrize("name", CI_VARIABLES)

@@ -16,8 +16,8 @@ from run_samples import STUDY
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import baselines_home, save_baseline
 from torchyard.results.run_changes import add_note, check_may_delete, delete_run, sweep_leftovers
-from torchyard.results.run_folder import RunWriter
 from torchyard.results.run_reader import read_run
+from torchyard.results.run_writer import RunWriter
 
 
 @pytest.fixture

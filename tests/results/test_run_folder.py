@@ -17,8 +17,8 @@ from run_samples import FAILED, FASTER, GPT, MATMUL, STUDY, block
 
 from torchyard import __version__
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError, UsageError
-from torchyard.results.run_folder import RunWriter
 from torchyard.results.run_reader import read_run
+from torchyard.results.run_writer import RunWriter
 
 
 def create(folder: Path) -> RunWriter:
@@ -191,7 +191,7 @@ sys.path[:0] = [{str(Path(__file__).parent)!r}]
 from pathlib import Path
 from run_samples import MATMUL, STUDY, block
 from torchyard.errors import StepFailed
-from torchyard.results.run_folder import RunWriter
+from torchyard.results.run_writer import RunWriter
 from torchyard.results.run_reader import read_run
 writer = RunWriter.create(Path("disk/run"), study=STUDY, command=["x"], machine={{}})
 written = 0
@@ -225,7 +225,7 @@ print("kept")
 
 
 def test_space_errors_are_told_apart() -> None:
-    from torchyard.results.durable import write_failed
+    from torchyard.files.safe_writing import write_failed
 
     full = write_failed(Path("/run/x"), OSError(errno.ENOSPC, "No space left"), kept="all")
     broken = write_failed(Path("/run/x"), OSError(errno.EIO, "Input/output error"), kept="all")

@@ -12,9 +12,9 @@ import pytest
 from run_samples import FAILED, FASTER, MATMUL, STUDY, block
 
 from torchyard.errors import ResultsDamaged
-from torchyard.results.owner import is_gone, this_process
-from torchyard.results.run_folder import RunWriter
+from torchyard.process.owner import is_gone, this_process
 from torchyard.results.run_reader import read_run
+from torchyard.results.run_writer import RunWriter
 
 DATA = Path(__file__).parent / "data"
 
@@ -150,7 +150,7 @@ import sys, time
 sys.path[:0] = [sys.argv[2]]
 from pathlib import Path
 from run_samples import FASTER, MATMUL, STUDY, block
-from torchyard.results.run_folder import RunWriter
+from torchyard.results.run_writer import RunWriter
 writer = RunWriter.create(Path(sys.argv[1]), study=STUDY, command=["x"], machine={})
 writer.add_comparison(FASTER)
 print("ready", flush=True)

@@ -12,10 +12,10 @@ from kept_runs import MACHINE, change_facts, compared, day, write_run
 from run_samples import FAILED, GPT, MATMUL, STUDY
 
 from torchyard.core.comparison import BUSY, Verdict
-from torchyard.core.stored import METRICS, Metric, Series, Wanted
-from torchyard.core.workload import Workload
+from torchyard.core.study import Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.index.store import Store
+from torchyard.results.model import METRICS, Metric, Series, Wanted
 
 CONV = Workload(suite="kernels", name="conv[3x3]", device="cuda")
 
@@ -255,7 +255,7 @@ def test_new_changed_and_gone_folders(home: Path) -> None:
 
 
 def test_a_run_that_grows(tmp_path: Path) -> None:
-    from torchyard.results.run_folder import RunWriter
+    from torchyard.results.run_writer import RunWriter
 
     writer = RunWriter.create(tmp_path / day(1), study=STUDY, command=[], machine={})
     with opened(tmp_path) as store:

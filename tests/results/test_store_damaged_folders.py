@@ -10,8 +10,8 @@ import pytest
 from kept_runs import change_facts, compared, day, write_run
 from run_samples import GPT
 
-from torchyard.core.stored import Wanted
 from torchyard.results.index.store import Store
+from torchyard.results.model import Wanted
 
 RUNS = 3
 

@@ -20,12 +20,11 @@ import pytest
 from kept_runs import change_facts, compared, day, write_run
 from run_samples import GPT
 
-from torchyard.core.stored import Wanted
-from torchyard.results.index import refreshing
-from torchyard.results.index.folders import marks_in, marks_of
-from torchyard.results.index.place import INDEX_FILE
-from torchyard.results.index.schema import VERSION
+from torchyard.results.index import store as refreshing
+from torchyard.results.index.database import VERSION
+from torchyard.results.index.folders import INDEX_FILE, marks_in, marks_of
 from torchyard.results.index.store import Store
+from torchyard.results.model import Wanted
 from torchyard.results.run_changes import delete_run
 
 RUNS = 40
@@ -76,7 +75,7 @@ def started(code: str, home: Path) -> subprocess.Popen[str]:
     """A process that does something to the store again and again, and is under way."""
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from torchyard.core.stored import Wanted\n"
+        "from torchyard.results.model import Wanted\n"
         "from torchyard.results.index import refreshing as module\n"
         "from torchyard.results.index.store import Store\n"
         "module._BATCH_S = 0.0\n"  # many small transactions: more places to be killed at

@@ -11,11 +11,10 @@ import pytest
 from kept_runs import change_facts, compared, day
 from run_samples import GPT, MATMUL, STUDY, block
 
-from torchyard.results.checksums import write_sums
-from torchyard.results.owner import owner_of
+from torchyard.process.owner import owner_of
+from torchyard.results.integrity import Damage, verify_run, write_sums
 from torchyard.results.run_changes import add_note
-from torchyard.results.run_folder import RunWriter
-from torchyard.results.verification import Damage, verify_run
+from torchyard.results.run_writer import RunWriter
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
-from torchyard.machine.guards.judging import REASONS
-from torchyard.measure.outcome import Spent, make_estimate
-from torchyard.measure.pairs import PairedLaunches, pair_blocks
+from torchyard.machine.guards.block_check import REASONS
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.sequential import Look
+from torchyard.stats.pairs import PairedLaunches, pair_blocks
+from torchyard.stats.stopping import Look
 from torchyard.stats.suite import adjust_for_suite, geometric_mean, selected_intervals
 
 Rng = np.random.Generator

@@ -25,9 +25,14 @@ from torchyard.stats.between_runs import (
     ratio_verdict,
 )
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.noise import IID, draw_launches
-from torchyard.stats.rivals import mann_whitney_rule, threshold_rule, welch_rule
-from torchyard.stats.sequential import Look
+from torchyard.stats.simulation import (
+    IID,
+    draw_launches,
+    mann_whitney_rule,
+    threshold_rule,
+    welch_rule,
+)
+from torchyard.stats.stopping import Look
 
 CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
 REPEATS = 400

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from torchyard.core.records import decode, encode
-from torchyard.stats.change_points import Rules, Settled, find_moves, settle
-from torchyard.stats.change_points_labelled import OTHERS, QUIET, Plan, draw, with_step
-from torchyard.stats.change_points_shape import Move
+from torchyard.stats.change_points.detection import Rules, Settled, find_moves, settle
+from torchyard.stats.change_points.evaluation import OTHERS, QUIET, Plan, draw, with_step
+from torchyard.stats.change_points.shape import Move
 
 Values = NDArray[np.float64]
 

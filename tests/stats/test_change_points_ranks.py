@@ -8,14 +8,14 @@ import math
 import numpy as np
 import pytest
 
-from torchyard.stats.change_points_noise import calmed, independent_share, noise_sd, weights_of
-from torchyard.stats.change_points_pieces import PieceSums, all_splits, inner_pieces
-from torchyard.stats.change_points_ranks import (
+from torchyard.stats.change_points.detection import calmed, independent_share, noise_sd, weights_of
+from torchyard.stats.change_points.ranks import (
     _orders,
     mann_whitney_p,
     shift_between,
     weighted_ranks,
 )
+from torchyard.stats.change_points.search import PieceSums, all_splits, inner_pieces
 
 
 @pytest.mark.parametrize(("one", "other"), [(3, 5), (4, 6), (5, 5), (2, 9)])

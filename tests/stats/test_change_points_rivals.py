@@ -7,13 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from torchyard.stats.change_points_labelled import QUIET, Plan, draw, with_step
-from torchyard.stats.change_points_rivals import (
+from torchyard.stats.change_points.evaluation import (
+    QUIET,
     RIVALS,
+    Plan,
     _deviations,
     _fits,
     asv_steps,
+    draw,
     threshold_alarms,
+    with_step,
 )
 
 

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from torchyard.core.audit import Drift
-from torchyard.stats.drift import _depth, find_drift
+from torchyard.audit.model import Drift
+from torchyard.audit.variation import _depth, find_drift
 
 LAUNCHES, BLOCKS = 12, 18
 

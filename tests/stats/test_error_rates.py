@@ -14,7 +14,7 @@ import pytest
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.noise import (
+from torchyard.stats.simulation import (
     AR1,
     DRIFT,
     IID,
@@ -23,9 +23,12 @@ from torchyard.stats.noise import (
     Noise,
     draw_launches,
     draw_times,
+    dynamo_rule,
+    mann_whitney_rule,
+    naive_peeking,
+    welch_rule,
 )
-from torchyard.stats.rivals import dynamo_rule, mann_whitney_rule, naive_peeking, welch_rule
-from torchyard.stats.sequential import Look
+from torchyard.stats.stopping import Look
 
 ALPHA = 0.05
 REPEATS = 1500  # makes 93 % to 97 % three and a half standard errors around 95 %

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.errors import Untrustworthy, UsageError
-from torchyard.stats.estimate import ONE_LAUNCH, decided, estimate
+from torchyard.stats.estimate import ONE_LAUNCH, decided, estimate, verdict_of
 from torchyard.stats.launches import pair_floor
-from torchyard.stats.sequential import Look, boundaries
-from torchyard.stats.verdicts import verdict_of
+from torchyard.stats.stopping import Look, boundaries
 
 BUDGET = Budget()
 LOGS = st.floats(-1.0, 1.0).map(lambda value: round(value, 6))

@@ -8,12 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.false_alarms import (
-    chance_of_at_least,
-    excess_of_small,
-    p_value_bins,
-    wilson_interval,
-)
+from torchyard.stats.suite import chance_of_at_least, excess_of_small, p_value_bins, wilson_interval
 
 COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 

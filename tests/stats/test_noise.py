@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from torchyard.stats.noise import (
+from torchyard.stats.simulation import (
     AR1,
     BIMODAL,
     DRIFT,

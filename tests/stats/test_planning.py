@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.planning import (
+from torchyard.stats.stopping import (
     half_width,
     launches_needed,
     minimum_detectable,

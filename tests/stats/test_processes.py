@@ -8,8 +8,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.processes import median_interval, sign_test_p, two_counts_p
-from torchyard.stats.symmetry import sign_flip_p
+from torchyard.stats.distributions import median_interval, sign_test_p, two_counts_p
+from torchyard.stats.estimate import sign_flip_p
 
 PAIRS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=60)
 

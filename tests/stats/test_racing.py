@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from torchyard.stats.racing import holm, pooled
+from torchyard.tune.race_rounds import holm, pooled
 
 
 def test_one_launch_has_no_interval() -> None:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from torchyard.core.audit import Spread
+from torchyard.audit.model import Spread
+from torchyard.audit.variation import MINUTES, resolvable_in
 from torchyard.core.comparison import Interval
-from torchyard.stats.resolvable import MINUTES, resolvable_in
-from torchyard.stats.student import two_sided_critical
+from torchyard.stats.distributions import two_sided_critical
 
 NOISY = Spread(sd=0.03, interval=Interval(low=0.02, high=0.06))
 

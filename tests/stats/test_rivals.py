@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.rivals import (
+from torchyard.stats.simulation import (
     RULES,
     Rule,
     bootstrap_rule,

@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.stats.sequential import PATHS, Look, boundaries, cumulative_alpha, p_value
+from torchyard.stats.stopping import PATHS, Look, boundaries, cumulative_alpha, p_value
 
 
 def looks_at(*counts: int, last_fraction: float = 1.0) -> list[Look]:

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from torchyard.stats.launches import SD_FLOOR
-from torchyard.stats.noise import IID, NOISES, SPIKES, Noise, draw_launches
-from torchyard.stats.spread import (
+from torchyard.audit.variation import (
     change_between,
     change_within,
     deviation,
     spread_between,
     spread_within,
 )
-from torchyard.stats.student import two_sided_critical
+from torchyard.stats.distributions import two_sided_critical
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.simulation import IID, NOISES, SPIKES, Noise, draw_launches
 
 TRIALS = 300
 # The chance of so few hits when 95 of 100 are promised is below one in ten thousand.

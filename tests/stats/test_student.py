@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.student import (
+from torchyard.stats.distributions import (
     normal_quantile,
     student_cdf,
     student_quantile,

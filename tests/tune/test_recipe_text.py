@@ -6,10 +6,10 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from torchyard.config.study_file import read_study_file
-from torchyard.core.race import Choice, Contender
-from torchyard.core.variant import Target, Variant
-from torchyard.tune.recipe_text import (
+from torchyard.bench.study_file import read_study_file
+from torchyard.core.study import Target, Variant
+from torchyard.tune.model import Choice, Contender
+from torchyard.tune.winner import (
     code_lines,
     environment_file,
     is_set_outside,

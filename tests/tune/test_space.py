@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.race import Choice, Contender
-from torchyard.core.variant import Environment, Target, Variant
-from torchyard.core.workload import Workload
+from torchyard.core.study import Environment, Target, Variant, Workload
 from torchyard.errors import NothingToDo, UsageError
-from torchyard.tune.facts import Place, place_of
-from torchyard.tune.space import read_space
+from torchyard.tune.model import Choice, Contender
+from torchyard.tune.space import Place, place_of, read_space
 
 ARM = Place(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
 INTEL = Place(

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
 
 Step = Callable[[int], None]
 Maker = Callable[[], Step]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.scan import Scanner
-from torchyard.worker.values.scanners import Scanners
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.scanning.cpu_scan import Scanner
+from torchyard.worker.values.scanning.scanners import Scanners
 
 
 def look(

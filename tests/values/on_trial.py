@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.worker.values.certainty import NATIVE_PROGRAM, judge, make_test
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge, make_test
 
 
 def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> Session:

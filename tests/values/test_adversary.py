@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from adversary.program import Program  # noqa: E402
 from adversary.register import FALSE, TRUE  # noqa: E402
 
-from torchyard.worker.values.certainty import PROVEN, TESTED  # noqa: E402
+from torchyard.worker.values.proofs.certainty import PROVEN, TESTED  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from torchyard.worker.values.alignment import align
+from torchyard.worker.values.surveys.survey_calls import align
 
 A, B, C, D, E, F = (object() for _ in range(6))
 

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from torchyard.worker.values.call_graph import CallGraph  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.session import Session  # noqa: E402
-from torchyard.worker.values.site_times import SiteTimes  # noqa: E402
+from torchyard.worker.values.pricing.call_graph import CallGraph  # noqa: E402
+from torchyard.worker.values.pricing.site_times import SiteTimes  # noqa: E402
+from torchyard.worker.values.profiling_session import Session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -203,7 +203,7 @@ def test_shapes_are_sites_of_their_own() -> None:
 
 
 def test_long_programs_are_cut_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchyard.worker.values.call_graph._WINDOW", 7)
+    monkeypatch.setattr("torchyard.worker.values.pricing.call_graph._WINDOW", 7)
 
     def step() -> None:
         x = fresh()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from torchyard.core import values
-from torchyard.core.values import Certainty, Proof, ProofTest
-from torchyard.worker.values import certainty
-from torchyard.worker.values.certainty import (
+from torchyard.values import model
+from torchyard.values.model import Certainty, Proof, ProofTest
+from torchyard.worker.values.proofs import certainty
+from torchyard.worker.values.proofs.certainty import (
     INPUT_DEPENDENT,
     LIKELY,
     NATIVE_OPERATOR,
@@ -185,7 +185,7 @@ def test_order_of_tests_does_not_matter_for_the_word() -> None:
 
 def test_words_and_records_are_those_of_the_yard() -> None:
     assert {PROVEN, TESTED, LIKELY, INPUT_DEPENDENT} == {item.value for item in Certainty}
-    assert values.SEMANTICS == SEMANTICS
+    assert model.SEMANTICS == SEMANTICS
     assert set(make_test(POISON, True)) == set(ProofTest.__dataclass_fields__)
 
 

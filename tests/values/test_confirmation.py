@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from torchyard.core.records import decode, encode
-from torchyard.core.values import (
-    Certainty,
-    Place,
-    Proof,
-    ProofTest,
-    ValueFinding,
-    ValueProfile,
-)
 from torchyard.errors import ResultsDamaged
-from torchyard.values.confirmation import (
-    confirm,
-    step_ns,
-    unconfirmed,
-    wanted_chains,
-)
-from torchyard.values.native_file import CountedChain, NativeRun, read_native_run
-from torchyard.worker.values.certainty import (
+from torchyard.values.confirmation import confirm, step_ns, unconfirmed, wanted_chains
+from torchyard.values.model import Certainty, Place, Proof, ProofTest, ValueFinding, ValueProfile
+from torchyard.values.target_run import CountedChain, NativeRun, read_native_run
+from torchyard.worker.values.proofs.certainty import (
     NATIVE_OPERATOR,
     NATIVE_PROGRAM,
     POISON,

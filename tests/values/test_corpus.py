@@ -14,7 +14,7 @@ from corpus.watching import Outcome, watch  # noqa: E402
 
 from torchyard.values.pattern_texts import pattern_names  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
-from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
+from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

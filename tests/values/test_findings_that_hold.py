@@ -13,11 +13,13 @@ from looked_at import look, look_with_steps, names, only  # noqa: E402
 from torch import nn  # noqa: E402
 
 from torchyard.worker.values import findings as findings_module  # noqa: E402
-from torchyard.worker.values.evidence import plain  # noqa: E402
-from torchyard.worker.values.marks import Marks  # noqa: E402
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.scan_torch import TorchScanner  # noqa: E402
-from torchyard.worker.values.session import SLOW_SCANNER, Session  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.patterns import (  # noqa: E402
+    Marks,
+    plain,
+)
+from torchyard.worker.values.profiling_session import SLOW_SCANNER, Session  # noqa: E402
+from torchyard.worker.values.scanning.cpu_scan import TorchScanner  # noqa: E402
 from torchyard.worker.values.storages import Storages  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -139,7 +141,9 @@ def test_numbers_for_json() -> None:
 
 
 def test_without_a_compiler_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchyard.worker.values.session.open_scanner", lambda _cache: None)
+    monkeypatch.setattr(
+        "torchyard.worker.values.profiling_session.open_scanner", lambda _cache: None
+    )
     session = Session(Options(prove=False))
     assert session.notes == [SLOW_SCANNER]
     session.start()

@@ -25,11 +25,11 @@ from followed_programs import (  # noqa: E402
 )
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from torchyard.worker.values.aside_mode import topmost_mode  # noqa: E402
-from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.outside import libraries_outside  # noqa: E402
-from torchyard.worker.values.session import Session  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.redispatch import topmost_mode  # noqa: E402
+from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
+from torchyard.worker.values.unobserved import libraries_outside  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -239,7 +239,7 @@ def test_a_compiler_that_fails_leaves_nothing(
     wrong.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CXX", str(wrong))
-    monkeypatch.setattr("torchyard.worker.values.follow_library._compilers", lambda: [str(wrong)])
+    monkeypatch.setattr("torchyard.worker.values.surveys.follower._compilers", lambda: [str(wrong)])
     library = FollowLibrary(str(tmp_path / "cache"))
     assert not library.wait()
     assert list((tmp_path / "cache").iterdir()) == []

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from followed_programs import Step, checkpointed, found, profile, transformer  # noqa: E402
 
-from torchyard.worker.values.follow_library import FollowLibrary  # noqa: E402
+from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

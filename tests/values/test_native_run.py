@@ -16,10 +16,13 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from torchyard.values.native_file import read_native_run  # noqa: E402
-from torchyard.worker.values import native_run as native_run_module  # noqa: E402
-from torchyard.worker.values.gradient_turns import GradientTurns  # noqa: E402
-from torchyard.worker.values.native_run import MOST_RECORDED_STEPS, Native  # noqa: E402
+from torchyard.values.target_run import read_native_run  # noqa: E402
+from torchyard.worker.values.pricing import native_run as native_run_module  # noqa: E402
+from torchyard.worker.values.pricing.native_run import (  # noqa: E402
+    MOST_RECORDED_STEPS,
+    GradientTurns,
+    Native,
+)
 from torchyard.worker.values.program import Ending  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.deep import key_for  # noqa: E402 -- needs torch
+from torchyard.worker.values.redispatch import key_for  # noqa: E402 -- needs torch
 
 pytestmark = pytest.mark.torch
 

@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch")
 
 from on_trial import certainty_if_native, findings_of, one, watched  # noqa: E402
 
-from torchyard.worker.values import outside  # noqa: E402
-from torchyard.worker.values.certainty import LIKELY, PROVEN  # noqa: E402
-from torchyard.worker.values.outside import OutsideAccess, libraries_outside  # noqa: E402
+from torchyard.worker.values import unobserved  # noqa: E402
+from torchyard.worker.values.proofs.certainty import LIKELY, PROVEN  # noqa: E402
 from torchyard.worker.values.storages import Storages  # noqa: E402
+from torchyard.worker.values.unobserved import OutsideAccess, libraries_outside  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 DEAD, REDUNDANT = "dead initialisation", "redundant write"
-METHODS = (*outside.KEPT_OUTSIDE, *outside.KEPT_BY_PROPERTY, *outside.READ_OUTSIDE)
+METHODS = (*unobserved.KEPT_OUTSIDE, *unobserved.KEPT_BY_PROPERTY, *unobserved.READ_OUTSIDE)
 
 
 def test_a_buffer_that_is_written_by_its_address_is_not_redundantly_zeroed() -> None:
@@ -100,7 +100,7 @@ def test_other_memory_is_not_touched_by_it() -> None:
 def test_extensions_leave_a_doubt_about_the_program_and_none_about_operators(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchyard.worker.values import session as session_module
+    from torchyard.worker.values import profiling_session as session_module
 
     monkeypatch.setattr(session_module, "libraries_outside", lambda: ["mine.so"])
     source = torch.randn(64, 64)
@@ -131,20 +131,20 @@ def test_torch_itself_and_plain_libraries_are_no_extensions(tmp_path: Path) -> N
     linked.write_bytes(b"\x7fELF....\0libc10.so\0")
     plain = tmp_path / "plain.so"
     plain.write_bytes(b"\x7fELF....\0libc.so.6\0")
-    assert outside._is_linked_with_torch(str(linked))
-    assert not outside._is_linked_with_torch(str(plain))
-    assert not outside._is_linked_with_torch(str(tmp_path / "missing.so"))
-    assert not outside._is_linked_with_torch(str(tmp_path))
+    assert unobserved._is_linked_with_torch(str(linked))
+    assert not unobserved._is_linked_with_torch(str(plain))
+    assert not unobserved._is_linked_with_torch(str(tmp_path / "missing.so"))
+    assert not unobserved._is_linked_with_torch(str(tmp_path))
 
 
 def test_torch_is_as_it_was_afterwards() -> None:
     before = {name: vars(torch.Tensor).get(name) for name in METHODS}
-    functions = {name: getattr(torch, name) for name in outside.FROM_OUTSIDE}
+    functions = {name: getattr(torch, name) for name in unobserved.FROM_OUTSIDE}
     access = OutsideAccess(Storages())
     assert torch.Tensor.data_ptr is not before["data_ptr"]
     access.remove()
     assert {name: vars(torch.Tensor).get(name) for name in METHODS} == before
-    assert {name: getattr(torch, name) for name in outside.FROM_OUTSIDE} == functions
+    assert {name: getattr(torch, name) for name in unobserved.FROM_OUTSIDE} == functions
     assert torch.ones(2).data_ptr()
 
 

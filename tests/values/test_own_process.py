@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from torchyard.core.values import Certainty, ValueFinding, ValueProfile
 from torchyard.errors import UsageError
 from torchyard.values import Values
+from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchyard.cli.explain import load_explanations
-from torchyard.core.values import Place, ValueFinding
+from torchyard.values.model import Place, ValueFinding
 from torchyard.values.pattern_texts import (
     FIELDS,
     load_pattern_texts,
@@ -60,17 +60,17 @@ def test_templates_take_only_what_findings_have() -> None:
 
 def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     pytest.importorskip("torch")
-    from torchyard.worker.values import options
+    from torchyard.worker.values import exchange
     from torchyard.worker.values.patterns import (
         WORTH_A_LOOK_BYTES,
-        approximate,
-        frequent_values,
+        duplicates,
         guard,
         heavy_type,
-        redundant_write,
         sparse_gradient,
-        unchanged,
+        uniform_values,
+        wasted_writes,
     )
+    from torchyard.worker.values.patterns import uniform_values as frequent_values
 
     def said(name: str, *words: str) -> None:
         definition = " ".join(TEXTS.patterns[name].definition.split())
@@ -81,8 +81,8 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
         said(name, worth)
     said("guard that never fires", worth, "three times")
     said("unchanged across steps", worth, "three steps")
-    assert (guard.LEAST_SIGHTINGS, unchanged.LEAST_STEPS) == (3, 3)
-    said("redundant write", f"{redundant_write.SHARE:.0%}".replace("%", " %"))
+    assert (guard.LEAST_SIGHTINGS, duplicates.LEAST_STEPS) == (3, 3)
+    said("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
     said("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
     assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)
     said(
@@ -90,9 +90,9 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     )
     assert (heavy_type.LEAST_USES, heavy_type.LEAST_INDEX_BYTES) == (2, 1 << 20)
     said("sparse gradient", f"{sparse_gradient.SHARE:.0%}".replace("%", " %"))
-    said("approximate", f"1/{round(1 / approximate.PRECISION)}")
+    said("approximate", f"1/{round(1 / uniform_values.PRECISION)}")
     for name in ("single zero", "single value"):
-        said(name, f"{options.Options().least_bytes >> 10} KiB")
+        said(name, f"{exchange.Options().least_bytes >> 10} KiB")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.bits import (  # noqa: E402
+from torchyard.worker.values.proofs.trial_inputs import (  # noqa: E402
     bits_of,
     bytes_in,
     flat_results,
+    poisons_for,
+    put,
     same_bits,
     same_results,
 )
-from torchyard.worker.values.poison import poisons_for, put  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchyard.core.values import Place, ValueFinding, ValueProfile
 from torchyard.values import prices
-from torchyard.values.native_file import NativeRun, SiteTime
+from torchyard.values.model import Place, ValueFinding, ValueProfile
 from torchyard.values.prices import priced, steps_looked_at, steps_of, wanted_sites
+from torchyard.values.target_run import NativeRun, SiteTime
 
 
 def finding(operator: str = "aten::zero_", *, count: int = 4, line: int = 1) -> ValueFinding:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.variant import Target
+from torchyard.core.study import Target
 from torchyard.errors import StepFailed
-from torchyard.values.target_facts import TargetFacts
-from torchyard.values.tools.callgrind import annotated_rows, explain_failure
-from torchyard.values.tools.contract import Job, ToolOptions
-from torchyard.workflow.profile_run import plan_run, run_planned
+from torchyard.profile.tool_run import plan_run, run_planned
+from torchyard.profile.tools.callgrind import annotated_rows, explain_failure
+from torchyard.profile.tools.interface import Job, TargetFacts, ToolOptions
 
 ANNOTATED = """--------------------------------------------------------------------------------
 Profile data file 'callgrind.out.1' (creator: callgrind-3.19.0)

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from fake_tool import fake_tool
 
-from torchyard.cli.profile import TOOL_NAMES, profile
 from torchyard.errors import MissingTool, UsageError
-from torchyard.values.target_facts import TargetFacts
-from torchyard.values.tools import TOOLS
-from torchyard.values.tools.contract import (
+from torchyard.profile.command import TOOL_NAMES, profile
+from torchyard.profile.tools import TOOLS
+from torchyard.profile.tools.gvprof import KNOBS
+from torchyard.profile.tools.interface import (
     OPTION_NAMES,
     FoundTool,
     Job,
+    TargetFacts,
     ToolOptions,
     find_tool,
     library_path,
     refuse_options,
     shell_text,
 )
-from torchyard.values.tools.gvprof import KNOBS
 
 PYTHON = "/opt/t/bin/python"
 LIBRARIES = "/opt/t/lib/python3.12/site-packages/torch/lib"

@@ -12,7 +12,7 @@ import pytest
 from fake_tool import FakeTool, fake_tool
 
 from torchyard.cli.main import run
-from torchyard.values.tools import TOOLS
+from torchyard.profile.tools import TOOLS
 
 Capture = pytest.CaptureFixture[str]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.variant import Target
-from torchyard.values.tools.contract import ToolOptions
-from torchyard.values.tools.perf_maps import take_maps
-from torchyard.values.tools.perf_text import Frame, fold_script, read_counters, stack_rows
-from torchyard.workflow.profile_run import plan_run, run_planned
+from torchyard.core.study import Target
+from torchyard.profile.tool_run import plan_run, run_planned
+from torchyard.profile.tools.interface import ToolOptions
+from torchyard.profile.tools.perf import Frame, fold_script, read_counters, stack_rows, take_maps
 
 SCRIPT = """python 16525/16525    5025125 cpu-clock:u:
 \t          287944 siphash13 (/usr/lib/libpython3.11.so.1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.core.records import decode, encode
-from torchyard.core.tool_profile import (
+from torchyard.profile.model import (
     CostRow,
     CounterValue,
     KeptFile,
@@ -17,8 +17,8 @@ from torchyard.core.tool_profile import (
     StackCost,
     ToolProfile,
 )
-from torchyard.reports.profile_html import profile_page
-from torchyard.reports.profile_text import profile_text
+from torchyard.profile.report import profile_text
+from torchyard.profile.report_page import profile_page
 
 GOLDEN = Path(__file__).parent / "golden"
 

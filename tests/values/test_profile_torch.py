@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.values.program_run import ENTRY
+from torchyard.process.user_process import PROGRAM_ENTRY
 
 pytestmark = pytest.mark.torch
 
@@ -45,7 +45,7 @@ def profiled(
             }
         )
     )
-    words = [sys.executable, str(ENTRY), str(plan), "--", str(script), "an argument"]
+    words = [sys.executable, str(PROGRAM_ENTRY), str(plan), "--", str(script), "an argument"]
     if stop_at:
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.session import Session  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.profiling_session import Session  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from torchyard.worker.values import fork_hooks
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values import unobserved
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
 
 PROFILES = 4
 
@@ -48,7 +48,7 @@ def test_ended_profiles_can_be_freed() -> None:
 
 def test_fork_hooks_run_until_they_are_removed() -> None:
     calls: list[str] = []
-    hooks = fork_hooks.ForkHooks(lambda: calls.append("parent"), lambda: os._exit(7))
+    hooks = unobserved.ForkHooks(lambda: calls.append("parent"), lambda: os._exit(7))
     try:
         child = os.fork()
         if child == 0:

@@ -14,9 +14,9 @@ import torch.nn.functional as F  # noqa: E402, N812
 from on_trial import watched  # noqa: E402
 from torch import nn  # noqa: E402
 
-from torchyard.worker.values.bits import same_bits  # noqa: E402
-from torchyard.worker.values.options import Options  # noqa: E402
-from torchyard.worker.values.session import Session  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.proofs.trial_inputs import same_bits  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

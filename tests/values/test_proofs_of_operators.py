@@ -18,7 +18,7 @@ from on_trial import (  # noqa: E402
     watched,
 )
 
-from torchyard.worker.values.certainty import (  # noqa: E402
+from torchyard.worker.values.proofs.certainty import (  # noqa: E402
     INPUT_DEPENDENT,
     LIKELY,
     NATIVE_OPERATOR,
@@ -142,10 +142,8 @@ def test_draws_of_random_numbers_are_not_tried_and_stay_as_they_were() -> None:
 
 
 def test_an_operator_that_differs_each_time_proves_nothing() -> None:
-    from torchyard.worker.values.inner_proof import try_fill
-    from torchyard.worker.values.replay import Inside, run_clean
-    from torchyard.worker.values.trial import Trial, Untested
-    from torchyard.worker.values.untouched import Untouched
+    from torchyard.worker.values.proofs.replay import Inside, Untouched, run_clean
+    from torchyard.worker.values.proofs.trials import Trial, Untested, try_fill
 
     calls: list[int] = []
     library = torch.library.Library("torchyard_test", "FRAGMENT")
@@ -186,12 +184,12 @@ def test_operators_that_write_their_arguments_are_tried_on_copies() -> None:
 
 
 def test_what_an_operator_raises_in_a_trial_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchyard.worker.values import inner_proof
+    from torchyard.worker.values.proofs import trials
 
     def fail(*_: Any) -> Any:
         raise RuntimeError("from a replay")
 
-    monkeypatch.setattr(inner_proof, "run_poisoned", fail)
+    monkeypatch.setattr(trials, "run_poisoned", fail)
     session = watched(loss(F.mse_loss), times=3)
     assert findings_of(session, DEAD) == []
     assert session.proofs is not None
@@ -200,12 +198,12 @@ def test_what_an_operator_raises_in_a_trial_stays_there(monkeypatch: pytest.Monk
 
 
 def test_an_interrupt_during_a_trial_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchyard.worker.values import inner_proof
+    from torchyard.worker.values.proofs import trials
 
     def interrupt(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inner_proof, "run_poisoned", interrupt)
+    monkeypatch.setattr(trials, "run_poisoned", interrupt)
     with pytest.raises(KeyboardInterrupt):
         watched(loss(F.mse_loss))
 

@@ -16,7 +16,7 @@ from on_trial import (  # noqa: E402
     watched,
 )
 
-from torchyard.worker.values.certainty import (  # noqa: E402
+from torchyard.worker.values.proofs.certainty import (  # noqa: E402
     INPUT_DEPENDENT,
     LIKELY,
     POISON,

@@ -10,8 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.bits import same_bits  # noqa: E402
-from torchyard.worker.values.recipes import (  # noqa: E402
+from torchyard.worker.values.pricing.recipes import (  # noqa: E402
     MOST_KEPT_BYTES,
     MOST_MASK_CHARACTERS,
     NoRecipe,
@@ -19,6 +18,7 @@ from torchyard.worker.values.recipes import (  # noqa: E402
     make_again,
     recipe_of,
 )
+from torchyard.worker.values.proofs.trial_inputs import same_bits  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -10,20 +10,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.arguments import own_call  # noqa: E402
-from torchyard.worker.values.bits import same_results  # noqa: E402
-from torchyard.worker.values.native_events import NativeEvents, times_seen  # noqa: E402
-from torchyard.worker.values.poison import poisons_for  # noqa: E402
-from torchyard.worker.values.replay import (  # noqa: E402
+from torchyard.worker.values.proofs.replay import (  # noqa: E402  # noqa: E402
     Inside,
+    Untouched,
     Void,
+    can_skip,
+    left_out,
     run_clean,
     run_native,
     run_poisoned,
     run_skipped,
+    why_not_now,
 )
-from torchyard.worker.values.skip import can_skip, left_out  # noqa: E402
-from torchyard.worker.values.untouched import Untouched, why_not_now  # noqa: E402
+from torchyard.worker.values.proofs.trial_inputs import (  # noqa: E402
+    own_call,
+    poisons_for,
+    same_results,
+)
+from torchyard.worker.values.redispatch import NativeEvents, times_seen  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

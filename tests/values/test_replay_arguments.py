@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.arguments import (  # noqa: E402
+from torchyard.worker.values.operators import operator_of  # noqa: E402
+from torchyard.worker.values.proofs.trial_inputs import (  # noqa: E402
     EXTREME,
     OTHERS,
     OWN,
@@ -18,10 +19,9 @@ from torchyard.worker.values.arguments import (  # noqa: E402
     integers_in,
     other_call,
     own_call,
+    same_bits,
     size_to_copy,
 )
-from torchyard.worker.values.bits import same_bits  # noqa: E402
-from torchyard.worker.values.operators import operator_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

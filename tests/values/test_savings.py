@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchyard.core.values import Place, ValueFinding
-from torchyard.values.native_file import NativeRun, SiteTime
+from torchyard.values.model import Place, ValueFinding
 from torchyard.values.savings import CallTimes, NotMeasured, chain_of, saving_of, total_of
+from torchyard.values.target_run import NativeRun, SiteTime
 
 STEP_NS = 1e6
 

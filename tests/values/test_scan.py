@@ -16,21 +16,19 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from torchyard.worker.values.layouts import (  # noqa: E402
+from torchyard.worker.values.scanning.cpu_scan import (  # noqa: E402
     LAYOUTS,
     Layout,
-    bits_to_number,
-    layout_of,
-    ordered_to_number,
-)
-from torchyard.worker.values.scan import (  # noqa: E402
     Scan,
     Scanner,
+    TorchScanner,
+    bits_to_number,
     flat_memory,
+    layout_of,
     open_scanner,
+    ordered_to_number,
 )
-from torchyard.worker.values.scan_torch import TorchScanner  # noqa: E402
-from torchyard.worker.values.scanners import Scanners  # noqa: E402
+from torchyard.worker.values.scanning.scanners import Scanners  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.values import (
+from torchyard.values.model import (
     FlowGraph,
     FlowNode,
     Place,
     SourceExcerpt,
     ValueFinding,
     ValueProfile,
+    read_profile,
+    write_profile,
 )
-from torchyard.values.profile_file import read_profile, write_profile
 from torchyard.values.source_excerpts import read_excerpts, with_excerpts
 
 BARE = ValueProfile(format=1, state="finished", torch="2.13.0")

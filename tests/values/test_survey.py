@@ -7,20 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torchyard.worker.values.layouts import LAYOUTS
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.scan import open_scanner
-from torchyard.worker.values.scan_torch import TorchScanner
-from torchyard.worker.values.scanners import Scanners
-from torchyard.worker.values.session import Session
-from torchyard.worker.values.step_rows import (
-    EQUAL,
-    FREQUENT,
-    NARROW,
-    REPEATED,
-    SINGLE,
-)
-from torchyard.worker.values.survey import Survey
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, TorchScanner, open_scanner
+from torchyard.worker.values.scanning.scanners import Scanners
+from torchyard.worker.values.surveys.recorded_step import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE
+from torchyard.worker.values.surveys.survey import Survey
 
 pytestmark = pytest.mark.torch
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.value_sweep import CaseState, SweepSettings
-from torchyard.core.values import Certainty
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.values.sweep_file import SweepFolder
+from torchyard.values.model import Certainty
+from torchyard.values.operator_sweep.model import CaseState, SweepFolder, SweepSettings
 
 SETTINGS = SweepSettings(
     python="/usr/bin/python3", target="here", only="conv*", variables=(("A", "1"),)

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.core.values import (
-    Certainty,
-    Place,
-    Proof,
-    ValueFinding,
-    ValueProfile,
-    Worth,
-)
 from torchyard.errors import UsageError
-from torchyard.values.gate import crossed, parse_limit
+from torchyard.values.fail_on import crossed, parse_limit
+from torchyard.values.model import Certainty, Place, Proof, ValueFinding, ValueProfile, Worth
 from torchyard.values.pattern_texts import pattern_names
 
 PATTERNS = pattern_names()

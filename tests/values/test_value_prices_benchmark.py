@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from torchyard.cli.values_run import run  # noqa: E402
 from torchyard.errors import UsageError  # noqa: E402
+from torchyard.values.command import run  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

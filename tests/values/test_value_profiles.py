@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import torchyard
-from torchyard.core.values import Place, ValueFinding, ValueProfile
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.values import Values
-from torchyard.values.profile_file import (
+from torchyard.values.model import (
+    Place,
+    ValueFinding,
+    ValueProfile,
     find_profile,
     new_profile_folder,
     read_profile,

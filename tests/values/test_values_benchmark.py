@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torchyard.core.values import Certainty, Place, Proof, ValueFinding, ValueProfile
+from torchyard.values.model import Certainty, Place, Proof, ValueFinding, ValueProfile
 
 pytestmark = pytest.mark.torch
 

@@ -13,10 +13,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from on_trial import findings_of, one, watched  # noqa: E402
 
-from torchyard.worker.built import CannotBuild  # noqa: E402
-from torchyard.worker.values import worth  # noqa: E402
-from torchyard.worker.values.bits import same_bits  # noqa: E402
-from torchyard.worker.values.mending import (  # noqa: E402
+from torchyard.worker.values.pricing import fix_timing  # noqa: E402
+from torchyard.worker.values.pricing.fix_timing import (  # noqa: E402
     INTO_OWN_MEMORY,
     ONCE_MORE,
     WITHOUT_FILL,
@@ -24,9 +22,12 @@ from torchyard.worker.values.mending import (  # noqa: E402
     mended,
     method_of,
     open_pair,
+    price,
+    price_plan,
 )
-from torchyard.worker.values.recipes import fill_recipe, recipe_of  # noqa: E402
-from torchyard.worker.values.worth import price, price_plan  # noqa: E402
+from torchyard.worker.values.pricing.recipes import fill_recipe, recipe_of  # noqa: E402
+from torchyard.worker.values.proofs.trial_inputs import same_bits  # noqa: E402
+from torchyard.worker.workload import CannotBuild  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -172,9 +173,9 @@ def test_an_operator_is_timed_on_the_mask_that_the_program_had(
         watched(lambda: x.masked_fill(mask, 0.0), times=4, deep=False), "guard that never fires"
     )
     timed: list[Any] = []
-    monkeypatch.setattr(worth, "time_side_by_side", lambda sides, _s: timed.extend(sides))
+    monkeypatch.setattr(fix_timing, "time_side_by_side", lambda sides, _s: timed.extend(sides))
     with pytest.raises(ValueError, match="empty"):  # nothing was timed
-        worth._price(through_json(finding.recipe), 0.0)
+        fix_timing._price(through_json(finding.recipe), 0.0)
     (part,) = timed[0]._parts
     assert part.func is aten.masked_fill.Scalar
     assert not part.args[1].any()

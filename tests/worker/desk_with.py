@@ -33,7 +33,7 @@ def desk_with(
     batch_size: int | None = None,
 ) -> Any:
     """The desk after `build`; `code` is the path of a workload file, or SUITE/NAME."""
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
     desk = Desk()

@@ -233,7 +233,7 @@ def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(tmp_path: Path) -
 
 
 def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
-    from torchyard.worker.float64_reference import free_bytes
+    from torchyard.worker.bench.accuracy.reference import free_bytes
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     used = next(
@@ -271,7 +271,7 @@ def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
 ) -> None:
     import torch
 
-    from torchyard.worker.precision import coarser, rounding_of
+    from torchyard.worker.bench.accuracy.judge import coarser, rounding_of
 
     def rounding(precision: str, device: str, module: Any, **options: Any) -> str:
         model = SimpleNamespace(module=module)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from desk_with import desk_with, variant, write_file
 
-from torchyard.worker.backend_names import BACKENDS
-from torchyard.worker.backends_exported import has_static_cpp_runtime
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.bench.backend_names import BACKENDS
+from torchyard.worker.bench.backends import has_static_cpp_runtime
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

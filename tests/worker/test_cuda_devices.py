@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import torchyard.worker
-from torchyard.worker.built import CannotBuild
 from torchyard.worker.devices import CudaDevice, cuda_device, using
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
 WORKER = Path(torchyard.worker.__file__).parent
@@ -135,7 +135,7 @@ def test_everything_is_asked_of_the_device_itself(name: str, index: int) -> None
 
 
 def test_samples_are_timed_on_the_stream_of_the_device() -> None:
-    from torchyard.worker.timing import _cuda_samples
+    from torchyard.worker.bench.timing import _cuda_samples
 
     cuda, calls = FakeCuda(), []
 

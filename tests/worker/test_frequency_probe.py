@@ -14,8 +14,8 @@ from statistics import median
 import pytest
 from desk_with import desk_with, write_file
 
-from torchyard.worker import frequency_probe
-from torchyard.worker.frequency_probe import SECOND_LOOK, TRIES, FrequencyProbe
+from torchyard.worker.bench import timing as frequency_probe
+from torchyard.worker.bench.timing import SECOND_LOOK, TRIES, FrequencyProbe
 
 
 class Clock:
@@ -149,7 +149,7 @@ def test_the_probe_is_outside_the_timed_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A probe that takes 160 ms must show neither in the samples nor in the block's readings."""
-    from torchyard.worker import timing
+    from torchyard.worker.bench import timing
 
     def slow_work() -> None:
         deadline = time.thread_time_ns() + 20_000_000

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.torch
 def test_the_best_of_runs_is_the_shortest() -> None:
     import time
 
-    from torchyard.worker.peak import best_time_s
+    from torchyard.worker.bench.peak import best_time_s
 
     naps = iter([0.0, 0.006, 0.2, 0.05, 0.2])
     best_s, runs = best_time_s(lambda: time.sleep(next(naps)), "cpu", 0.0)
@@ -17,7 +17,7 @@ def test_the_best_of_runs_is_the_shortest() -> None:
 
 
 def test_bytes_are_those_of_all_arrays() -> None:
-    from torchyard.worker.peak import answer
+    from torchyard.worker.bench.peak import answer
 
     for kind, size in (("copy", 8_000), ("triad", 12_000)):
         found = answer(kind, "cpu", size=size, seconds=0.0)
@@ -25,7 +25,7 @@ def test_bytes_are_those_of_all_arrays() -> None:
 
 
 def test_operations_of_a_product() -> None:
-    from torchyard.worker.peak import answer
+    from torchyard.worker.bench.peak import answer
 
     found = answer("product", "cpu", "float32", 32, 0.0)
     assert found["flops_per_second"] == pytest.approx(2 * 32**3 / found["call_s"])
@@ -34,7 +34,7 @@ def test_operations_of_a_product() -> None:
 
 
 def test_limits_are_of_this_machine() -> None:
-    from torchyard.worker.peak import answer
+    from torchyard.worker.bench.peak import answer
 
     found = answer("limits", "cpu")
     assert 2**15 <= found["last_cache_bytes"] < 2**34
@@ -42,7 +42,7 @@ def test_limits_are_of_this_machine() -> None:
 
 
 def test_sizes_of_caches_as_the_kernel_writes_them() -> None:
-    from torchyard.worker.peak import _bytes_of
+    from torchyard.worker.bench.peak import _bytes_of
 
     assert [_bytes_of(text) for text in ("32768K", "2M", "1G", "512", "")] == [
         32 * 2**20,
@@ -54,8 +54,8 @@ def test_sizes_of_caches_as_the_kernel_writes_them() -> None:
 
 
 def test_anything_else_is_refused() -> None:
-    from torchyard.worker.built import CannotBuild
-    from torchyard.worker.peak import answer
+    from torchyard.worker.bench.peak import answer
+    from torchyard.worker.workload import CannotBuild
 
     with pytest.raises(CannotBuild, match="'speed'"):
         answer("speed", "cpu")

@@ -119,9 +119,9 @@ def test_a_model_that_refuses_simulated_rounding_is_held_to_assumed_rounding(
 def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: str) -> None:
     import torch
 
-    from torchyard.worker.built import Built
-    from torchyard.worker.random_rounding import SimulatedRounding
-    from torchyard.worker.side import Model, Side
+    from torchyard.worker.bench.accuracy.reference import SimulatedRounding
+    from torchyard.worker.bench.variant import Model, Side
+    from torchyard.worker.workload import Built
 
     torch.manual_seed(0)
     module, x = torch.nn.Conv2d(32, 32, 3), torch.randn(4, 32, 16, 16)
@@ -157,9 +157,9 @@ def test_equal_numbers_are_rounded_equally() -> None:
     """The gradient of a mean is one number everywhere; its rounding error is common to all."""
     import torch
 
-    from torchyard.worker.built import Built
-    from torchyard.worker.random_rounding import SimulatedRounding
-    from torchyard.worker.side import Model, Side
+    from torchyard.worker.bench.accuracy.reference import SimulatedRounding
+    from torchyard.worker.bench.variant import Model, Side
+    from torchyard.worker.workload import Built
 
     x = torch.full((1000,), 0.1)
     side = Side(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from desk_with import desk_with, variant, write_file
 
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from desk_with import desk_with, variant, write_file
 
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
 

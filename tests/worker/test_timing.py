@@ -11,7 +11,10 @@ from statistics import median
 import pytest
 from desk_with import desk_with, variant, write_file
 
-from torchyard.worker import cache_flush, layout, readings, timing
+from torchyard.worker import placement
+from torchyard.worker.bench import timing
+from torchyard.worker.bench import timing as cache_flush
+from torchyard.worker.bench import timing as readings
 
 pytestmark = pytest.mark.torch
 
@@ -157,7 +160,7 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
 
 
 def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
-    from torchyard.worker.metrics import count_flops
+    from torchyard.worker.bench.metrics import count_flops
 
     code = """
         import torch
@@ -176,11 +179,11 @@ def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
 
 
 def test_readings_are_totals_and_their_differences_are_taken() -> None:
-    before = readings.read()
+    before = readings.read_usage()
     deadline = time.process_time_ns() + 30_000_000
     while time.process_time_ns() < deadline:
         pass
-    after = readings.read()
+    after = readings.read_usage()
     assert set(before) == {
         "cpu_ns",
         "run_queue_wait_ns",
@@ -188,11 +191,11 @@ def test_readings_are_totals_and_their_differences_are_taken() -> None:
         "major_faults",
         "steal_ticks",
     }
-    found = readings.difference(before, after)
+    found = readings.usage_difference(before, after)
     assert set(found) == {*before, "steal_ns", "steal_certain_ns"} - {"steal_ticks"}
     assert found["cpu_ns"] is not None
     assert found["cpu_ns"] >= 30_000_000
-    assert readings.difference({"a": 1, "b": None}, {"a": 3, "b": 5}) == {"a": 2, "b": None}
+    assert readings.usage_difference({"a": 1, "b": None}, {"a": 3, "b": 5}) == {"a": 2, "b": None}
 
 
 def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
@@ -201,12 +204,12 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
     tick = 10**9 // os.sysconf("SC_CLK_TCK")
 
     def stolen(before: dict[int, int], after: dict[int, int]) -> tuple[object, object]:
-        found = readings.difference({"steal_ticks": before}, {"steal_ticks": after})
+        found = readings.usage_difference({"steal_ticks": before}, {"steal_ticks": after})
         return found["steal_ns"], found["steal_certain_ns"]
 
     assert stolen({0: 5, 1: 9}, {0: 6, 1: 10}) == (2 * tick, 0)
     assert stolen({0: 5, 1: 9}, {0: 8, 1: 9}) == (3 * tick, 2 * tick)
-    assert readings.difference({"steal_ticks": None}, {"steal_ticks": {0: 1}}) == {
+    assert readings.usage_difference({"steal_ticks": None}, {"steal_ticks": {0: 1}}) == {
         "steal_ns": None,
         "steal_certain_ns": None,
     }
@@ -277,13 +280,13 @@ def test_a_flush_is_larger_than_the_cache_and_bounds_what_it_adds() -> None:
 
 
 def test_a_layout_is_held_for_the_life_of_the_process() -> None:
-    held = len(layout._held)
-    layout.shift(0, 0)
-    assert len(layout._held) == held
-    layout.shift(3, 128)
-    assert [len(each) for each in layout._held[held:]] == [3 * layout.PAGE_BYTES, 128]
-    assert layout.randomisation_is_off() in {True, False, None}
-    del layout._held[held:]
+    held = len(placement._held)
+    placement.shift(0, 0)
+    assert len(placement._held) == held
+    placement.shift(3, 128)
+    assert [len(each) for each in placement._held[held:]] == [3 * placement.PAGE_BYTES, 128]
+    assert placement.randomisation_is_off() in {True, False, None}
+    del placement._held[held:]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +302,7 @@ def test_a_layout_is_held_for_the_life_of_the_process() -> None:
     ],
 )
 def test_warm_up_ends_when_times_agree_or_no_longer_fall(chunks: list[float], stable: bool) -> None:
-    from torchyard.worker.warming import is_stable
+    from torchyard.worker.bench.service import is_stable
 
     assert is_stable(chunks) is stable
 
@@ -315,6 +318,6 @@ def test_warm_up_ends_when_times_agree_or_no_longer_fall(chunks: list[float], st
     ],
 )
 def test_long_iterations_are_warm_when_they_get_no_faster(calls: list[float], faster: bool) -> None:
-    from torchyard.worker.warming import still_gets_faster
+    from torchyard.worker.bench.service import still_gets_faster
 
     assert still_gets_faster(calls) is faster

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from torchyard.worker.suites.torchbench_offline import NetworkWanted, fetches, no_network
+from torchyard.worker.suites.torchbench.model import NetworkWanted, fetches, no_network
 
 FETCHING = [
     ["wget", "https://a.invalid/x"],

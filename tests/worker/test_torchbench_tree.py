@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.worker.built import CannotBuild
-from torchyard.worker.suites.torchbench_metadata import (
+from torchyard.worker.suites.torchbench.checkout import (
+    VARIABLE,
     UnreadableMetadata,
+    find_tree,
+    listing,
     parse_metadata,
     read_metadata,
 )
-from torchyard.worker.suites.torchbench_tree import VARIABLE, find_tree, listing
+from torchyard.worker.workload import CannotBuild
 
 TREE = Path(__file__).parents[1] / "torchbench_tree"
 

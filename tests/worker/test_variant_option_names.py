@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.worker import backend_names, options
-from torchyard.worker.options import BadOption
+from torchyard.worker.bench import backend_names, options
+from torchyard.worker.bench.options import BadOption
 
 SETTING_VALUES = st.one_of(
     st.booleans(), st.integers(-99, 99), st.sampled_from(["ATEN,TRITON", "x-y", "1.5.2"])

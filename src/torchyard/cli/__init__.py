@@ -1,1 +1,5 @@
-"""The command line: one file per command, loaded when asked for; the only room that prints or exits."""
+"""Command-line entry point: lazy loading, errors to exit codes, output, shared options.
+
+The commands themselves are in the package of their capability (`command.py`, `commands/`). Only
+`cli` and those modules print or exit.
+"""

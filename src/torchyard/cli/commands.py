@@ -1,57 +1,69 @@
-"""The table of commands and the page that `torchyard --help` shows.
+"""Table of commands, and the text of `torchyard --help`.
 
-Plain data without imports: the page is printed from here before click is loaded, because click
-alone costs three times the start of Python. The group in `group.py` shows the same page.
+Plain data without imports: the text is printed before click is loaded, because importing click
+takes three times as long as starting Python. The click group in `group.py` shows the same text.
 """
 
 COMMANDS: "dict[str, tuple[str, str]]" = {
-    "build": ("torchyard.cli.build:build", "build PyTorch and its companions from recipes"),
-    "doctor": ("torchyard.cli.doctor:doctor", "say before a build whether it can work"),
+    "build": ("torchyard.builds.commands:build", "build PyTorch and its companions from recipes"),
+    "doctor": ("torchyard.builds.commands.doctor:doctor", "say before a build whether it can work"),
     "bench": (
-        "torchyard.cli.bench:bench",
+        "torchyard.bench.commands.bench:bench",
         "compare variants on workloads: which is faster, and how sure",
     ),
     "sweep": (
-        "torchyard.cli.sweep:sweep",
+        "torchyard.sweep.commands.sweep:sweep",
         "bench whole suites, resumable, here or on a cluster",
     ),
     "batch-size": (
-        "torchyard.cli.batch_size:batch_size",
+        "torchyard.bench.commands.batch_size:batch_size",
         "find the largest batch that fits, and what it pays",
     ),
-    "machine": ("torchyard.cli.machine:machine", "see, quiet and restore this machine"),
+    "machine": ("torchyard.machine.command_group:machine", "see, quiet and restore this machine"),
     "tune": (
-        "torchyard.cli.tune:tune",
+        "torchyard.tune.command:tune",
         "find the fastest settings for a workload, and prove it",
     ),
     "perf-test": (
-        "torchyard.cli.perf_test:perf_test",
+        "torchyard.tune.perf_test.command:perf_test",
         "a matrix product and an inference, under two settings",
     ),
-    "values": ("torchyard.cli.values:values", "find wasted work in a program by its values"),
+    "values": ("torchyard.values.command:values", "find wasted work in a program by its values"),
     "profile": (
-        "torchyard.cli.profile:profile",
+        "torchyard.profile.command:profile",
         "run a program under torch.profiler, perf, callgrind, ...",
     ),
-    "report": ("torchyard.cli.report:report", "show a run again: terminal, JSON, CSV, HTML, ..."),
+    "report": (
+        "torchyard.bench.commands.report:report",
+        "show a run again: terminal, JSON, CSV, HTML, ...",
+    ),
     "compare": (
-        "torchyard.cli.compare:compare",
+        "torchyard.results.compare.command:compare",
         "compare any two runs, variants or baselines",
     ),
-    "baseline": ("torchyard.cli.baseline:baseline", "name runs that later ones are compared with"),
-    "gate": ("torchyard.cli.gate:gate", "fail when something got slower than allowed, for sure"),
+    "baseline": (
+        "torchyard.results.commands.groups:baseline",
+        "name runs that later ones are compared with",
+    ),
+    "gate": (
+        "torchyard.results.gate.command:gate",
+        "fail when something got slower than allowed, for sure",
+    ),
     "history": (
-        "torchyard.cli.history:history",
+        "torchyard.results.history.command:history",
         "which workloads changed over time, and where",
     ),
-    "serve": ("torchyard.cli.serve:serve", "show runs and live progress in a browser"),
-    "site": ("torchyard.cli.site:site", "write the same pages as files for any web host"),
+    "serve": ("torchyard.dashboard.command:serve", "show runs and live progress in a browser"),
+    "site": ("torchyard.dashboard.command:site", "write the same pages as files for any web host"),
     "results": (
-        "torchyard.cli.results:results",
+        "torchyard.results.commands.groups:results",
         "list, show, export, import and check kept runs",
     ),
-    "workloads": ("torchyard.cli.workloads:workloads", "list what can be measured"),
-    "target": ("torchyard.cli.target:target", "look at an interpreter: its torch and devices"),
+    "workloads": ("torchyard.bench.commands.workloads:workloads", "list what can be measured"),
+    "target": (
+        "torchyard.bench.commands.target:target",
+        "look at an interpreter: its torch and devices",
+    ),
     "explain": (
         "torchyard.cli.explain:explain",
         "say what a word, verdict, note or exit code means",
@@ -61,7 +73,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
 """Name -> (where the click command is, one line about it)."""
 
 HIDDEN_COMMANDS: "dict[str, tuple[str, str]]" = {
-    "sweep-cell": ("torchyard.cli.sweep_cell:sweep_cell", "measure one cell of a sweep"),
+    "sweep-cell": ("torchyard.sweep.commands.sweep:sweep_cell", "measure one cell of a sweep"),
 }
 """The same for commands that other commands run; no page lists them."""
 

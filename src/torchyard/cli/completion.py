@@ -1,4 +1,4 @@
-"""`torchyard completion`: the script that teaches a shell our commands and options."""
+"""`torchyard completion`: print a shell completion script."""
 
 from __future__ import annotations
 

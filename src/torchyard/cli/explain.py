@@ -1,6 +1,6 @@
-"""`torchyard explain`: what a word, verdict, note or exit code means.
+"""`torchyard explain`: explain a term, verdict, note or exit code.
 
-Texts: explanations.toml, and for patterns of wasted work those of `values`.
+The texts are in `explanations.toml`; those of wasted-work patterns come from `values`.
 """
 
 from __future__ import annotations

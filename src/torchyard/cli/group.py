@@ -1,16 +1,97 @@
-"""The click group of `torchyard` itself."""
+"""Click groups that import a command only when it is used, and the root group of `torchyard`.
+
+A table maps a command name to (location of the click command, one-line summary), so that the help
+of a group loads none of its commands.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, HIDDEN_COMMANDS, root_help
-from torchyard.cli.lazy_group import LazyGroup
+from torchyard.errors import UsageError
 
-__all__ = ["program"]
+CommandTable = dict[str, tuple[str, str]]
+
+
+class LazyGroup(click.Group):
+    """A group of a table's commands; it does nothing by itself."""
+
+    def __init__(self, *arguments: Any, table: CommandTable, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """In the order of the table."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command."""
+        place = self._place(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{place} is not a command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was asked for; the nearest name when there is none."""
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            from torchyard.core.records import nearest_hint
+
+            raise UsageError(
+                f"there is no command {args[0]!r}",
+                hint=nearest_hint(args[0], list(self.table), what="command"),
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """One line for each, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
+
+    def _place(self, name: str) -> str | None:
+        return self.table[name][0] if name in self.table else None
+
+
+class RunningGroup(LazyGroup):
+    """A group that takes a first word of no command (a recipe, a script) and hands all to `run`."""
+
+    def __init__(self, *arguments: Any, run: str, run_help: str, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._run = run
+        self._run_help = run_help
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A command of the table, or `run` with all words."""
+        if args and (args[0] in self.table or args[0] == "run"):
+            return args[0], self.get_command(ctx, args[0]), args[1:]
+        return "run", self.get_command(ctx, "run"), args
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options before the first word belong to `run`: only --help is the group's own."""
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, and where the options of `run` are."""
+        super().format_commands(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(self._run_help)
+
+    def _place(self, name: str) -> str | None:
+        return super()._place(name) or self._run
 
 
 class RootGroup(LazyGroup):

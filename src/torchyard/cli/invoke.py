@@ -1,4 +1,4 @@
-"""Runs one command and turns whatever it raises into short lines and an exit code."""
+"""Run one command, and turn any exception into a short message and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard.cli.group import program
 from torchyard.cli.output import print_error
 from torchyard.cli.streams import ClosedOutput, give_up_stdout
 from torchyard.errors import NotAllowed, TorchyardError, UsageError
-from torchyard.machine.signals import EndedBySignal, SignalsRaise, ending_signal
+from torchyard.process.signals import EndedBySignal, SignalsRaise, ending_signal
 
 __all__ = ["INTERRUPTED", "READER_GONE", "invoke", "output_failed", "reader_gone"]
 

@@ -1,6 +1,7 @@
-"""The program's door. Answers what needs no command at once, hands the rest to `invoke`.
+"""Entry point of the `torchyard` program.
 
-Imports nothing at the top: `torchyard --help` must cost hardly more than starting Python.
+Answers `--help` and `--version` without loading click and hands everything else to `invoke`.
+Imports nothing heavy at the top: `torchyard --help` must cost hardly more than starting Python.
 """
 
 import os

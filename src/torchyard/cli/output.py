@@ -1,4 +1,4 @@
-"""What every command needs to print: data on stdout, talk on stderr, errors as short lines."""
+"""Output of all commands: data on stdout, messages on stderr, errors as short lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Live progress on stderr: a bar on a terminal, plain lines in a log, nothing when quiet.
+"""Live progress of a bench run on stderr: a bar on a terminal, plain lines in a log.
 
-Listens to events and to nothing else. Also keeps the comparisons it hears of, so that what was
-measured can be shown after Ctrl-C.
+Silent with `--quiet`. Listens to events only. Keeps the comparisons received so far, so that they
+can be shown after Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Standard streams that are closed, full or of a small character set.
+"""Make the standard streams safe: closed descriptors, full disks, limited character sets.
 
-A closed descriptor would be given to the next file that is opened, so closed ones are opened on
-/dev/null first. Talk on stderr is never worth an hour of measuring: what cannot be written there is
-dropped. What cannot be written to stdout is an error, because it was asked for.
-
+A closed descriptor would be reused by the next file that is opened, so closed ones are opened on
+/dev/null first. Messages that cannot be written to stderr are dropped: they must never end a
+measurement. Data that cannot be written to stdout is an error, because the user asked for it.
 Imports nothing that `torchyard --help` does not load anyway.
 """
 

@@ -1,0 +1,1 @@
+"""Types and formats that all packages share: studies, blocks, comparisons, units, records."""

@@ -1,8 +1,8 @@
-"""What one worker timed between two messages, and whether it can be believed.
+"""A block: what one worker timed between two messages, and whether a guard marked it as disturbed.
 
-A block is the smallest thing that is recorded: the durations of its iterations, the clocks beside
-them, and what the guards saw. Pairs, launches and comparisons are computed from blocks, so that
-any later method can be applied to an old run. No I/O.
+A block is the smallest unit that is recorded: the durations of its iterations, the clocks, and the
+guard readings. Pairs, launches and comparisons are computed from blocks, so that a later method can
+be applied to an old run. No I/O.
 """
 
 from __future__ import annotations

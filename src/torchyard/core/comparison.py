@@ -1,6 +1,7 @@
-"""The answer: baseline against candidate on one workload. No I/O, no arithmetic beyond formats.
+"""A comparison: the result of baseline against candidate on one workload.
 
-`speedup` is baseline time over candidate time: above 1 the candidate is faster.
+`speedup` is baseline time divided by candidate time: above 1, the candidate is faster. No I/O, and
+no arithmetic beyond formatting.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal
 
+from torchyard.core.study import Workload
 from torchyard.core.units import format_duration
-from torchyard.core.workload import Workload
 
 __all__ = [
     "BUSY",

@@ -1,4 +1,4 @@
-"""Progress: the only thing a user interface listens to. No I/O."""
+"""Progress events of a run: the only thing that a user interface listens to. No I/O."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Dataclasses to plain JSON values and back, with errors that name the place and the mend.
+"""Convert dataclasses to JSON values and back, with errors that name the location and the fix.
 
-One converter serves study files, run folders and messages. Strict reading refuses unknown keys and
-offers the nearest name; lenient reading skips them, so that a file of a newer minor version stays
-readable. No I/O.
+One converter serves study files, run folders and messages. Strict decoding rejects unknown keys and
+suggests the nearest name; lenient decoding skips them, so that a file of a newer minor version
+stays readable. No I/O.
 """
 
 from __future__ import annotations

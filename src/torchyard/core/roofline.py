@@ -1,9 +1,9 @@
-"""What a machine can do at most, and how near to it something came. No I/O.
+"""The roofline model: the peak rates of a machine and how close a workload comes to them. No I/O.
 
-The roofline: an iteration that does `flops` operations and must move `moved_bytes` cannot run faster
-than its operations at the highest rate of arithmetic, nor than its bytes at the highest rate of
-memory. The slower of the two is its roof. What is small enough stays in caches between iterations,
-so the rate of memory depends on how many bytes there are: `MachinePeak.bytes_per_second_at`.
+An iteration that performs `flops` operations and must move `moved_bytes` can run no faster than its
+operations at the peak arithmetic rate, and no faster than its bytes at the peak memory bandwidth.
+The slower of the two is its roofline bound. Small working sets stay in caches between iterations,
+so the bandwidth depends on the number of bytes: `MachinePeak.bytes_per_second_at`.
 """
 
 from __future__ import annotations

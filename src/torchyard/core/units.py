@@ -1,7 +1,7 @@
-"""Durations, sizes and percentages: read from text, written for people.
+"""Durations, sizes and percentages: parse them from text, and format them for people.
 
-Everything inside Torchyard is nanoseconds, bytes and plain fractions; this is the one place
-that turns them into text or back. No I/O.
+All values inside Torchyard are nanoseconds, bytes and plain fractions; only this module converts
+them. No I/O.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Who may read the dashboard. Decides from texts alone: no server, no I/O but reading a token.
+"""Decide who may read the dashboard, from request headers alone. No I/O except reading a token.
 
-A loopback address keeps other machines out, but not other users of this one, so a token is needed
-there too unless it is switched off. A web page in this machine's browser can make its own name
-resolve to this address (DNS rebinding), but its requests still carry that name as their host:
-on a loopback address only loopback names are accepted. A token of the user's own is also meant for
-proxies and tunnels with other names; its cookie belongs to one host, so no name is checked.
+A loopback address keeps other machines out but not other users of this one, so a token is
+required there too unless it is switched off. A web page in a browser on this machine can make its
+own name resolve to this address (DNS rebinding), but its requests still carry that name as their
+host: on a loopback address only loopback names are accepted. A token chosen by the user is also
+meant for proxies and tunnels with other names; its cookie is bound to one host, so the name is
+not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import UsageError
-from torchyard.results.plain_file import open_plain
+from torchyard.files.safe_reading import open_plain
 
 __all__ = ["SHORTEST_TOKEN", "Access", "is_loopback", "new_token", "read_token"]
 

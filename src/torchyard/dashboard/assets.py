@@ -1,6 +1,6 @@
-"""Styles and scripts that pages share, under names that change with their content.
+"""Style sheets and scripts shared by pages, under names that contain a hash of their content.
 
-So a browser may keep them for good. Knows nothing of what is on a page.
+A browser may therefore cache them forever.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from torchyard.reports.html_page import asset
-from torchyard.reports.vega import VEGA_LITE, charts_available
-from torchyard.reports.vega_runtime import runtime_script
+from torchyard.presentation.html_page import asset
+from torchyard.presentation.vega import VEGA_LITE, charts_available, runtime_script
 
 __all__ = [
     "asset_kinds",

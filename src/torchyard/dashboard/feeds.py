@@ -1,7 +1,7 @@
-"""The progress of running benches, read once for all who watch and handed on as server-sent events.
+"""Progress of running benchmarks as server-sent events, read once for all watchers.
 
-A feed is one run's progress. It looks at the folder twice a second while anybody watches, and ends
-when the run does, when its process is gone, or when the server stops. Knows nothing of pages.
+A feed is the progress of one run. It polls the run folder twice a second while anyone watches,
+and ends when the run ends, when its process is gone, or when the server stops.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final
 import anyio
 from anyio.to_thread import run_sync
 
-from torchyard.dashboard.run_state import RunState
-from torchyard.reports.compare_data import finite
-from torchyard.results.progress_file import ProgressTail
+from torchyard.dashboard.live_store import RunState
+from torchyard.results.compare.report import finite
+from torchyard.results.run_writer import ProgressTail
 
 __all__ = ["MOST_WATCHERS", "Feeds"]
 

@@ -1,7 +1,7 @@
-"""Addresses of pages, served or written as files: relative always, so that both work anywhere.
+"""Links between pages, served or written as files; always relative, so that they work anywhere.
 
-A served page is found by its query, because names of workloads may hold anything; a file by a
-short text of letters that is made from the name. Pure.
+A served page is identified by its query, because workload names may contain any character; a file
+by a short name of letters derived from it. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from urllib.parse import urlencode
 
 from torchyard.core.records import encode
-from torchyard.core.stored import Series
+from torchyard.results.model import Series
 
 __all__ = ["Address", "Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
 

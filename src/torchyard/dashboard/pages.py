@@ -1,6 +1,6 @@
-"""Pages as text: what a list, a run or a history looks like, for the server and for files alike.
+"""Render pages: lists, runs, comparisons and histories, for the server and for files alike.
 
-Knows the archive and the templates; nothing of requests and answers.
+Uses the store and the templates; does not know requests and responses.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard import __version__
-from torchyard.core.stored import RunEntry, Series, Wanted
-from torchyard.dashboard.archive import Archive
+from torchyard.bench.report.page import Frame, to_html
+from torchyard.bench.report.sharing import shared_run
 from torchyard.dashboard.assets import (
     charts_name,
     runtime_name,
@@ -21,32 +21,34 @@ from torchyard.dashboard.assets import (
     style_name,
     theme_name,
 )
-from torchyard.dashboard.compare_view import Chosen, Compared, compare_chosen
-from torchyard.dashboard.history_view import (
+from torchyard.dashboard.links import Links, series_query
+from torchyard.dashboard.lists import RUN_FIELDS, WORKLOAD_FIELDS, Paging, run_table, workload_table
+from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.query_strings import (
+    PAGE_SIZE,
+    CompareRequest,
+    RunsRequest,
+    WorkloadsRequest,
+)
+from torchyard.dashboard.views import (
+    Chosen,
+    Compared,
     change_rows,
+    compare_chosen,
     history_chart,
     history_rows,
     read_history,
 )
-from torchyard.dashboard.links import Links, series_query
-from torchyard.dashboard.paging import Paging
-from torchyard.dashboard.queries import PAGE_SIZE, CompareRequest, RunsRequest, WorkloadsRequest
-from torchyard.dashboard.run_list import FIELDS as RUN_FIELDS
-from torchyard.dashboard.run_list import run_table
-from torchyard.dashboard.workload_list import FIELDS as WORKLOAD_FIELDS
-from torchyard.dashboard.workload_list import workload_table
 from torchyard.errors import ResultsDamaged, TorchyardError
-from torchyard.reports.compare_html import compare_values
-from torchyard.reports.history_wording import METHOD, METRIC_NAMES
-from torchyard.reports.html_page import asset, template_engine
-from torchyard.reports.html_report import to_html
-from torchyard.reports.page_frame import Frame
-from torchyard.reports.plain_text import one_line, without_controls
-from torchyard.reports.private_text import PrivateText
-from torchyard.reports.sharing import shared_run
-from torchyard.reports.vega_runtime import runtime_link
-from torchyard.reports.wording import MARKS, number_text
-from torchyard.results.layout import RECORD_FILES, RUN_FILE
+from torchyard.presentation.html_page import asset, template_engine
+from torchyard.presentation.redaction import PrivateText
+from torchyard.presentation.safe_text import one_line, without_controls
+from torchyard.presentation.vega import runtime_link
+from torchyard.presentation.wording import MARKS, number_text
+from torchyard.results.compare.report import compare_values
+from torchyard.results.directory import RECORD_FILES, RUN_FILE
+from torchyard.results.history.wording import METHOD, METRIC_NAMES
+from torchyard.results.model import RunEntry, Series, Wanted
 from torchyard.results.run_reader import read_run
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""How many cores and how much memory this process may use: the machine's, its groups', its job's.
+"""Read how many cores and how much memory this process may use: machine, control groups, Slurm job.
 
-Reads /proc and /sys below a folder that tests replace, and what Slurm says of the job that this
-process is in: not every cluster holds its jobs by control groups. Decides nothing.
+Reads /proc and /sys below a root directory that tests replace, and the Slurm variables of the job
+that this process belongs to, because not every cluster enforces its limits with control groups.
 """
 
 from __future__ import annotations

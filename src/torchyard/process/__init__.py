@@ -1,1 +1,1 @@
-"""Start, watch, talk to and end worker processes. Linux only; knows nothing of measuring."""
+"""Start, monitor, query and end worker processes. Linux only; knows nothing about measuring."""

@@ -1,16 +1,17 @@
-"""Whose turn it is on a machine where several cells are under way: they prepare together, and are timed alone.
+"""Turn-taking between cells on one machine: they prepare side by side and are timed one at a time.
 
-Starting processes, compiling and checking take most of a short comparison, and one core each. So cells
-may do that side by side; but nothing else may run while one of them takes time. Two locked files in a
-folder that all cells know say so:
+Starting processes, compiling and checking take most of a short comparison, and one core each. Cells
+may do that side by side, but nothing else may run while one of them is timed. Two locked files in a
+shared folder ensure this:
 
-machine   held shared while preparing, alone while timing
-wanted    held shared by all that wait for their time or take it. Who wants to prepare waits until nobody
-          holds it: whoever is ready is timed first, so that as many as can then prepare together.
+machine   held shared while preparing, exclusively while timing
+wanted    held shared by all that wait to be timed or are being timed. A cell that wants to
+          prepare waits until nobody holds it: cells that are ready are timed first, so that
+          as many as possible can then prepare together.
 
 The kernel drops the locks of a process that ends, however it ends. A process that is started while
-others are under way gets its first turn from whoever starts it (`first_turn`), so that not even its
-start falls into the time of another.
+others are active gets its first turn from its parent (`first_turn`), so that not even its start
+overlaps the timing of another.
 """
 
 from __future__ import annotations

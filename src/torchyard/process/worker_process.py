@@ -1,35 +1,85 @@
-"""A worker process as the yard sees it: started, asked one question at a time, ended with its tree.
+"""A worker process as the controller sees it, and groups of workers.
 
-Whatever the worker does (dies, hangs, eats memory, prints gigabytes, forks, closes its pipes) comes
-out of `ask` as a WorkerTrouble with the log's last lines, and nothing of it is left behind. Knows
-nothing of measuring: verbs and fields belong to the caller.
+Whatever the worker does (dies, hangs, exhausts memory, prints gigabytes, forks, closes its pipes)
+is raised by `ask` as a WorkerTrouble with the last lines of the log, and no process is left behind.
+Live workers are registered, so that none outlives the controller. A WorkerGroup ends its workers
+together: gracefully at the end of the block, immediately on an exception. Knows nothing about
+measuring: verbs and fields belong to the caller.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 from torchyard.core.units import format_bytes
-from torchyard.process import live
-from torchyard.process.exit_watch import ExitWatch
-from torchyard.process.kernel_oom import oom_kill_counts
-from torchyard.process.launch import LaunchSpec, PreparedLaunch, prepare
-from torchyard.process.markers import new_launch_mark
-from torchyard.process.question_pipes import BadMessage
-from torchyard.process.start_target import StartedTarget, StartRefused, start_target
-from torchyard.process.tree import TreeMemory, kill_tree
-from torchyard.process.trouble import TROUBLE_KINDS, TroubleKind, WorkerTrouble, kind_of_ending
+from torchyard.process.ending import (
+    TROUBLE_KINDS,
+    ExitWatch,
+    TroubleKind,
+    WorkerTrouble,
+    kind_of_ending,
+    oom_kill_counts,
+)
+from torchyard.process.start import (
+    LaunchSpec,
+    PreparedLaunch,
+    StartedTarget,
+    StartRefused,
+    prepare,
+    start_target,
+)
+from torchyard.process.tree import TreeMemory, kill_tree, new_launch_mark
+from torchyard.process.worker_io import BadMessage
 from torchyard.worker.wire import LONGEST_TRACEBACK, shortened
 
-__all__ = ["WorkerProcess", "WorkerTrouble"]
+__all__ = ["WorkerGroup", "WorkerProcess", "WorkerTrouble", "forget", "kill_all", "remember"]
+
+
+class Killable(Protocol):
+    """A worker, as far as this module is concerned."""
+
+    def kill(self) -> None:
+        """End it with everything it started."""
+
+
+_lock = threading.Lock()
+_live: dict[Killable, int] = {}
+"""Each worker with the pid of the yard that started it: a fork of the yard must not end them."""
+
+
+def remember(worker: Killable) -> None:
+    """From now on the worker is killed when the yard exits."""
+    with _lock:
+        _live[worker] = os.getpid()
+
+
+def forget(worker: Killable) -> None:
+    """The worker is gone."""
+    with _lock:
+        _live.pop(worker, None)
+
+
+def kill_all() -> None:
+    """Kill every worker this process started."""
+    with _lock:
+        ours = [worker for worker, owner in _live.items() if owner == os.getpid()]
+    for worker in ours:
+        with suppress(Exception):  # one that cannot be ended must not save the others
+            worker.kill()
+
+
+atexit.register(kill_all)
+
 
 _CLOSE_LIMIT_S: Final = 5.0
 _MEMORY_LOOK_S: Final = 0.25
@@ -72,7 +122,7 @@ class WorkerProcess:
         self._killing = threading.Lock()
         self._stopped = False
         self._gone = False
-        live.remember(self)
+        remember(self)
 
     @classmethod
     def start(cls, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None) -> WorkerProcess:
@@ -176,7 +226,7 @@ class WorkerProcess:
                 self._process.wait()  # reaped last: until here the pid could not be reused
             self._log.finish()
             self._gone = True
-            live.forget(self)
+            forget(self)
         self._release_if_gone()
 
     def _signal_if_stopped_between(self, number: signal.Signals) -> None:
@@ -386,3 +436,52 @@ class WorkerProcess:
             log_tail=self.log_tail,
         )
         return self._trouble
+
+
+class WorkerGroup:
+    """Use as ``with WorkerGroup() as group: worker = group.start(spec, log_path=...)``."""
+
+    def __init__(self) -> None:
+        self._workers: list[WorkerProcess] = []
+
+    @property
+    def workers(self) -> tuple[WorkerProcess, ...]:
+        """The workers started in this group, oldest first."""
+        return tuple(self._workers)
+
+    def start(
+        self, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None
+    ) -> WorkerProcess:
+        """Start a worker that belongs to the group."""
+        worker = WorkerProcess.start(spec, log_path=log_path, entry=entry)
+        self._workers.append(worker)
+        return worker
+
+    def close(self) -> None:
+        """Close every worker, each even if another fails to; an interrupt kills the rest."""
+        try:
+            while self._workers:
+                self._workers[-1].close()
+                self._workers.pop()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill every worker, each even if another fails to."""
+        with ExitStack() as stack:
+            while self._workers:
+                stack.callback(self._workers.pop().kill)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.kill()

@@ -1,8 +1,7 @@
-"""Whole run folders in one file: `.tar.gz`, made here, and read with distrust.
+"""Pack run folders into a `.tar.gz` archive, and unpack archives from untrusted sources.
 
-An archive may come from anybody. Nothing in it is believed: a member that is not a plain file or
-folder below the folder of a run, or more than was allowed, makes the whole archive refused before
-any run has its place. Knows nothing of what is inside the files.
+If any member is not a regular file or folder below the folder of a run, or the archive is larger
+than allowed, the whole archive is rejected before any run is moved into place.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import IO, Final, cast
 
 from torchyard.core.units import format_bytes
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
-from torchyard.results.durable import write_failed
-from torchyard.results.plain_file import open_plain
+from torchyard.files.safe_reading import open_plain
+from torchyard.files.safe_writing import write_failed
 
 __all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
 

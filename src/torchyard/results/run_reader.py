@@ -1,7 +1,11 @@
-"""Reading a run folder, whole or cut short, of this version or an older one.
+"""Read a run folder, complete or interrupted, of this format version or an older one.
 
-Knows nothing of how anything was measured and changes nothing in the folder. Unknown keys are
-skipped, so that a folder of a newer Torchyard with the same format version stays readable.
+Changes nothing in the folder. Unknown keys are skipped, so that a folder of a newer Torchyard
+with the same format version stays readable.
+
+Also names the revision that a run measured: given by the user, by the CI job, or by torch itself.
+It is taken from environment variables and from the records of a run; version control is not
+queried.
 """
 
 from __future__ import annotations
@@ -9,15 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
-from torchyard.core.study import Study
-from torchyard.core.workload import Workload
+from torchyard.core.study import Study, Variant, Workload
 from torchyard.errors import ResultsDamaged
-from torchyard.results.bounded_read import read_json
-from torchyard.results.layout import (
+from torchyard.files.safe_reading import (
+    LARGEST_ROWS_BYTES,
+    ends_torn,
+    read_json,
+    read_records,
+    unreadable,
+)
+from torchyard.process.owner import is_gone
+from torchyard.results.directory import (
     COMPARISONS_FILE,
     FORMAT_VERSION,
     LAUNCHES_FILE,
@@ -25,26 +35,72 @@ from torchyard.results.layout import (
     RUN_FILE,
     SAMPLES_FILE,
     STATES,
+    latest_run,
+    new_run_folder,
+    replace_run,
+    runs_home,
 )
-from torchyard.results.owner import is_gone
-from torchyard.results.plausible import decode_possible
-from torchyard.results.record_lines import (
-    LARGEST_ROWS_BYTES,
-    ends_torn,
-    read_records,
-    unreadable,
-)
-from torchyard.results.run_home import latest_run, new_run_folder, replace_run, runs_home
+from torchyard.results.plausibility import decode_possible
 
 __all__ = [
+    "CI_VARIABLES",
     "Run",
     "latest_run",
     "new_run_folder",
     "read_info",
     "read_run",
     "replace_run",
+    "revision_from_ci",
+    "revision_of_run",
+    "revision_of_variant",
     "runs_home",
+    "target_facts",
 ]
+
+
+CI_VARIABLES: Final = (
+    "GITHUB_SHA",
+    "CI_COMMIT_SHA",
+    "BUILDKITE_COMMIT",
+    "CIRCLE_SHA1",
+    "GIT_COMMIT",
+    "BUILD_SOURCEVERSION",
+    "DRONE_COMMIT_SHA",
+    "TRAVIS_COMMIT",
+    "BITBUCKET_COMMIT",
+)
+"""Where GitHub, GitLab, Buildkite, CircleCI, Jenkins, Azure, Drone, Travis and Bitbucket say which
+commit a job is about, in the order they are asked."""
+
+
+def revision_from_ci(variables: Mapping[str, str]) -> str:
+    """The commit that a CI job is about; empty outside of one."""
+    return next((variables[name] for name in CI_VARIABLES if variables.get(name)), "")
+
+
+def target_facts(info: Mapping[str, Any], variant: Variant) -> Mapping[str, Any]:
+    """What the variant's target said of itself in its handshake; empty when it never did."""
+    targets = info.get("targets")
+    if not isinstance(targets, Mapping):
+        return {}
+    # Recorded by target and environment; folders of early versions have the target alone.
+    for key in ("+".join(variant.process_key), variant.target.name):
+        facts = targets.get(key)
+        if isinstance(facts, Mapping):
+            return facts
+    return {}
+
+
+def revision_of_run(info: Mapping[str, Any], study: Study) -> str:
+    """What was said for the run, else the commits of the candidates' torch."""
+    found = dict.fromkeys(revision_of_variant(info, variant) for variant in study.candidates)
+    return ", ".join(filter(None, found)) or str(info.get("revision") or "")
+
+
+def revision_of_variant(info: Mapping[str, Any], variant: Variant) -> str:
+    """What was said for the run, else the commit of the variant's torch; empty when unknown."""
+    return str(info.get("revision") or target_facts(info, variant).get("torch_git") or "")
+
 
 T = TypeVar("T")
 

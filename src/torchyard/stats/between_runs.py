@@ -1,13 +1,14 @@
-"""Two runs that measured beside the same baseline: the ratio of their speedups, with an interval.
+"""Compare the speedups of two runs against the same baseline, with a confidence interval.
 
-Inside a run the speedup is paired, so the machine's speed on that day cancels. The difference of two
-log speedups is then a Welch comparison over launches, with two additions. A run that may stop early
-has an interval wider than Student's; its standard error is widened by as much, so that what the looks
-cost is not lost here. And the same code can have another speedup in another session (other physical
-memory, other temperature), which no number of launches inside two sessions can show; so a spread
-between sessions is added: an allowance, or what several sessions of one side show when that is more.
+Within a run the speedup is paired, so the speed of the machine on that day cancels. The
+difference of two log speedups is a Welch comparison over launches, with two additions. A run with
+interim analyses has an interval wider than Student's; its standard error is widened accordingly,
+so that the price of the interim analyses is kept. And the same code can have another speedup in
+another session (other physical memory, other temperature), which no number of launches within two
+sessions can show; so a between-session standard deviation is added: an allowance, or what several
+sessions of one side show if that is larger.
 
-Knows effects on the log scale; nothing of runs, workloads or machines.
+Works on effects on the log scale; does not know runs, workloads or machines.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.stats.distributions import student_cdf, two_sided_critical, two_sided_p
+from torchyard.stats.estimate import verdict_of
 from torchyard.stats.launches import SD_FLOOR
-from torchyard.stats.student import student_cdf, two_sided_critical, two_sided_p
-from torchyard.stats.verdicts import verdict_of
 
 __all__ = [
     "SESSION_SD",

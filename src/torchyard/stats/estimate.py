@@ -1,7 +1,9 @@
-"""The answer for one comparison: pairs in, estimate out.
+"""The estimate of one comparison: pairs in; speedup, confidence interval, p-value and verdict out.
 
-Joins the launch level, the looks and the verdict. Pure: no I/O, no clock, no random numbers that
-differ between two calls. Knows nothing of blocks, workers or how pairs were found to be clean.
+Combines launch-level statistics, interim analyses and the verdict, and decides whether a comparison
+is settled (`decided`). The verdict (faster, slower, same, undecided) is computed from an interval
+of the log speedup, where faster and slower are mirror images. Deterministic: random numbers are the
+same in every call.
 """
 
 from __future__ import annotations
@@ -17,6 +19,12 @@ from numpy.typing import NDArray
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.errors import UsageError
+from torchyard.stats.distributions import (
+    median_interval,
+    sign_test_p,
+    two_sided_critical,
+    two_sided_p,
+)
 from torchyard.stats.launches import (
     SD_FLOOR,
     dependence,
@@ -27,14 +35,52 @@ from torchyard.stats.launches import (
     standard_error,
     t_statistics,
 )
-from torchyard.stats.planning import launches_needed, launches_needed_range, minimum_detectable
-from torchyard.stats.processes import median_interval, sign_test_p
-from torchyard.stats.sequential import Look, boundaries, p_value
-from torchyard.stats.student import two_sided_critical, two_sided_p
-from torchyard.stats.symmetry import sign_flip_p
-from torchyard.stats.verdicts import verdict_of
+from torchyard.stats.stopping import (
+    Look,
+    boundaries,
+    launches_needed,
+    launches_needed_range,
+    minimum_detectable,
+    p_value,
+)
 
-__all__ = ["LAUNCHES_TO_PLAN_FROM", "ONE_LAUNCH", "decided", "estimate"]
+
+def verdict_of(low: float, high: float, margin: float) -> Verdict:
+    """What an interval of the log speedup says, with `margin` as the size that does not matter."""
+    limit = math.log1p(margin)
+    if -limit <= low and high <= limit:
+        return Verdict.SAME
+    if low > 0.0:
+        return Verdict.FASTER
+    if high < 0.0:
+        return Verdict.SLOWER
+    return Verdict.UNDECIDED
+
+
+_FLIPS: Final = 4096
+_MOST_FLIPPED: Final = 400
+"""With more values than this the normal approximation replaces random flips."""
+_SEED: Final = 7_919
+
+
+def sign_flip_p(values: Sequence[float]) -> float:
+    """Two-sided p-value of "the values are symmetric around 0", from their sum (Fisher 1935).
+
+    Flips the signs of all values at random, always with the same random numbers.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    total = abs(float(found.sum()))
+    size = math.sqrt(float(found @ found))
+    # Below one part in a billion the values are rounding.
+    if found.size == 0 or total <= 1e-9 * found.size or size == 0.0:
+        return 1.0
+    if found.size > _MOST_FLIPPED:
+        return math.erfc(total / size / math.sqrt(2.0))
+    rng = np.random.default_rng((_SEED, found.size))
+    signs = rng.integers(0, 2, (_FLIPS, found.size), dtype=np.int8) * 2.0 - 1.0
+    as_large = int(np.count_nonzero(np.abs(signs @ found) >= total * (1.0 - 1e-12)))
+    return (1.0 + as_large) / (1.0 + _FLIPS)
+
 
 ONE_LAUNCH: Final = "one launch speaks for its own processes only"
 LAUNCHES_TO_PLAN_FROM: Final = 6

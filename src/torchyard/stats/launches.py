@@ -1,9 +1,9 @@
-"""From pairs to launches: one number per launch, and the standard deviation at both levels.
+"""Launch-level statistics: one effect per launch, and the variation within and between launches.
 
-A launch draws a memory layout and keeps it, so pairs of one launch share an error that no number
-of pairs removes; the launch is the independent unit. The pairs set a lower bound on the variance
-between launches: medians of noisy pairs cannot be more precise than their pairs allow, even if a few
-launches happen to agree. Knows nothing of looks, budgets or verdicts.
+A launch draws a memory layout and keeps it, so its pairs share an error that no number of pairs
+removes; the launch is the independent unit. The pairs set a lower bound on the variance between
+launches: medians of noisy pairs cannot be more precise than the pairs allow, even if a few launches
+happen to agree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Many comparisons at once: false discoveries under control, and one number for the suite.
+"""Many comparisons at once: false discovery control, geometric means, and the rate of false alarms.
 
-Works on estimates that are already made. Knows nothing of pairs or looks, and does not say what
-failed: whoever prints the mean lists beside it the workloads that `counts_in_mean` leaves out.
+Works on finished estimates. The caller that prints a mean lists the workloads that `counts_in_mean`
+excludes. False alarms are counted in comparisons of a variant with itself, where every reported
+difference is false.
 """
 
 from __future__ import annotations
@@ -9,23 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.between_runs import effect_of, interval_of
+from torchyard.stats.distributions import normal_quantile, two_sided_critical
+from torchyard.stats.estimate import verdict_of
 from torchyard.stats.launches import SD_FLOOR
-from torchyard.stats.student import normal_quantile, two_sided_critical
-from torchyard.stats.verdicts import verdict_of
-
-__all__ = [
-    "adjust_for_suite",
-    "benjamini_hochberg",
-    "counts_in_mean",
-    "demote",
-    "geometric_mean",
-    "selected_intervals",
-    "verdict_alone",
-]
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
@@ -168,3 +160,90 @@ def _process_part(estimate: Estimate) -> tuple[float, float, float]:
     quantile = normal_quantile(0.5 + interval.confidence / 2.0)
     error = math.log(interval.high / interval.low) / (2.0 * quantile)
     return math.log(estimate.speedup), max(error, SD_FLOOR) ** 2, 1e9
+
+
+P_BINS: Final = 10
+
+
+def wilson_interval(count: int, total: int, *, confidence: float = 0.95) -> Interval:
+    """Of a share, by its score (Wilson 1927): stays inside 0 and 1, and works for 0 of n."""
+    _check(count, total)
+    if total == 0:
+        return Interval(low=0.0, high=1.0, confidence=confidence)
+    quantile = normal_quantile(0.5 + confidence / 2.0)
+    share, square = count / total, quantile * quantile
+    centre = share + square / (2.0 * total)
+    half = quantile * math.sqrt(share * (1.0 - share) / total + square / (4.0 * total * total))
+    scale = 1.0 + square / total
+    low = 0.0 if count == 0 else max(0.0, (centre - half) / scale)
+    high = 1.0 if count == total else min(1.0, (centre + half) / scale)
+    return Interval(low=low, high=high, confidence=confidence)
+
+
+def chance_of_at_least(count: int, total: int, rate: float) -> float:
+    """P(K >= count) for a binomial K: how surprising so many alarms are at that rate."""
+    _check(count, total)
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"a rate lies between 0 and 1, not {rate!r}")
+    if count == 0:
+        return 1.0
+    logs = (
+        math.lgamma(total + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(total - k + 1)
+        + k * math.log(rate)
+        + (total - k) * math.log1p(-rate)
+        for k in range(count, total + 1)
+    )
+    return min(1.0, math.fsum(math.exp(log) for log in logs))
+
+
+def excess_of_small(p_values: Sequence[float]) -> tuple[float, float]:
+    """The largest excess of small p-values over even ones, and the chance of such an excess.
+
+    One-sided, because valid p-values may be larger than even ones: those of comparisons that
+    stopped early without a difference are upper bounds. The chance is exact (Birnbaum & Tingey
+    1951).
+    """
+    count = len(p_values)
+    if not count:
+        return 0.0, 1.0
+    excess = max((place + 1) / count - value for place, value in enumerate(sorted(p_values)))
+    excess = max(0.0, excess)
+    return excess, _chance_of_excess(excess, count)
+
+
+def p_value_bins(p_values: Sequence[float], bins: int = P_BINS) -> tuple[int, ...]:
+    """How many p-values lie in each of so many equal parts of 0 to 1; 1 is in the last."""
+    counts = [0] * bins
+    for value in p_values:
+        counts[min(bins - 1, int(value * bins))] += 1
+    return tuple(counts)
+
+
+def _chance_of_excess(excess: float, count: int) -> float:
+    if excess <= 0.0:
+        return 1.0
+    if excess >= 1.0:
+        return 0.0
+    terms = []
+    for j in range(int(count * (1.0 - excess)) + 1):
+        above, below = 1.0 - excess - j / count, excess + j / count
+        power = count - j
+        if above <= 0.0:
+            # The last term is 0 unless its power is, and then it is of no weight either.
+            continue
+        log = (
+            math.lgamma(count + 1)
+            - math.lgamma(j + 1)
+            - math.lgamma(count - j + 1)
+            + power * math.log(above)
+            + (j - 1) * math.log(below)
+        )
+        terms.append(math.exp(log))
+    return min(1.0, excess * math.fsum(terms))
+
+
+def _check(count: int, total: int) -> None:
+    if not 0 <= count <= total:
+        raise ValueError(f"{count} of {total} is no share")

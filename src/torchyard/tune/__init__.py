@@ -1,1 +1,1 @@
-"""What can be set for a workload on this machine, and how the winner of a race is written down."""
+"""Find the fastest settings for a workload on this machine, and prove it (`torchyard tune`)."""

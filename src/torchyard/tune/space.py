@@ -1,29 +1,103 @@
-"""The space of a race: choices from a file, without those that make no sense or do not exist here.
+"""The search space of a race: choices from a file that apply and are installed here.
 
-The dataclasses are the whole grammar of a space file. What is left out because something is missing is
-named with the package that has it; what makes no sense here (settings of a GPU on a CPU) is not.
+The dataclasses are the complete grammar of a space file. A choice that is omitted because something
+is missing is reported with the package that provides it; one that does not apply (GPU settings on a
+CPU) is not. Facts of machine, target and workload are read once per race.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from torchyard.config.checks import most_threads
-from torchyard.config.places import check_cores, check_memory
-from torchyard.config.toml_file import parse_toml, read_text_file
-from torchyard.core.race import Choice, Missing, Space
+from torchyard.bench.target_checks import inspect_target
+from torchyard.bench.variant_text import check_cores, check_memory
+from torchyard.core.number_checks import most_threads
 from torchyard.core.records import decode
-from torchyard.core.variant import Scalar
+from torchyard.core.study import Scalar, Study, Variant, Workload
+from torchyard.core.toml_file import parse_toml, read_text_file
 from torchyard.errors import NothingToDo, UsageError
-from torchyard.process.libraries import find_library
-from torchyard.tune.facts import Place
+from torchyard.process.start import find_library
+from torchyard.tune.model import DEFAULT_NAME, Choice, Goal, Missing, Race, Space
 
-__all__ = ["ChoiceTable", "SpaceFile", "WhenTable", "load_space", "read_space"]
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a race is run, and of what."""
+
+    architecture: str = "x86_64"
+    cores: int = 1
+    """Logical ones that this process may use."""
+    physical_cores: int = 1
+    nodes: tuple[tuple[int, ...], ...] = ()
+    """Cores of each NUMA node that may be used."""
+    glibc: str = ""
+    openmp: tuple[str, ...] = ()
+    """`gnu`, `intel`, `llvm`: what the target's torch has loaded."""
+    allocators: tuple[str, ...] = ()
+    """Libraries that the target loads by itself."""
+    device: str = "cpu"
+    """Its kind, without a number."""
+    mode: str = "inference"
+    backend: str = "eager"
+    goal: str = "latency"
+
+
+def place_of(
+    workload: Workload, default: Variant, hello: Mapping[str, Any], *, goal: str = "latency"
+) -> Place:
+    """The facts; `hello` is what a worker of the target said of itself."""
+    cores = sorted(os.sched_getaffinity(0))
+    names = [str(name) for name in hello.get("openmp") or ()]
+    return Place(
+        architecture=platform.machine(),
+        cores=len(cores),
+        physical_cores=_physical(cores),
+        nodes=_nodes(cores),
+        glibc=platform.libc_ver()[1] if platform.libc_ver()[0] == "glibc" else "",
+        openmp=tuple(sorted({kind for name in names for kind in _openmp_kinds(name)})),
+        allocators=tuple(str(name) for name in hello.get("allocators") or ()),
+        device=workload.device.partition(":")[0],
+        mode=workload.mode,
+        backend=default.backend.partition(":")[0],
+        goal=goal,
+    )
+
+
+def _openmp_kinds(library: str) -> tuple[str, ...]:
+    if library.startswith("libgomp"):
+        return ("gnu",)
+    if library.startswith("libiomp"):
+        return ("intel",)
+    return ("llvm",) if library.startswith("libomp") else ()
+
+
+def _physical(cores: list[int]) -> int:
+    """Cores that are not threads of one another; all of them where the kernel does not say."""
+    groups = set()
+    for core in cores:
+        path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        try:
+            groups.add(path.read_text(encoding="ascii").strip())
+        except OSError:
+            return len(cores)
+    return max(1, len(groups))
+
+
+def _nodes(cores: list[int]) -> tuple[tuple[int, ...], ...]:
+    found = []
+    for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
+        inside = tuple(core for core in cores if (node / f"cpu{core}").exists())
+        if inside:
+            found.append(inside)
+    return tuple(found)
+
 
 DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -279,3 +353,53 @@ def _sorted(options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+LONGEST_STEP: Final = 0.25
+"""Of the time: a choice that takes longer to compile could not be raced, and the others would not be."""
+SHORTEST_LIMIT_S: Final = 30.0
+
+
+def plan_race(
+    study: Study,
+    *,
+    space: str,
+    budget_s: float,
+    with_changes: bool,
+    goal: Goal = "latency",
+    step_limit_given: bool = False,
+) -> Race:
+    """A race for the first workload of the study, with its baseline as the default."""
+    settings = study.settings
+    if not step_limit_given:
+        limit_s = min(settings.step_limit_s, _step_limit_s(budget_s))
+        settings = replace(settings, step_limit_s=limit_s)
+    workload, default = study.workloads[0], study.baseline
+    load_space(space)  # a wrong file is told before a process is started
+    place = place_of(workload, default, inspect_target(default.target), goal=goal)
+    return Race(
+        workload=workload,
+        default=replace(default, name=DEFAULT_NAME),
+        space=read_space(space, place, with_changes=with_changes),
+        alpha=study.budget.alpha,
+        budget_s=budget_s,
+        goal=goal,
+        settings=settings,
+    )
+
+
+def with_budget(race: Race, budget_s: float) -> Race:
+    """The same race with more time, also for a step."""
+    if budget_s < race.budget_s:
+        raise UsageError(
+            f"--budget: {budget_s:g} s are less than the {race.budget_s:g} s that the race has",
+            why="what was measured in that time would be left out",
+            hint="give it more, or begin another race",
+        )
+    limit_s = max(race.settings.step_limit_s, _step_limit_s(budget_s))
+    settings = replace(race.settings, step_limit_s=limit_s)
+    return replace(race, budget_s=budget_s, settings=settings)
+
+
+def _step_limit_s(budget_s: float) -> float:
+    return max(SHORTEST_LIMIT_S, LONGEST_STEP * budget_s)

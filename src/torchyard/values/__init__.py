@@ -1,6 +1,17 @@
-"""Finds wasted work by values: runs programs under the watch, proves and prices what was found.
+"""Find wasted work in a PyTorch program by the values that its operators write.
 
-The package can be called: `with torchyard.values() as v:` watches one's own code.
+`torchyard values SCRIPT` runs a program once with value profiling (`worker/values`), runs it again
+without to confirm the findings, and measures what each fix would save. Where to look:
+
+- `model.py`: findings, profiles, requests and their file format
+- `profiled_run.py`: the whole sequence, from the program to a stored profile
+- `confirmation.py`, `prices.py`, `savings.py`, `gains.py`: is it true, what does it cost, what
+  does a fix bring
+- `operator_sweep/`: the operators of one PyTorch build instead of a program
+- `report/`: terminal, Markdown, JSON, DOT and HTML; `command.py`: the command line
+
+The package can be called: `with torchyard.values() as v:` profiles a block of code in its own
+process.
 """
 
 from __future__ import annotations
@@ -9,7 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from torchyard.values.context import Values
+from torchyard.values.context_manager import Values
 
 __all__ = ["Values"]
 

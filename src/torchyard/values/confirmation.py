@@ -1,7 +1,8 @@
-"""Confirms findings without the watch: the program runs again, and must do the same work.
+"""Confirm findings without value profiling: the program runs again and must do the same work.
 
-Any dispatch mode makes torch take other ways in places, so a finding whose operators do not occur
-in a run that nobody watches is not proven. The certainty itself is judged by the worker's rules.
+A dispatch mode makes PyTorch take other code paths in places, so a finding whose operators do not
+occur in a native run is not proven. The certainty itself follows the rules of the worker
+(`worker/values/proofs/certainty.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.values import Certainty, Proof, ProofTest, ValueFinding, ValueProfile
 from torchyard.errors import ResultsDamaged
-from torchyard.values.native_file import NativeRun, read_native_run
+from torchyard.values.model import (
+    Certainty,
+    ProfileRequest,
+    Proof,
+    ProofTest,
+    ValueFinding,
+    ValueProfile,
+)
 from torchyard.values.prices import wanted_sites
-from torchyard.values.program_run import run_in_target
-from torchyard.values.request import ProfileRequest
-from torchyard.worker.values.certainty import NATIVE_PROGRAM, judge
+from torchyard.values.target_run import NativeRun, read_native_run, run_in_target
+from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge
 
 __all__ = ["confirm", "confirm_in_target", "unconfirmed"]
 

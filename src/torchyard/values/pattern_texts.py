@@ -1,6 +1,7 @@
-"""The words about patterns: definitions, why it is waste, what to do. Texts: pattern_texts.toml.
+"""Texts about patterns: definition, why it is waste, what to do about it.
 
-Reads that file and nothing else. What a pattern is, is decided by the worker; here it is said.
+Read from `pattern_texts.toml`. The worker decides whether something is a pattern; this module
+explains it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 from torchyard.core.records import decode
-from torchyard.core.values import ValueFinding
+from torchyard.values.model import ValueFinding
 
 __all__ = [
     "Advice",

@@ -12,10 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.values import Saving, ValueFinding, ValueProfile, Worth
-from torchyard.values.native_file import NativeRun
-from torchyard.values.program_run import run_in_target
-from torchyard.values.request import ProfileRequest
+from torchyard.values.model import ProfileRequest, Saving, ValueFinding, ValueProfile, Worth
 from torchyard.values.savings import (
     MOST_DISAGREEMENT,
     NOISY,
@@ -26,6 +23,7 @@ from torchyard.values.savings import (
     saving_of,
     total_of,
 )
+from torchyard.values.target_run import NativeRun, run_in_target
 
 __all__ = [
     "OF_WHOLE_STEPS",

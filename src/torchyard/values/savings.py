@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.core.values import Saving, ValueFinding
-from torchyard.values.native_file import NativeRun, SiteTime
+from torchyard.values.model import Saving, ValueFinding
+from torchyard.values.target_run import NativeRun, SiteTime
 
 __all__ = [
     "ANY_SHAPES",

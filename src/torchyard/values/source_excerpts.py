@@ -1,7 +1,7 @@
-"""Source lines around the places of a profile, read while the program's files are as it ran.
+"""Read the source lines around the places of a profile, right after the run, before files change.
 
-File names come from the profile, which may come from anywhere, and what is read here ends up on
-pages that are passed on: only regular files with a Python ending are read, only a few lines of them.
+File names come from the profile, which may come from anywhere, and the excerpts end up on pages
+that are passed on: only regular files with a Python suffix are read, and only a few lines of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.values import Place, SourceExcerpt, ValueProfile
+from torchyard.values.model import Place, SourceExcerpt, ValueProfile
 
 __all__ = ["read_excerpts", "with_excerpts"]
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 
 NAMES = "use cpu, cuda or cuda:N"
 

@@ -12,8 +12,9 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Mapping
 
-from torchyard.worker import layout, placement, wire
-from torchyard.worker.built import CannotBuild
+from torchyard.worker import placement, wire
+from torchyard.worker import placement as layout
+from torchyard.worker.workload import CannotBuild
 
 OLDEST_TORCH = (2, 0)
 _SPEED_VARIABLES = (
@@ -47,8 +48,8 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         channel.receive()
         channel.send(wire.complaint("no-torch", _say(error), traceback.format_exc()))
         return 1
-    from torchyard.worker import peak
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench import peak
+    from torchyard.worker.bench.service import Desk
 
     desk = Desk()
     verbs: Dict[str, Callable[..., Any]] = {

@@ -1,13 +1,14 @@
-"""Where this process computes and gets memory, as its environment says. Before torch is imported.
+"""Processor, NUMA node and memory position of this process. Runs before torch is imported.
 
-The runtime of OpenMP looks at the processors that it may use when it is loaded, and memory stays where
-it was first touched, so both are settled first.
+`place` applies the affinity and the memory policy of the environment; `shift` moves the start of the heap to a
+position that the controller draws, so that the memory layout is randomised between launches.
 """
 
 import ctypes
+import mmap
 import os
 import platform
-from typing import List, Mapping, Set
+from typing import Any, List, Mapping, Optional, Set
 
 CORES = "TORCHYARD_CORES"
 MEMORY = "TORCHYARD_MEMORY"
@@ -64,3 +65,35 @@ def _mask(nodes: Set[int]) -> List[int]:
             raise ValueError("there is no NUMA node %d" % node)
         words[node // _BITS] |= 1 << (node % _BITS)
     return words
+
+
+PAGE_BYTES = mmap.PAGESIZE
+
+_held: List[Any] = []
+
+
+def shift(pages: int, heap_bytes: int) -> None:
+    """Keep an untouched mapping and a heap block for the life of the process."""
+    if pages > 0:
+        _held.append(mmap.mmap(-1, pages * PAGE_BYTES))
+    if heap_bytes > 0:
+        _held.append(bytearray(heap_bytes))
+
+
+def randomisation_is_off() -> Optional[bool]:
+    """Whether the kernel placed this process without address randomisation; None: unknown."""
+    try:
+        with open("/proc/self/personality", encoding="ascii") as file:
+            return bool(int(file.read(), 16) & 0x0040000)
+    except (OSError, ValueError):
+        return None
+
+
+def give_back_free_heap() -> bool:
+    """Return free heap pages to the kernel, so that the next use draws other physical pages."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.malloc_trim(ctypes.c_size_t(0))
+    except (OSError, AttributeError):
+        return False
+    return True

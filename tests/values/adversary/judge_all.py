@@ -19,10 +19,15 @@ import torch
 
 from adversary.program import Program
 from adversary.register import FALSE, TRUE
-from torchyard.worker.values.certainty import NATIVE_OPERATOR, NATIVE_PROGRAM, judge, make_test
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.proofs.certainty import (
+    NATIVE_OPERATOR,
+    NATIVE_PROGRAM,
+    judge,
+    make_test,
+)
 
 
 def judged(program: Program, *, deep: bool) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from corpus.program import Program, Waste
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.session import Session
+from torchyard.worker.values.profiling_session import Session
 
 SEED = 20
 

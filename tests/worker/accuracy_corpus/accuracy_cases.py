@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from torchyard.worker import accuracy
-from torchyard.worker.built import Built
-from torchyard.worker.side import Model, Side, convert
+from torchyard.worker.bench.accuracy import judge as accuracy
+from torchyard.worker.bench.variant import Model, Side, convert
+from torchyard.worker.workload import Built
 
 __all__ = ["Case", "Registry", "judge_case"]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from torchyard.worker.built import Built
+from torchyard.worker.workload import Built
 
 
 def _sum_of_squares(output: Any) -> Any:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.catalog_entry import BOTH, Listed
+from torchyard.worker.catalog.entry import BOTH, Listed
 
 pytestmark = pytest.mark.torch
 
@@ -15,7 +15,7 @@ GIGABYTE = 10**9
 
 
 def chosen(listed: Listed | None, device: str, otherwise: int = 8) -> int:
-    from torchyard.worker.suites.batch_sizes import batch_size_for
+    from torchyard.worker.suites.choices import batch_size_for
 
     return batch_size_for(listed, device, otherwise)
 
@@ -34,7 +34,7 @@ def chosen(listed: Listed | None, device: str, otherwise: int = 8) -> int:
     ],
 )
 def test_shares_are_powers_of_two(batch_size: int, part: float, share: int) -> None:
-    from torchyard.worker.suites.batch_sizes import share_of
+    from torchyard.worker.suites.choices import share_of
 
     assert share_of(batch_size, part) == share
 

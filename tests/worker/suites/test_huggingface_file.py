@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import Built, CannotBuild
+from torchyard.worker.workload import Built, CannotBuild
 
 pytestmark = [
     pytest.mark.torch,

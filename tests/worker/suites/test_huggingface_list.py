@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.built import CannotBuild, flatten
-from torchyard.worker.huggingface_catalog import BY_NAME, HUGGINGFACE, MODELS, HuggingFaceModel
+from torchyard.worker.catalog.huggingface_models import (
+    BY_NAME,
+    HUGGINGFACE,
+    MODELS,
+    HuggingFaceModel,
+)
+from torchyard.worker.workload import CannotBuild, flatten
 
 with_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
@@ -178,7 +183,7 @@ def test_full_sizes_are_those_that_are_known(model: HuggingFaceModel) -> None:
     import torch
     import transformers
 
-    from torchyard.worker.suites.huggingface_config import make_config
+    from torchyard.worker.suites.huggingface.configuration import make_config
 
     model_class = getattr(transformers, model.model_class)
     config, length = make_config(model.name, model_class, model.sizes, {}, model.length)

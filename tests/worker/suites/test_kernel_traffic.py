@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import Built, flatten
-from torchyard.worker.kernel_catalog import KERNELS
-from torchyard.worker.suites import kernels
+from torchyard.worker.catalog.kernel_list import KERNELS
 from torchyard.worker.suites.choices import choose
+from torchyard.worker.suites.kernels import suite as kernels
+from torchyard.worker.workload import Built, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -121,7 +121,7 @@ def test_bytes_follow_the_precision_but_indices_do_not() -> None:
 
 
 def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
-    from torchyard.worker.desk import Desk
+    from torchyard.worker.bench.service import Desk
 
     workload = {
         "suite": "kernels",
@@ -165,7 +165,7 @@ def test_every_form_of_a_step_gives_the_same(name: str) -> None:
 def test_steps_stay_finite_in_half_precision(name: str, precision: str) -> None:
     import torch
 
-    from torchyard.worker.side import convert
+    from torchyard.worker.bench.variant import convert
 
     step = convert(built(name, layers=2, width=16), getattr(torch, precision))
     for _ in range(3):

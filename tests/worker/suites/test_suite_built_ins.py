@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.built import Built, flatten
+from torchyard.worker.workload import Built, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -154,7 +154,7 @@ def test_the_optimiser_steps_on_the_parameters(suite: str, name: str, mode: str)
 def test_half_precision_losses_do_not_overflow() -> None:
     import torch
 
-    from torchyard.worker.suites import losses
+    from torchyard.worker.suites import training as losses
 
     large = torch.full((1000, 1000), 100.0, dtype=torch.float16)
     assert float(losses.total(large)) == 1e8

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import Built, CannotBuild
-from torchyard.worker.suites import user_code
+from torchyard.worker.suites import user_file
+from torchyard.worker.workload import Built, CannotBuild
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "data" / "user_files"
@@ -152,7 +152,7 @@ def test_the_example_of_the_documentation() -> None:
     ],
 )
 def test_names_are_split_at_the_last_colon(name: str, expected: tuple[str, str]) -> None:
-    assert user_code.split_name(name) == expected
+    assert user_file.split_name(name) == expected
 
 
 def test_a_missing_file() -> None:

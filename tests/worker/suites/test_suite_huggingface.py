@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import Built, CannotBuild, flatten
+from torchyard.worker.workload import Built, CannotBuild, flatten
 
 pytestmark = pytest.mark.torch
 with_transformers = pytest.mark.skipif(
@@ -123,7 +123,7 @@ def test_without_the_package() -> None:
 import sys
 sys.modules["transformers"] = None
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 try:
     suites.build("huggingface", "BertForMaskedLM")
 except CannotBuild as error:

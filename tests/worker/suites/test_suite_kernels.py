@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import Built, flatten
+from torchyard.worker.workload import Built, flatten
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
 

@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,7 @@ PARAMETERS = {
 def test_the_number_of_weights(layers: int) -> None:
     import torch
 
-    from torchyard.worker.suites.models_resnet import ResNet
+    from torchyard.worker.suites.models import ResNet
 
     with torch.device("meta"):
         network = ResNet(layers, 64, 1000)

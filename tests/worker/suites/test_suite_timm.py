@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.worker.timm_catalog import RENAMED, TIMM
+from torchyard.worker.catalog.image_models import RENAMED, TIMM
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ else:
     sys.path.insert(0, path)
 import torch
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild
+from torchyard.worker.workload import CannotBuild
 answers = []
 for each in question:
     torch.manual_seed(0)

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torchyard.worker import suites  # noqa: E402
-from torchyard.worker.built import CannotBuild, flatten  # noqa: E402
-from torchyard.worker.side import Model, convert  # noqa: E402
-from torchyard.worker.suites.torchbench_training import loss_of, optimizer_of  # noqa: E402
+from torchyard.worker.bench.variant import Model, convert  # noqa: E402
+from torchyard.worker.suites.torchbench.suite import loss_of, optimizer_of  # noqa: E402
+from torchyard.worker.workload import CannotBuild, flatten  # noqa: E402
 
 pytestmark = pytest.mark.torch
 TREE = Path(__file__).parents[2] / "torchbench_tree"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.built import flatten
-from torchyard.worker.torchvision_catalog import TORCHVISION, TORCHVISION_BY_NAME
+from torchyard.worker.catalog.image_models import TORCHVISION, TORCHVISION_BY_NAME
+from torchyard.worker.workload import flatten
 
 pytestmark = pytest.mark.torch
 
@@ -30,7 +30,7 @@ else:
     sys.path.insert(0, path)
 import torch
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild, flatten
+from torchyard.worker.workload import CannotBuild, flatten
 answers = []
 for each in question:
     torch.manual_seed(0)

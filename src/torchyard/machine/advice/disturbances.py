@@ -1,7 +1,7 @@
-"""What disturbs measurements at this moment. Most of it makes the machine unfit.
+"""Advise on what disturbs measurements at this moment. Most of it makes the machine unfit.
 
-Unfit means that a block measured now would be judged dirty (`guards.judging`), or that the clock is
-not the machine's own: no method of comparing takes that out. Everything else is advice.
+Unfit means that a block measured now would be rejected by the guards, or that the clock is limited
+from outside: no method of comparison removes that. Everything else is advice.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from torchyard.core.machine import Advice
-from torchyard.machine.activity import Activity
-from torchyard.machine.facts import load, power
-from torchyard.machine.guards.judging import (
+from torchyard.machine.advice.activity import Activity
+from torchyard.machine.facts import load
+from torchyard.machine.facts import load as power
+from torchyard.machine.guards.block_check import (
     MEMORY_STALL_SHARE_LIMIT,
     STEAL_SHARE_LIMIT,
     SWAPPED_PAGES_PER_SECOND_LIMIT,
     WAIT_SHARE_LIMIT,
 )
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Advice
 
 __all__ = ["advise"]
 

@@ -1,22 +1,41 @@
-"""Facts about GPUs: what they are, how they are set, who uses them. One section per GPU.
+"""GPU facts: what the GPUs are, how they are set, which processes use them. One section per GPU.
 
-Says what `machine.gpu` read; what makes numbers worse is said in `gpu/advice.py`.
+`read_gpus` reads all GPUs of all vendors at one moment; `advice/gpu_advice.py` judges that reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from torchyard.core.machine import Fact
-from torchyard.machine.gpu.amd import AmdGpu
-from torchyard.machine.gpu.answer import Answer
-from torchyard.machine.gpu.nvidia import NvidiaGpu
-from torchyard.machine.gpu.processes import GpuProcess
-from torchyard.machine.gpu.reading import GpuView, read_gpus
+from torchyard.machine.gpu.amd import AmdGpu, read_amd
+from torchyard.machine.gpu.compute_processes import GpuProcess
+from torchyard.machine.gpu.library import Answer
+from torchyard.machine.gpu.nvidia import NvidiaGpu, read_nvidia
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Fact
 
-__all__ = ["gpu_facts", "read"]
+
+@dataclass(frozen=True, kw_only=True)
+class GpuView:
+    """What was found, and why a vendor's GPUs could not be asked."""
+
+    nvidia: tuple[NvidiaGpu, ...] = ()
+    nvidia_because: str = ""
+    amd: tuple[AmdGpu, ...] = ()
+
+
+def read_gpus(machine: Machine) -> GpuView:
+    """Ask every vendor; what is not there is a reason, never an error."""
+    amd = read_amd(machine.files)
+    if machine.gpus is None:
+        return GpuView(nvidia_because="NVIDIA's library is not asked here", amd=amd)
+    if machine.gpus.nvml is None:
+        return GpuView(nvidia_because=machine.gpus.nvml_because, amd=amd)
+    nvidia = read_nvidia(machine.gpus.nvml, machine.files)
+    return GpuView(nvidia=nvidia.value or (), nvidia_because=nvidia.because, amd=amd)
+
 
 _NO_LOCK_READING = "NVML can set a clock lock and cannot read it; see the event reasons"
 

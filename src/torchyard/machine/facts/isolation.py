@@ -1,13 +1,12 @@
-"""Which processors are set apart, and which ones this process may use: boot line, cpusets, limits."""
+"""CPU isolation facts: kernel command line, cpusets, process limits, interrupt affinity."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Final
 
-from torchyard.core.machine import Fact
-from torchyard.core.processor_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.facts.boot_words import boot_values, noise_words
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.reading import (
     Reader,
     facts_of,
@@ -17,29 +16,55 @@ from torchyard.machine.facts.reading import (
     or_none,
     processors,
 )
-from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Fact
+from torchyard.machine.system.file_tree import FileTree, Found
 
-__all__ = [
-    "SECTION",
-    "allowed",
-    "apart",
-    "group_version",
-    "own_groups",
-    "quota_processors",
-    "read",
-    "set_apart",
-]
+NOISE_WORDS: Final = (
+    *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
+    *("nosmt", "maxcpus", "mitigations", "idle", "intel_idle.max_cstate"),
+    *("processor.max_cstate", "cpuidle.off", "intel_pstate", "amd_pstate", "cpufreq.off"),
+    *("transparent_hugepage", "hugepages", "default_hugepagesz", "numa_balancing", "numa"),
+    *("nmi_watchdog", "nowatchdog", "clocksource", "tsc", "preempt", "threadirqs", "psi"),
+)
+"""Words that change how steady or how fast this machine is."""
 
-SECTION: Final = "isolation"
+
+def boot_line(files: FileTree) -> Found:
+    """The whole line."""
+    return line_of(files, "proc/cmdline")
+
+
+def boot_values(files: FileTree) -> dict[str, str]:
+    """Word -> value, the last of each; a word without a value has an empty one."""
+    values: dict[str, str] = {}
+    for word in (boot_line(files).value or "").split():
+        if word == "--":  # what follows is for the first process, not for the kernel
+            break
+        name, _, value = word.partition("=")
+        values[name.replace("-", "_")] = value
+    return values
+
+
+def noise_words(files: FileTree) -> Found:
+    """Those of `NOISE_WORDS` that are on the line."""
+    found = boot_line(files)
+    if found.value is None:
+        return found
+    values = boot_values(files)
+    shown = [f"{n}={values[n]}" if values[n] else n for n in NOISE_WORDS if n in values]
+    return Found(value=" ".join(shown) or "nothing about noise")
+
+
+ISOLATION_SECTION: Final = "isolation"
 _CPU: Final = "sys/devices/system/cpu"
 _STATUS: Final = "proc/self/status"
 _NO_GROUP: Final = "this process is in no control group that is mounted"
 
 
-def read(machine: Machine) -> tuple[Fact, ...]:
+def read_isolation(machine: Machine) -> tuple[Fact, ...]:
     """The section."""
-    return facts_of(SECTION, READERS, machine.files)
+    return facts_of(ISOLATION_SECTION, ISOLATION_READERS, machine.files)
 
 
 def allowed(files: FileTree) -> Found:
@@ -170,7 +195,7 @@ def _partitions(files: FileTree) -> Found:
     return processors(f"{root}/cpuset.cpus.isolated")(files)
 
 
-READERS: Final[dict[str, Reader]] = {
+ISOLATION_READERS: Final[dict[str, Reader]] = {
     "set apart at boot": processors(f"{_CPU}/isolated"),
     "without timer ticks": processors(f"{_CPU}/nohz_full"),
     "without RCU callbacks": _rcu,
@@ -185,4 +210,94 @@ READERS: Final[dict[str, Reader]] = {
     "partition of this process": _of_group("cpuset.cpus.partition", nothing="none"),
     "processors that limits leave": quota_processors,
     "unbound workqueues": _workqueues,
+}
+
+
+INTERRUPTS_SECTION: Final = "interrupts"
+_IRQ: Final = "proc/irq"
+_BUSIEST: Final = 3
+
+
+def read_interrupts(machine: Machine) -> tuple[Fact, ...]:
+    """The section."""
+    return facts_of(INTERRUPTS_SECTION, INTERRUPTS_READERS, machine.files)
+
+
+def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
+    """Interrupt -> processors that serve it now; those that no device uses are left out."""
+    used = _used(files)
+    found: dict[str, tuple[int, ...]] = {}
+    for number in files.names(_IRQ):
+        if number.isdecimal() and (not used or used.get(number)):
+            effective = files.read(f"{_IRQ}/{number}/effective_affinity_list")
+            if not (effective.value or "").strip():
+                effective = files.read(f"{_IRQ}/{number}/smp_affinity_list")
+            if cpus := or_none(effective):
+                found[number] = cpus
+    return found
+
+
+def balancer(files: FileTree) -> Found:
+    """The process number of irqbalance, or `not running`."""
+    if not files.exists("proc"):
+        return Found(because="/proc: No such file or directory")
+    for name in files.names("proc"):
+        if name.isdecimal() and files.read(f"proc/{name}/comm").value == "irqbalance":
+            return Found(value=f"running as process {name}")
+    return Found(value="not running")
+
+
+def _used(files: FileTree) -> dict[str, int]:
+    """Interrupt -> how often it was served since boot, over all processors."""
+    counts: dict[str, int] = {}
+    for line in (files.read("proc/interrupts").value or "").splitlines()[1:]:
+        number, colon, rest = line.strip().partition(":")
+        if colon and number.isdecimal():
+            served = 0
+            for word in rest.split():
+                if not word.isdecimal():
+                    break
+                served += int(word)
+            counts[number] = served
+    return counts
+
+
+def _default(files: FileTree) -> Found:
+    found = line_of(files, f"{_IRQ}/default_smp_affinity")
+    return in_words(found, lambda text: cpu_list(cpus_of_mask(text)))
+
+
+def _placement(files: FileTree) -> Found:
+    every = placement(files)
+    if not every:
+        return Found(because=f"/{_IRQ} has no interrupt that says where it is served")
+    on = sorted({cpu for cpus in every.values() for cpu in cpus})
+    return Found(value=f"{len(every)} in use, served by {cpu_list(tuple(on))}")
+
+
+def _busiest(files: FileTree) -> Found:
+    """Where most of the devices' interrupts went since boot: a core to keep away from."""
+    lines = (files.read("proc/interrupts").value or "").splitlines()
+    names = lines[0].split() if lines else []
+    totals: Counter[str] = Counter()
+    for line in lines[1:]:
+        number, _, rest = line.strip().partition(":")
+        if number.isdecimal():
+            for name, word in zip(names, rest.split(), strict=False):
+                totals[name] += int(word) if word.isdecimal() else 0
+    shown = [
+        f"{name.removeprefix('CPU')} ({count})"
+        for name, count in totals.most_common(_BUSIEST)
+        if count
+    ]
+    if not shown:
+        return Found(because="/proc/interrupts is missing or counts nothing")
+    return Found(value=", ".join(shown))
+
+
+INTERRUPTS_READERS: Final[dict[str, Reader]] = {
+    "new interrupts go to": _default,
+    "placement": _placement,
+    "served most since boot": _busiest,
+    "irqbalance": balancer,
 }

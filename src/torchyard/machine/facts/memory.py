@@ -1,10 +1,9 @@
-"""Memory: how much is free, pages, swap, NUMA balancing, address randomisation."""
+"""Memory facts: free memory, huge pages, swap, NUMA balancing, address-space randomization."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from torchyard.core.machine import Fact
 from torchyard.machine.facts.reading import (
     Reader,
     facts_of,
@@ -14,8 +13,9 @@ from torchyard.machine.facts.reading import (
     line_of,
     of_file,
 )
-from torchyard.machine.file_tree import FileTree, Found
 from torchyard.machine.knob import Machine
+from torchyard.machine.model import Fact
+from torchyard.machine.system.file_tree import FileTree, Found
 
 __all__ = [
     "SECTION",

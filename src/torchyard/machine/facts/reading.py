@@ -1,16 +1,16 @@
-"""How facts are made of files: one value, one value of many files, a value in other words.
+"""Turn files into facts: one value, one value of many files, a value in other words.
 
 Every reader is `(FileTree) -> Found`, so that a section shows it as a fact, an adviser judges it
-and a run keeps it, all from one place. Knows no file by name.
+and a run records it, all from one place. Knows no file by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from torchyard.core.machine import Fact
-from torchyard.core.processor_lists import cpu_list, cpus_of_list
-from torchyard.machine.file_tree import FileTree, Found
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list
+from torchyard.machine.model import Fact
+from torchyard.machine.system.file_tree import FileTree, Found
 
 __all__ = [
     "Reader",

@@ -1,1 +1,1 @@
-"""GPUs: their vendors' libraries, what they say, and why they are not there."""
+"""GPUs: access to the vendors' libraries and drivers, and why they are unavailable."""

@@ -1,7 +1,10 @@
-"""What AMD's kernel driver says about every AMD GPU, at one moment: files, no library, no root.
+"""Read AMD GPUs from the files of AMD's kernel driver: state, clocks, sensors. No library, no root.
 
-`/sys/class/drm/cardN/device` for the card, its `hwmon` for sensors, `/sys/class/kfd` for the
-chip's generation and the processes that compute. Which files there are differs between chips.
+`/sys/class/drm/cardN/device` for the card, its `hwmon` for sensors, `/sys/class/kfd` for the chip's
+generation and the processes that compute. Which files exist differs between chips. Formats of the
+clock files (`pp_dpm_*`, `pp_od_clk_voltage`) are those of the kernel's `aldebaran_ppt.c` (MI200),
+`smu_v13_0_6_ppt.c` (MI300) and the drivers of RDNA chips. `AmdSensors` is cheap enough for every
+block: it looks for its files once.
 """
 
 from __future__ import annotations
@@ -10,13 +13,128 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.gpu.amd_clocks import clock_now, clock_states, graphics_limits
-from torchyard.machine.gpu.amd_sensors import AmdSensors, first_number, text_of
-from torchyard.machine.gpu.answer import Answer
-from torchyard.machine.gpu.processes import GpuProcess, owner_of
+from torchyard.machine.gpu.compute_processes import GpuProcess, owner_of
+from torchyard.machine.gpu.library import Answer
+from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["AmdGpu", "amd_cards", "card_at", "read_amd"]
+_STATE: Final = re.compile(r"^\s*(?:\d+|S):\s*(\d+)\s*mhz\b.*?(\*?)\s*$", re.IGNORECASE)
+"""`1: 1700Mhz *`; S is deep sleep; the star marks the present one."""
+_GRAPHICS_HEADINGS: Final = ("GFXCLK:", "OD_SCLK:")
+"""MI200 says the first, MI300 and RDNA the second."""
+
+
+def clock_states(files: FileTree, path: str) -> Answer[tuple[tuple[int, bool], ...]]:
+    """(megahertz, whether it is the present one) for every state, as listed."""
+    found = files.read(path)
+    if found.value is None:
+        return Answer(because=found.because)
+    states = tuple(
+        (int(state[1]), state[2] == "*")
+        for state in map(_STATE.match, found.value.splitlines())
+        if state
+    )
+    return Answer(value=states) if states else Answer(because=f"/{path} lists no clocks")
+
+
+def clock_now(states: Answer[tuple[tuple[int, bool], ...]]) -> Answer[int]:
+    """The clock with the star."""
+    if states.value is None:
+        return Answer(because=states.because)
+    present = [mhz for mhz, now in states.value if now]
+    return Answer(value=present[0]) if present else Answer(because="no clock is marked as present")
+
+
+def graphics_limits(files: FileTree, card: str) -> Answer[tuple[int, int]]:
+    """Lowest and highest graphics clock allowed now.
+
+    First and last line of the block: MI200 puts the present clock between them while it lies
+    between, so the line called 1 is not always the upper limit.
+    """
+    path = f"{card}/device/pp_od_clk_voltage"
+    found = files.read(path)
+    if found.value is None:
+        return Answer(because=found.because)
+    clocks: list[int] = []
+    inside = False
+    for line in found.value.splitlines():
+        state = _STATE.match(line)
+        if inside and state:
+            clocks.append(int(state[1]))
+        else:
+            inside = line.strip() in _GRAPHICS_HEADINGS
+    if not clocks:
+        return Answer(because=f"/{path} has no limits of the graphics clock")
+    return Answer(value=(clocks[0], clocks[-1]))
+
+
+_HOTTEST_FIRST: Final = ("junction", "edge")
+"""Sensors by label: the hottest spot is what throttles; some chips have only the other one."""
+
+
+class AmdSensors:
+    """Of one card, by its folder such as `sys/class/drm/card1`."""
+
+    def __init__(self, files: FileTree, card: str) -> None:
+        self._files = files
+        self._device = f"{card}/device"
+        folders = files.paths(f"{self._device}/hwmon/hwmon*")
+        self._folder = folders[0] if folders else f"{self._device}/hwmon/hwmon0"
+        labels = {
+            (files.read(path).value or "").strip(): path.removesuffix("_label")
+            for path in files.paths(f"{self._folder}/temp*_label")
+        }
+        self._hottest = next(
+            (labels[name] for name in _HOTTEST_FIRST if name in labels), f"{self._folder}/temp1"
+        )
+
+    def graphics_clock_mhz(self) -> Answer[int]:
+        """The present one."""
+        return clock_now(clock_states(self._files, f"{self._device}/pp_dpm_sclk"))
+
+    def power_w(self) -> Answer[float]:
+        """Newer chips say a moment's power, older ones an average."""
+        return self._watts("power1_average", "power1_input")
+
+    def power_limit_w(self) -> Answer[float]:
+        """As set now."""
+        return self._watts("power1_cap")
+
+    def default_power_limit_w(self) -> Answer[float]:
+        """As the maker set it."""
+        return self._watts("power1_cap_default")
+
+    def temperature_c(self) -> Answer[int]:
+        """Of the hottest spot."""
+        return first_number(self._files, f"{self._hottest}_input", unit=1000).map(round)
+
+    def slowdown_temperature_c(self) -> Answer[int]:
+        """Where the card slows itself down."""
+        return first_number(self._files, f"{self._hottest}_crit", unit=1000).map(round)
+
+    def _watts(self, *names: str) -> Answer[float]:
+        paths = [f"{self._folder}/{name}" for name in names]
+        return first_number(self._files, *paths, unit=1_000_000)
+
+
+def text_of(files: FileTree, path: str) -> Answer[str]:
+    """The text of a file that says something."""
+    found = files.read(path)
+    if not (found.value or "").strip():
+        return Answer(because=found.because or f"/{path} is empty")
+    return Answer(value=(found.value or "").strip())
+
+
+def first_number(files: FileTree, *paths: str, unit: int) -> Answer[float]:
+    """The number of the first file that holds one, in whole units."""
+    because = ""
+    for path in paths:
+        found = files.read(path)
+        number = found.number
+        if number is not None:
+            return Answer(value=number / unit)
+        because = because or found.because or f"/{path} holds no number"
+    return Answer(because=because)
+
 
 _VENDOR: Final = "0x1002"
 _KFD: Final = "sys/class/kfd/kfd"

@@ -1,20 +1,69 @@
-"""The vendors' libraries as seen from this room: NVML, and the sysfs files of AMD's driver.
+"""Open the GPU vendors' libraries, and represent each answer or the reason why there is none.
 
-The boundary: tests put a recorded library here, nothing above knows the difference. AMD's GPUs need
-no library: they are files below `Machine.files`. Must not know what is asked of the libraries.
+The boundary to NVML: tests put a recorded library here. AMD GPUs need no library: they are files
+below `Machine.files`. NVML has more queries than any one card answers, and names change between
+releases: every query may end in "Not Supported", which is an answer, too. Knows no single query.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
-from torchyard.machine.file_tree import FileTree
+from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["GpuLibraries", "open_gpu_libraries"]
+NO_PERMISSION: Final = 4
+NOTHING_FOUND: Final = 6
+FUNCTION_NOT_FOUND: Final = 13
+"""Numbers of NVML's errors; they are part of its interface."""
+
+Value = TypeVar("Value")
+Other = TypeVar("Other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[Value]):
+    """A value that was read, or why not."""
+
+    value: Value | None = None
+    because: str = ""
+    """Empty exactly when there is a value."""
+    code: int | None = None
+    """NVML's number of the error, where it was one."""
+
+    def map(self, change: Callable[[Value], Other]) -> Answer[Other]:
+        """The same answer in another form; no answer stays none."""
+        if self.value is None:
+            return Answer(because=self.because, code=self.code)
+        return Answer(value=change(self.value))
+
+
+def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
+    """Call the first function that this library and this driver know.
+
+    Several names are one question under its newer and older names: the newer may be missing in the
+    Python package (AttributeError) or in the driver ("Function Not Found").
+    """
+    because = "nothing was asked"
+    code: int | None = None
+    for name in question:
+        function = getattr(nvml, name, None)
+        if function is None:
+            because = f"{name} is not in this release of nvidia-ml-py"
+            continue
+        try:
+            return Answer(value=function(*of))
+        except Exception as error:  # noqa: BLE001 - NVML raises its own family of errors
+            because = f"NVML says {str(error).strip().rstrip('.') or type(error).__name__}"
+            code = getattr(error, "value", None)
+            if code != FUNCTION_NOT_FOUND:
+                break
+    return Answer(because=because, code=code)
+
 
 _INSTALL: Final = "nvidia-ml-py is not installed: pip install 'torchyard[nvidia]'"
 _DRIVER_SIGNS: Final = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")

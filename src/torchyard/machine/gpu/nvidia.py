@@ -1,26 +1,115 @@
-"""What NVML says about every NVIDIA GPU, at one moment. Reads only, needs no root.
+"""Read NVIDIA GPUs through NVML: state, clock event reasons, energy. Reads only, needs no root.
 
-Everything may be unavailable: a GeForce has no ECC, an old driver no event reasons, a slice of a
-GPU no clocks. NVML has no call that reads a clock lock; see `knobs/nvidia_clocks.py`.
+Every value may be unavailable: a GeForce has no ECC, an old driver no event reasons, a MIG slice no
+clocks. NVML has no call that reads a clock lock; see `knobs/gpu_clocks.py`.
+
+- Event reasons say why a clock is where it is: "clocks event reasons" since driver 535, "throttle
+  reasons" before; the bits are the same.
+- The energy counter exists since Volta. It counts the whole card, so it describes a workload only
+  while nothing else computes on it, and it moves in steps: the interval must be long beside a
+  step.
+- `nvml_handle` finds the card that torch calls `cuda:1`. CUDA numbers the GPUs that it is shown
+  (CUDA_VISIBLE_DEVICES), the fastest first unless CUDA_DEVICE_ORDER says otherwise; NVML numbers
+  all of them by PCI bus address. Uncertain cases are not guessed: the clock of the wrong card is
+  worse than none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.gpu.answer import Answer, ask
-from torchyard.machine.gpu.event_reasons import read_event_bits, reasons_of
-from torchyard.machine.gpu.processes import GpuProcess, read_processes
+from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
+from torchyard.machine.gpu.library import Answer, ask
+from torchyard.machine.system.file_tree import FileTree
 
-__all__ = [
-    "COMPUTE_MODES",
-    "NvidiaGpu",
-    "read_nvidia",
-    "read_temperature",
-    "supported_sm_clocks",
-]
+IDLE: Final = "idle"
+USER_SETTING: Final = "clocks set by a user"
+"""Application clocks; NVML's other name for the bit is "user defined clocks"."""
+
+REASONS: Final[dict[int, str]] = {
+    0x1: IDLE,
+    0x2: USER_SETTING,
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clock",
+}
+
+THERMAL: Final = frozenset({"software thermal", "hardware thermal"})
+HOLDS_DOWN: Final = THERMAL | {"power cap", "hardware slowdown", "power brake"}
+"""Those that take clock away which the card would have given."""
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    """The names of the bits; one that NVML adds later is shown as a number."""
+    named = [said for bit, said in REASONS.items() if bits & bit]
+    unknown = bits & ~sum(REASONS)
+    return (*named, f"{unknown:#x}") if unknown else tuple(named)
+
+
+def read_event_bits(nvml: Any, handle: Any) -> Answer[int]:
+    """The reasons at this moment, as bits."""
+    return ask(
+        nvml,
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        of=(handle,),
+    )
+
+
+def nvml_handle(nvml: Any, device: str, environment: Mapping[str, str]) -> Answer[Any]:
+    """The handle of torch's device, or why it is not known which one it is."""
+    number = int(device.partition(":")[2] or 0)
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        shown = [name.strip() for name in visible.split(",")]
+        if number >= len(shown):
+            return Answer(because=f"CUDA_VISIBLE_DEVICES={visible} shows no device {number}")
+        if not shown[number].isdigit():
+            return _by_uuid(nvml, shown[number])
+        number = int(shown[number])
+    if environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(_names(nvml)) > 1:
+        return Answer(
+            because="GPUs of several types, which CUDA counts by speed and NVML by place: "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    return ask(nvml, "nvmlDeviceGetHandleByIndex", of=(number,))
+
+
+def _by_uuid(nvml: Any, start: str) -> Answer[Any]:
+    """CUDA takes the beginning of an identity, as long as it fits one GPU."""
+    fits: list[Any] = []
+    if start.startswith("GPU-"):
+        for handle in _handles(nvml):
+            uuid = ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).value
+            text = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+            if text.startswith(start):
+                fits.append(handle)
+    if len(fits) == 1:
+        return Answer(value=fits[0])
+    return Answer(because=f"CUDA_VISIBLE_DEVICES names {start}, which is not one whole GPU here")
+
+
+def _names(nvml: Any) -> set[str]:
+    return {str(ask(nvml, "nvmlDeviceGetName", of=(handle,)).value) for handle in _handles(nvml)}
+
+
+def _handles(nvml: Any) -> list[Any]:
+    count = ask(nvml, "nvmlDeviceGetCount").value or 0
+    found = [ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,)) for index in range(int(count))]
+    return [handle.value for handle in found if handle.value is not None]
+
+
+def read_energy_j(nvml: Any, handle: Any) -> Answer[float]:
+    """What the counter shows, or why the card has none."""
+    counted: Answer[int] = ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", of=(handle,))
+    return counted.map(lambda millijoules: millijoules / 1000)
+
 
 COMPUTE_MODES: Final = {
     0: "default",

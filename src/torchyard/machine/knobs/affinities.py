@@ -1,8 +1,8 @@
-"""Which processors tasks are pinned to: only remembered, and put back.
+"""CPU affinity of all tasks: never changed by this knob, only recorded and restored.
 
-Kernels forget. A task that is pinned to a processor that goes offline may run anywhere from then
-on, and before Linux 6.2 every change of a control group replaces what its tasks had asked for
-themselves. So it is kept before processors and groups change, and set again after them.
+Kernels do not keep it. A task that is pinned to a CPU that goes offline may run anywhere from then
+on, and before Linux 6.2 every change of a control group replaces what its tasks had requested
+themselves. The affinity is therefore recorded before CPUs and groups change, and set again after.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.core.machine import Effect, KnobState, Profile, Setting, Wish
-from torchyard.core.processor_lists import cpus_of_list
+from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, UsageError
-from torchyard.machine.core_choice import Topology
-from torchyard.machine.cpusets import Cpusets, find_cpusets
-from torchyard.machine.file_tree import FileTree
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.tasks import read_allowed, read_task, tasks_of
+from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.system.cores import Topology
+from torchyard.machine.system.cpusets import Cpusets, find_cpusets
+from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 __all__ = ["KNOB"]
 

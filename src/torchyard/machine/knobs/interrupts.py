@@ -1,28 +1,171 @@
-"""Which processors handle interrupts of devices: those of the house.
+"""Keep interrupts and workqueues on the housekeeping cores; stop irqbalance.
 
-Interrupts that belong to one processor, or whose driver spreads them, cannot be moved: such files
-are read-only, or the write is refused with EIO (newer kernels: EPERM, seen on 6.18).
+- Interrupts that belong to one CPU, or whose driver spreads them, cannot be moved: such files are
+  read-only, or the write is refused with EIO (newer kernels: EPERM, seen on 6.18).
+- irqbalance is stopped through systemd where systemd runs it. Otherwise its process is suspended,
+  not ended: that can be undone without knowing how it was started.
+- The kernel shows two workqueue masks: `cpumask`, in force, and `cpumask_requested` (newer
+  kernels), from which the CPUs of isolated partitions are removed. The requested one is restored,
+  or a partition made by somebody else would cut the mask for good. Both are written through
+  `cpumask`.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from torchyard.core.machine import KnobState, Setting, Wish
-from torchyard.core.processor_lists import cpu_mask, cpus_of_mask
-from torchyard.errors import NotAllowed
-from torchyard.machine.file_knob import FileKnob, Wants
-from torchyard.machine.file_tree import FileTree, WriteRefused
-from torchyard.machine.house_cores import house_cores
-from torchyard.machine.knob import Knob, Machine
+from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
+from torchyard.errors import NotAllowed, UsageError
+from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, Wants
+from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.system.cores import house_cores
+from torchyard.machine.system.file_tree import FileTree, WriteRefused
+from torchyard.machine.system.programs import run_program, why_no_program
+from torchyard.machine.system.tasks import Task, read_task
 
-__all__ = ["KNOB", "mask_text", "same_mask"]
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+IRQBALANCE_GONE: Final = "gone"
+
+_PROGRAM: Final = "irqbalance"
+_LIMIT_S: Final = 30.0
+_SUSPENDED_S: Final = 2.0
+_UNIT: Final = re.compile(r"/([A-Za-z0-9@_.\-]+\.service)(/|$)")
+_PROCESS: Final = re.compile(r"process (\d+) started (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Irqbalance:
+    name: str = "irqbalance"
+    about: str = "the program that moves interrupts"
+    why: str = (
+        "It moves interrupts every ten seconds by load, also onto the cores that measure, and "
+        "back to where this tune took them from. At rest, interrupts stay where they are."
+    )
+    profile: Profile = "cpu"
+    effect: Effect = "small"
+    reach: Reach = "machine"
+    needs_root: bool = True
+    default: bool = True
+
+    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
+        """Its service, or its process where no service is behind it."""
+        files = machine.files
+        tasks = list(_tasks(files))
+        if not tasks:
+            why = f"{_PROGRAM} does not run here"
+            if not any(files.exists(f"{folder}/{_PROGRAM}") for folder in _FOLDERS):
+                why += " and is not installed"
+            return KnobState(knob=self.name, unavailable=why)
+        settings: list[Setting] = []
+        for task in tasks:
+            unit = _unit(files, task)
+            if unit:
+                missing = why_no_program(files, "systemctl")
+            else:
+                missing = "" if files.live else "processes of a copy of a machine cannot be stopped"
+            if missing:
+                return KnobState(knob=self.name, unavailable=missing)
+            place = unit or f"process {task.number} started {task.start_ticks}"
+            found = self.read(machine, place)
+            settings.append(Setting(knob=self.name, place=place, found=found, wanted=STOPPED))
+        return KnobState(knob=self.name, settings=tuple(settings))
+
+    def read(self, machine: Machine, place: str) -> str:
+        """Whether it runs."""
+        match = _PROCESS.fullmatch(place)
+        if match is None:
+            units = (_unit(machine.files, task) for task in _tasks(machine.files))
+            return RUNNING if place in units else STOPPED
+        task = _same_task(machine.files, match)
+        if task is None:
+            return IRQBALANCE_GONE
+        return STOPPED if task.state in ("T", "t") else RUNNING
+
+    def write(self, machine: Machine, setting: Setting) -> None:
+        """Bring it to rest."""
+        if setting.wanted is not None:
+            self._bring_about(machine, setting.place, setting.wanted)
+
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Let it run again."""
+        if self.read(machine, setting.place) not in (setting.found, IRQBALANCE_GONE):
+            self._bring_about(machine, setting.place, setting.found)
+
+    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
+        """Equal; one that ended by itself needs nothing put back."""
+        return one == other or IRQBALANCE_GONE in (one, other)
+
+    def _bring_about(self, machine: Machine, place: str, state: str) -> None:
+        match = _PROCESS.fullmatch(place)
+        if match is None:
+            if not _UNIT.fullmatch(f"/{place}"):
+                raise UsageError(f"{place!r} is no name of a service")
+            verb = "start" if state == RUNNING else "stop"
+            run_program(machine.files, "systemctl", verb, place, limit_s=_LIMIT_S)
+            return
+        if not machine.files.live:
+            raise NotAllowed("processes of a copy of a machine cannot be stopped")
+        self._signal(machine, match, state)
+
+    def _signal(self, machine: Machine, match: re.Match[str], state: str) -> None:
+        # By descriptor: the number may pass to another process, the descriptor cannot.
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(int(match[1]))
+            try:
+                if _same_task(machine.files, match) is None:
+                    return
+                number = signal.SIGCONT if state == RUNNING else signal.SIGSTOP
+                signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+        deadline = time.monotonic() + _SUSPENDED_S
+        while (
+            self.read(machine, match[0]) not in (state, IRQBALANCE_GONE)
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.005)
+
+
+_FOLDERS: Final = ("usr/sbin", "usr/bin", "sbin", "bin", "usr/local/sbin")
+
+
+def _tasks(files: FileTree) -> Iterator[Task]:
+    for name in files.names("proc"):
+        if name.isdigit() and files.read(f"proc/{name}/comm").value == _PROGRAM:
+            task = read_task(files, name)
+            if task is not None and task.state != "Z":
+                yield task
+
+
+def _same_task(files: FileTree, match: re.Match[str]) -> Task | None:
+    task = read_task(files, match[1])
+    if task is None or task.start_ticks != int(match[2]) or task.state == "Z":
+        return None
+    return task
+
+
+def _unit(files: FileTree, task: Task) -> str:
+    """The service that systemd runs it as; empty when systemd does not."""
+    if files.read("proc/1/comm").value != "systemd":
+        return ""
+    found = _UNIT.search(files.read(f"proc/{task.number}/cgroup").value or "")
+    return found[1] if found else ""
+
+
+IRQBALANCE_KNOB: Final[Knob] = _Irqbalance()
+
 
 DEFAULT: Final = "proc/irq/default_smp_affinity"
-GONE: Final = "gone"
+INTERRUPT_GONE: Final = "gone"
 """The value of an interrupt whose device was taken away: nothing is left to put back."""
 _HANDLED_BY: Final = " handled by "
 
@@ -32,7 +175,7 @@ def same_mask(place: str, one: str, other: str) -> bool:  # noqa: ARG001
     try:
         return cpus_of_mask(_mask_of(one)) == cpus_of_mask(_mask_of(other))
     except ValueError:
-        return one == other or GONE in (one, other)
+        return one == other or INTERRUPT_GONE in (one, other)
 
 
 def _mask_of(value: str) -> str:
@@ -58,7 +201,7 @@ class _Interrupts(FileKnob):
     def read(self, machine: Machine, place: str) -> str:
         """The mask, or that there is no such interrupt any more."""
         if place != DEFAULT and not machine.files.exists(place):
-            return GONE
+            return INTERRUPT_GONE
         return super().read(machine, place)
 
     def write(self, machine: Machine, setting: Setting) -> None:
@@ -81,7 +224,7 @@ class _Interrupts(FileKnob):
         where it was handled first. Others choose anew, and that is theirs.
         """
         present = self.read(machine, setting.place)
-        if present == GONE or self.same(setting.place, present, setting.found):
+        if present == INTERRUPT_GONE or self.same(setting.place, present, setting.found):
             return
         mask, _, handler = setting.found.partition(_HANDLED_BY)
         if handler:
@@ -90,7 +233,7 @@ class _Interrupts(FileKnob):
         machine.files.write(setting.place, mask)
 
 
-def _wants(machine: Machine, wish: Wish) -> Wants:
+def _interrupt_wants(machine: Machine, wish: Wish) -> Wants:
     files = machine.files
     if not files.exists(DEFAULT):
         return Wants(unavailable="this kernel lets nobody move interrupts (no /proc/irq masks)")
@@ -133,7 +276,7 @@ def _in_the_house(files: FileTree, path: str, house: tuple[int, ...]) -> str | N
     return mask_text(tuple(cpu for cpu in now if cpu in house) or house)
 
 
-KNOB: Final[Knob] = _Interrupts(
+INTERRUPTS_KNOB: Final[Knob] = _Interrupts(
     name="interrupts",
     about="which processors handle interrupts of devices",
     why=(
@@ -142,6 +285,50 @@ KNOB: Final[Knob] = _Interrupts(
         "may get slower, as fewer processors share it."
     ),
     effect="medium",
-    wants=_wants,
+    wants=_interrupt_wants,
+    same_value=same_mask,
+)
+
+
+FOLDER: Final = "sys/devices/virtual/workqueue"
+MASK: Final = f"{FOLDER}/cpumask"
+REQUESTED: Final = f"{FOLDER}/cpumask_requested"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Workqueues(FileKnob):
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Hand the found mask back in any case: the one in force may differ from the requested."""
+        self._put(machine, setting.place, setting.found)
+
+    @staticmethod
+    def _put(machine: Machine, place: str, value: str) -> None:
+        machine.files.write(MASK if place == REQUESTED else place, value)
+
+
+def _workqueue_wants(machine: Machine, wish: Wish) -> Wants:
+    files = machine.files
+    if not files.exists(MASK):
+        return Wants(unavailable=f"this kernel shows no workqueues (/{MASK} is not there)")
+    cores = house_cores(files, wish)
+    if cores.because:
+        return Wants(unavailable=cores.because)
+    first = REQUESTED if files.exists(REQUESTED) else MASK
+    places = [first, *files.paths(f"{FOLDER}/*/cpumask")]
+    return Wants(
+        values=dict.fromkeys(places, mask_text(cores.house)),
+        notes=("work that is bound to its processor stays there",),
+    )
+
+
+WORKQUEUES_KNOB: Final[Knob] = _Workqueues(
+    name="workqueues",
+    about="which processors do the kernel's deferred work",
+    why=(
+        "Writing dirty pages back and other work of the kernel runs on any processor that is "
+        "free, also between two kernels of a benchmark. Kept to the house, it is done there."
+    ),
+    effect="small",
+    wants=_workqueue_wants,
     same_value=same_mask,
 )

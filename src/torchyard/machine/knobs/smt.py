@@ -1,22 +1,21 @@
-"""SMT (hyperthreading): the second threads of cores go offline.
+"""SMT (hyperthreading): take the sibling threads of cores offline.
 
-`smt/control` switches all of them. Where a kernel has no such file (before 4.19), the processors go
-offline one by one. What the kernel forgets with a processor is kept, and put back after it:
-processors that were offline before, cpusets of control groups version 1 that lose it for good, and
-interrupts that had nowhere else to go.
+`smt/control` switches all of them. On kernels without that file (before 4.19), CPUs go offline one
+by one. State that the kernel loses with a CPU is recorded and restored: CPUs that were offline
+before, cpusets of control groups version 1 that lose the CPU for good, and interrupts that had
+nowhere else to go.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from torchyard.core.machine import Setting, Wish
-from torchyard.core.processor_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.clock_policy import CPU
-from torchyard.machine.core_choice import Topology
-from torchyard.machine.file_knob import FileKnob, Wants, same_text
-from torchyard.machine.file_tree import FileTree
-from torchyard.machine.knob import Knob, Machine
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
+from torchyard.machine.knob import FileKnob, Knob, Machine, Wants, same_text
+from torchyard.machine.model import Setting, Wish
+from torchyard.machine.system.cores import Topology
+from torchyard.machine.system.cpu_states import CPU
+from torchyard.machine.system.file_tree import FileTree
 
 __all__ = ["KNOB"]
 

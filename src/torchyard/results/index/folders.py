@@ -1,13 +1,16 @@
-"""What a home holds now: its run folders and the marks by which a change is seen. Reads no record.
+"""Scan a results directory for changed run folders, and choose where the index file is kept.
 
-`run.json` is always replaced as a whole, and whatever changes a run that has ended, or ends it, does
-so at last. So the look at all folders asks the operating system one question for each: time of
-change, size and inode of its `run.json`. Two cases need more, which `full_mark` notes when a folder
-is read:
+`run.json` is always replaced as a whole, as the last step of ending or changing a run. The scan
+therefore needs one stat call per folder: modification time, size and inode of its `run.json`. Two
+cases need more, which `full_mark` records when a folder is read:
 
-- A run that is going on, or is damaged, can change without its `run.json`. It is not settled.
-- Inodes are given out again. Two replaces within one tick of the clock can end with the inode and
-  the time of the first; so a folder that changed a moment ago is not settled either.
+- A run that is in progress or damaged can change without its `run.json`. It is not settled.
+- Inodes are reused. Two replacements within one clock tick can end with the inode and the time of
+  the first, so a folder that has just changed is not settled either.
+
+SQLite relies on file locks, which are often missing or wrong on network and user-space file
+systems. The index of a results directory on one of those, or of a read-only one, is kept in the
+cache folder of the user. WAL mode needs memory shared by all users of a file and is not used.
 """
 
 from __future__ import annotations
@@ -19,10 +22,82 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from torchyard.errors import NotAllowed
-from torchyard.results.index.place import is_local
-from torchyard.results.layout import COMPARISONS_FILE, RECORD_FILES, RUN_FILE
+from torchyard.results.directory import COMPARISONS_FILE, RECORD_FILES, RUN_FILE
 
-__all__ = ["FullMark", "digest_of", "full_mark", "marks_in", "marks_of"]
+INDEX_FILE: Final = ".index.sqlite"
+
+_LOCAL: Final = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"}
+    | {"tmpfs", "xfs", "zfs"}
+)
+"""File systems of this machine whose locks hold. What is not named here counts as a network."""
+
+
+def places_for(home: Path) -> list[Path]:
+    """Files to try, best first; empty when there is no place to write, or no home yet."""
+    if not home.is_dir():
+        return []
+    places = []
+    inside = home / INDEX_FILE
+    # In a home of several users the file may be another one's.
+    ours = not inside.exists() or os.access(inside, os.R_OK | os.W_OK)
+    if ours and is_local(home) and os.access(home, os.W_OK | os.X_OK):
+        places.append(inside)
+    digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
+    cache = _cache_folder()
+    if cache is not None:
+        places.append(cache / f"index-{digest}.sqlite")
+    return places
+
+
+def is_local(folder: Path) -> bool:
+    """Whether locks on the folder's file system can be trusted."""
+    return file_system_of(folder) in _LOCAL
+
+
+def file_system_of(folder: Path) -> str:
+    """The type of the file system that a folder is on, such as `ext4` or `nfs4`; empty if unknown."""
+    try:
+        device = os.stat(folder).st_dev  # noqa: PTH116
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    resolved = str(folder.resolve())
+    by_device, by_path, longest = "", "", -1
+    for line in lines.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:  # noqa: PLR2004
+            continue
+        kind = after.split()[0]
+        if fields[2] == wanted:
+            by_device = kind
+        point = _unescaped(fields[4])
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:
+            by_path, longest = kind, len(point)
+    # Device numbers are exact; some file systems (btrfs, overlay) show another one to stat.
+    return by_device or by_path
+
+
+def _unescaped(point: str) -> str:
+    """Mount points have blanks as octal escapes."""
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, letter)
+    return point
+
+
+def _cache_folder() -> Path | None:
+    named = os.environ.get("XDG_CACHE_HOME")
+    base = Path(named) if named and Path(named).is_absolute() else None
+    if base is None:
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    return base / "torchyard"
+
 
 _FEW: Final = 50
 _THREADS: Final = 16

@@ -1,6 +1,6 @@
 """The workload suites: loaded only when asked for, because each may need a package of its own.
 
-A suite is a sibling module with the interface that `torchyard.worker.built` describes. This module
+A suite is a sibling module with the interface that `torchyard.worker.workload` describes. This module
 knows their names and nothing of what is in them.
 """
 
@@ -8,16 +8,16 @@ import importlib
 from typing import Any, Dict, List, Optional
 
 from torchyard.worker import catalog
-from torchyard.worker.built import Built, CannotBuild
 from torchyard.worker.suites.choices import is_whole, nearest
+from torchyard.worker.workload import Built, CannotBuild
 
 MODULES: Dict[str, str] = {
-    "kernels": "kernels",
+    "kernels": "kernels.suite",
     "models": "models",
-    "huggingface": "huggingface",
+    "huggingface": "huggingface.suite",
     "timm": "timm_suite",
     "torchvision": "torchvision_suite",
-    "torchbench": "torchbench",
+    "torchbench": "torchbench.suite",
     "file": "user_file",
     "script": "script",
 }

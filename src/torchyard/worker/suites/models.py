@@ -1,22 +1,393 @@
-"""The suite `models`: five small networks of common kinds, written here without extra packages.
+"""The suite `models`: small networks of common kinds, written here without extra packages.
 
-Sized so that one inference takes some milliseconds on one slow core. No dropout, so that two
-backends can be held against each other. This module knows the list; each network has its own file.
+Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), an encoder in the manner of BERT, a decoder in
+the manner of GPT-2, an LSTM, and a chain of equal layers for slowdowns of a known size.
 """
 
-import importlib
-from typing import Any, Dict, List, Optional
+import math
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.nn import functional
 
 from torchyard.worker import catalog
-from torchyard.worker.built import Built
-from torchyard.worker.suites.choices import choose
+from torchyard.worker.suites import training
+from torchyard.worker.suites.choices import Choices, choose, require
+from torchyard.worker.workload import Built, CannotBuild
 
-MODULES: Dict[str, str] = {
-    "resnet": "models_resnet",
-    "transformer-encoder": "models_encoder",
-    "unet": "models_unet",
-    "lstm": "models_lstm",
-    "gpt": "models_gpt",
+
+class TransformerBlock(nn.Module):
+    """Self-attention and a feed-forward network, each added to its input."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.causal = causal
+        self.attention_norm = nn.LayerNorm(width)
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
+        self.feed_norm = nn.LayerNorm(width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: Any) -> Any:
+        """The tokens one layer further."""
+        tokens = tokens + self._attend(self.attention_norm(tokens))
+        return tokens + self.feed(self.feed_norm(tokens))
+
+    def _attend(self, tokens: Any) -> Any:
+        batch, length, width = tokens.shape
+        split = self.project_in(tokens).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.project_out(attended.transpose(1, 2).reshape(batch, length, width))
+
+
+def require_whole_heads(choices: Choices) -> None:
+    """Refuse a width that the heads cannot share evenly."""
+    width, heads = choices["width"], choices["heads"]
+    require(
+        width % heads == 0,
+        choices.label,
+        f"width {width} is not a multiple of heads {heads}",
+        "give width a multiple of heads",
+    )
+
+
+DISTINCT_WEIGHTS = 8
+SETTLING_ROUNDS = 8
+MEASURED_ROUNDS = 8
+
+
+class LayeredMlp(nn.Module):
+    """`layers` times Linear and ReLU; the weights do not depend on how many layers there are."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.count = layers
+        self.weights = nn.ModuleList(nn.Linear(width, width) for _ in range(DISTINCT_WEIGHTS))
+        for linear in self.weights:
+            nn.init.normal_(linear.weight, std=(2.0 / width) ** 0.5)
+            nn.init.zeros_(linear.bias)
+        self._level()
+
+    def forward(self, values: Any) -> Any:
+        """The values after the last layer."""
+        for index in range(self.count):
+            values = functional.relu(self.weights[index % DISTINCT_WEIGHTS](values))
+        return values
+
+    def _level(self) -> None:
+        """Scale the weights so that values neither grow nor shrink from round to round.
+
+        In a long chain they must not vanish into denormal numbers, which are slow to compute with,
+        nor overflow a half-precision type. Without bias the chain is proportional to its input,
+        so the growth of a round, once settled, can be divided out.
+        """
+        values = torch.ones(1, self.weights[0].in_features)
+        growth = 0.0
+        with torch.no_grad():
+            for round_index in range(SETTLING_ROUNDS + MEASURED_ROUNDS):
+                for linear in self.weights:
+                    values = functional.relu(linear(values))
+                size = float(values.norm())
+                if size == 0.0:  # so narrow that every path is cut: there is nothing to level
+                    return
+                values = values / size
+                if round_index >= SETTLING_ROUNDS:
+                    growth += math.log(size) / (MEASURED_ROUNDS * DISTINCT_WEIGHTS)
+            for linear in self.weights:
+                linear.weight.mul_(math.exp(-growth))
+
+
+class TransformerEncoder(nn.Module):
+    """Embedding with learned positions, blocks that see the whole sequence, mean, linear head."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        width = choices["width"]
+        self.embedding = nn.Embedding(choices["vocabulary"], width)
+        self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
+        self.blocks = nn.Sequential(
+            *(
+                TransformerBlock(width, choices["heads"], causal=False)
+                for _ in range(choices["layers"])
+            )
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, choices["classes"])
+
+    def forward(self, tokens: Any) -> Any:
+        """Logits."""
+        hidden = self.blocks(self.embedding(tokens) + self.positions)
+        return self.head(self.norm(hidden).mean(dim=1))
+
+
+def make_encoder(choices: Choices, device: Any) -> Built:
+    """The network with random tokens and classes."""
+    require_whole_heads(choices)
+    module = TransformerEncoder(choices)
+    tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
+    targets = torch.randint(choices["classes"], (choices.rows,))
+    return Built(
+        module,
+        (tokens.to(device),),
+        loss=training.cross_entropy(targets.to(device)),
+        loss_said="cross-entropy",
+        optimizer=training.adamw(1e-4),
+    )
+
+
+class Gpt(nn.Module):
+    """Embedding with learned positions, blocks that see the past, head tied to the embedding."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        width = choices["width"]
+        self.embedding = nn.Embedding(choices["vocabulary"], width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
+        self.blocks = nn.Sequential(
+            *(
+                TransformerBlock(width, choices["heads"], causal=True)
+                for _ in range(choices["layers"])
+            )
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, choices["vocabulary"], bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Any) -> Any:
+        """Logits of the next token at every place."""
+        hidden = self.blocks(self.embedding(tokens) + self.positions)
+        return self.head(self.norm(hidden))
+
+
+def make_gpt(choices: Choices, device: Any) -> Built:
+    """The network with random text; each token's target is the one after it."""
+    require_whole_heads(choices)
+    module = Gpt(choices)
+    text = torch.randint(choices["vocabulary"], (choices.rows, choices["length"] + 1))
+    return Built(
+        module,
+        (text[:, :-1].contiguous().to(device),),
+        loss=training.cross_entropy(text[:, 1:].contiguous().to(device)),
+        loss_said="cross-entropy",
+        optimizer=training.adamw(1e-4),
+    )
+
+
+class Lstm(nn.Module):
+    """Embedding, stacked LSTM, linear head on the last place."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        width = choices["width"]
+        self.embedding = nn.Embedding(choices["vocabulary"], width)
+        self.lstm = nn.LSTM(width, width, num_layers=choices["layers"], batch_first=True)
+        self.head = nn.Linear(width, choices["classes"])
+
+    def forward(self, tokens: Any) -> Any:
+        """Logits."""
+        hidden, _ = self.lstm(self.embedding(tokens))
+        return self.head(hidden[:, -1])
+
+
+def make_lstm(choices: Choices, device: Any) -> Built:
+    """The network with random tokens and classes."""
+    module = Lstm(choices)
+    tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
+    targets = torch.randint(choices["classes"], (choices.rows,))
+    return Built(
+        module,
+        (tokens.to(device),),
+        loss=training.cross_entropy(targets.to(device)),
+        loss_said="cross-entropy",
+        optimizer=training.sgd(1e-3),
+    )
+
+
+STAGES = 4
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions around which the input is added."""
+
+    widening = 1
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.shortcut = _shortcut(inputs, outputs, stride)
+
+    def forward(self, images: Any) -> Any:
+        """The images one block further."""
+        hidden = functional.relu(self.first_norm(self.first(images)))
+        hidden = self.second_norm(self.second(hidden))
+        return functional.relu(hidden + self.shortcut(images))
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two of 1x1, the last of which widens; the stride is in the middle."""
+
+    widening = 4
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        narrow = outputs // self.widening
+        self.first = nn.Conv2d(inputs, narrow, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(narrow)
+        self.second = nn.Conv2d(narrow, narrow, 3, stride=stride, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(narrow)
+        self.third = nn.Conv2d(narrow, outputs, 1, bias=False)
+        self.third_norm = nn.BatchNorm2d(outputs)
+        self.shortcut = _shortcut(inputs, outputs, stride)
+
+    def forward(self, images: Any) -> Any:
+        """The images one block further."""
+        hidden = functional.relu(self.first_norm(self.first(images)))
+        hidden = functional.relu(self.second_norm(self.second(hidden)))
+        hidden = self.third_norm(self.third(hidden))
+        return functional.relu(hidden + self.shortcut(images))
+
+
+DEPTHS: Dict[int, Tuple[Any, Tuple[int, ...]]] = {
+    18: (Block, (2, 2, 2, 2)),
+    34: (Block, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+    101: (Bottleneck, (3, 4, 23, 3)),
+    152: (Bottleneck, (3, 8, 36, 3)),
+}
+"""Weighted layers -> kind of block, blocks in each stage."""
+
+
+class ResNet(nn.Module):
+    """A 7x7 stem, four stages of blocks, and a linear head."""
+
+    def __init__(self, layers: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        kind, counts = DEPTHS[layers]
+        blocks = []
+        inputs = width
+        for stage in range(STAGES):
+            outputs = width * 2**stage * kind.widening
+            for index in range(counts[stage]):
+                stride = 2 if stage > 0 and index == 0 else 1
+                blocks.append(kind(inputs, outputs, stride))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, images: Any) -> Any:
+        """Logits."""
+        hidden = self.blocks(self.stem(images))
+        return self.head(hidden.mean(dim=(2, 3)))
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> Any:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False),
+        nn.BatchNorm2d(outputs),
+    )
+
+
+def make_resnet(choices: Choices, device: Any) -> Built:
+    """The network with random images and classes."""
+    layers, size, classes = choices["layers"], choices["size"], choices["classes"]
+    if layers not in DEPTHS:
+        raise CannotBuild(
+            f"the parameter layers of {choices.label} is {layers}",
+            hint="give layers one of " + ", ".join(map(str, DEPTHS)),
+        )
+    module = ResNet(layers, choices["width"], classes)
+    images = torch.randn(choices.rows, 3, size, size)
+    targets = torch.randint(classes, (choices.rows,))
+    return Built(
+        module,
+        (images.to(device),),
+        loss=training.cross_entropy(targets.to(device)),
+        loss_said="cross-entropy",
+        optimizer=training.sgd(1e-3),
+    )
+
+
+def _double(inputs: int, outputs: int) -> Any:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    )
+
+
+class UNet(nn.Module):
+    """`depth` halvings of the image, as many doublings, and the bridges between them."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth)]
+        self.enter = _double(3, width)
+        self.down = nn.ModuleList(_double(each, 2 * each) for each in widths)
+        self.widen = nn.ModuleList(
+            nn.ConvTranspose2d(2 * each, each, 2, stride=2) for each in widths[::-1]
+        )
+        self.up = nn.ModuleList(_double(2 * each, each) for each in widths[::-1])
+        self.head = nn.Conv2d(width, 1, 1)
+
+    def forward(self, images: Any) -> Any:
+        """One value per pixel."""
+        hidden = self.enter(images)
+        bridges = []
+        for down in self.down:
+            bridges.append(hidden)
+            hidden = down(functional.max_pool2d(hidden, 2))
+        for widen, up in zip(self.widen, self.up):
+            hidden = up(torch.cat([bridges.pop(), widen(hidden)], dim=1))
+        return self.head(hidden)
+
+
+def make_unet(choices: Choices, device: Any) -> Built:
+    """The network with random images."""
+    size, depth = choices["size"], choices["depth"]
+    step = 2**depth
+    require(
+        size % step == 0,
+        choices.label,
+        f"size {size} cannot be halved {depth} times",
+        f"give size a multiple of {step}",
+    )
+    module = UNet(choices["width"], depth)
+    images = torch.randn(choices.rows, 3, size, size)
+    return Built(
+        module,
+        (images.to(device),),
+        loss=training.mean_square,
+        loss_said="mean of squares",
+        optimizer=training.sgd(1e-3),
+    )
+
+
+MAKERS: Dict[str, Callable[[Choices, Any], Built]] = {
+    "resnet": make_resnet,
+    "transformer-encoder": make_encoder,
+    "unet": make_unet,
+    "lstm": make_lstm,
+    "gpt": make_gpt,
 }
 
 
@@ -30,7 +401,6 @@ def build(
 ) -> Built:
     """Make one model; it is drawn on the CPU, so that every device gets the same numbers."""
     choices = choose("models", name, mode, batch_size, parameters)
-    module = importlib.import_module("torchyard.worker.suites." + MODULES[name])
-    built: Built = module.make(choices, device)
+    built = MAKERS[name](choices, device)
     built.module.to(device)
     return built

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch import nn
 
-from torchyard.worker.built import Built, CannotBuild
+from torchyard.worker.workload import Built, CannotBuild
 
 ARGUMENTS = "arguments"
 

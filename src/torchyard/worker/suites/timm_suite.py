@@ -8,12 +8,11 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker.built import Built, CannotBuild
-from torchyard.worker.suites import losses
-from torchyard.worker.suites.batch_sizes import batch_size_for
-from torchyard.worker.suites.choices import is_whole, nearest
-from torchyard.worker.suites.without_chance import take_chance_out
-from torchyard.worker.timm_catalog import RENAMED, TIMM_BY_NAME
+from torchyard.worker.catalog.image_models import RENAMED, TIMM_BY_NAME
+from torchyard.worker.suites import training as losses
+from torchyard.worker.suites.choices import batch_size_for, is_whole, nearest
+from torchyard.worker.suites.training import take_chance_out
+from torchyard.worker.workload import Built, CannotBuild
 
 DEFAULT_BATCH_SIZE = 8
 SIZE = "size"

@@ -1,4 +1,12 @@
-"""Which work of a program is wasted, seen in its values. Runs inside the target.
+"""Find the wasted work of a program by its values. Runs inside the target.
 
-Standard library and torch only, Python 3.8 and newer.
+Standard library and torch only, Python 3.8 and newer. The way of a finding:
+
+- `run_program.py`, `program.py`: start the user's program with something around it
+- `profiling_session.py`, `dispatch_mode.py`: see every operator; scan what it wrote (`scanning/`)
+- `patterns/`: recognise waste in an observation; `findings.py`: count it by cause
+- `proofs/proof.py`, `proofs/trials.py`, `proofs/certainty.py`: is it waste for every input?
+- `surveys/`: steps between the closely observed ones, scanned at low cost
+- `pricing/`: what the waste costs, in the program and alone; native runs
+- `operator_sweep.py`, `operator_cases/`: operators of PyTorch itself instead of a program
 """

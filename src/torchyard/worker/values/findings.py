@@ -1,13 +1,24 @@
-"""Findings: what was seen again and again at one place is one finding with a count.
+"""Findings and the flow graph: what repeats at one place is one finding, or one node, with a count.
 
 A cause is a pattern, an operator (and the operators around it) and a place in the program. The
-module is not part of it: twenty layers that call one line have one cause.
+module is not part of it: twenty layers that call one line have one cause. A finding is made in a
+closely observed step. In a surveyed step its place appears as rows, which show whether the finding
+still holds; where rows cannot show it (an initialisation that is dead because of the order of
+operators), the same operators in the same order count as a repetition.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.places import Place
+from torchyard.worker.values.surveys.recorded_step import (
+    EQUAL,
+    FREQUENT,
+    NARROW,
+    REPEATED,
+    SINGLE,
+    Surveyed,
+)
 
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
 Sight = Tuple[int, int]
@@ -245,3 +256,106 @@ class Findings:
 def _add_step(finding: Finding, step: int) -> None:
     if len(finding.steps) < _MOST_STEPS and (not finding.steps or finding.steps[-1] != step):
         finding.steps.append(step)
+
+
+_ANY = EQUAL | FREQUENT | NARROW | REPEATED | SINGLE
+SHOWN_BY: Dict[str, int] = {
+    "redundant write": EQUAL | REPEATED,
+    "duplicate": EQUAL,
+    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are narrow only
+    "single value": SINGLE,
+    "frequent values": FREQUENT | SINGLE,
+    "heavy type": NARROW | FREQUENT,
+    "guard that never fires": EQUAL | REPEATED,
+    "unchanged across steps": REPEATED,
+    "sparse gradient": FREQUENT | SINGLE,
+}
+"""By pattern; those that are not here have nothing that a row shows."""
+NEVER_AGAIN = ("guard that never fires", "unchanged across steps")
+"""Patterns that one exception ends."""
+
+
+def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
+    """Add a surveyed step."""
+    if surveyed.closely:
+        return
+    watched: Dict[Sight, List[Finding]] = {}
+    for finding in findings.seen():
+        for sight in finding.hits:
+            watched.setdefault(sight, []).append(finding)
+    if not watched:
+        return
+    for sight, shown in zip(surveyed.sights, surveyed.shows):
+        for finding in watched.get(sight, ()):
+            needed = SHOWN_BY.get(finding.pattern)
+            holds = surveyed.regular if needed is None else bool(shown & needed)
+            if holds:
+                findings.again(finding, sight, surveyed.step)
+            else:
+                findings.missed(sight)
+                if finding.pattern in NEVER_AGAIN:
+                    findings.drop(finding)
+
+
+_Key = Tuple[str, Place, Tuple[str, ...]]
+OUTSIDE = -1
+"""Memory that was there before anything was watched."""
+
+
+class Flow:
+    """Nodes and edges, counted."""
+
+    def __init__(self) -> None:
+        self._ids: Dict[_Key, int] = {}
+        self._keys: List[_Key] = []
+        self._calls: List[int] = []
+        self._written: List[int] = []
+        self._edges: Dict[Tuple[int, int], List[int]] = {}
+
+    def node(self, operator: str, place: Place, path: Tuple[str, ...]) -> int:
+        """The node of an operator at a place; counts a call."""
+        key = (operator, place, path)
+        found = self._ids.get(key)
+        if found is None:
+            found = self._ids[key] = len(self._keys)
+            self._keys.append(key)
+            self._calls.append(0)
+            self._written.append(0)
+        self._calls[found] += 1
+        return found
+
+    def place(self, node: int) -> Place:
+        """Where a node is."""
+        return self._keys[node][1]
+
+    def wrote(self, node: int, size_bytes: int) -> None:
+        """The node wrote so much."""
+        self._written[node] += size_bytes
+
+    def read(self, writer: int, reader: int, size_bytes: int) -> None:
+        """Data went from its last writer to a reader."""
+        edge = self._edges.get((writer, reader))
+        if edge is None:
+            self._edges[writer, reader] = [1, size_bytes]
+        else:
+            edge[0] += 1
+            edge[1] += size_bytes
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For JSON."""
+        nodes = [
+            {
+                "id": number,
+                "operator": operator,
+                "place": place._asdict(),
+                "path": list(path),
+                "calls": self._calls[number],
+                "written_bytes": self._written[number],
+            }
+            for number, (operator, place, path) in enumerate(self._keys)
+        ]
+        edges = [
+            {"writer": writer, "reader": reader, "count": count, "bytes": size}
+            for (writer, reader), (count, size) in self._edges.items()
+        ]
+        return {"nodes": nodes, "edges": edges}

@@ -1,7 +1,7 @@
-"""Sweeps operators for wasted work: each case natively, then under the watch, forward and backward.
+"""Sweep operators for wasted work: each case natively, then profiled, forward and backward.
 
-Writes JSON lines as it goes: which case has begun, and what came of it. An exception is a result. A
-process that dies takes one case with it, which the yard sees from the line that says it began.
+Writes JSON lines as it goes: which case has begun, and its outcome. An exception is an outcome. A
+process that dies loses one case, which the controller knows from the line that says it began.
 """
 
 import faulthandler
@@ -14,8 +14,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 
-from torchyard.worker.values.arguments import OWN
-from torchyard.worker.values.certainty import (
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.findings import Finding
+from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
+from torchyard.worker.values.patterns.guard import GUARDS
+from torchyard.worker.values.pricing.fix_timing import gain_of, price
+from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.proofs.certainty import (
     INPUT_DEPENDENT,
     NATIVE_PROGRAM,
     POISON,
@@ -24,21 +29,9 @@ from torchyard.worker.values.certainty import (
     judge,
     make_test,
 )
-from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.native_events import (
-    Chains,
-    NativeEvents,
-    times_seen,
-    why_unavailable,
-)
-from torchyard.worker.values.operator_cases import Case, all_cases, cases_of_file
-from torchyard.worker.values.operator_cases.inputs import Draw
-from torchyard.worker.values.operator_gain import gain_of
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.patterns.guard import GUARDS
-from torchyard.worker.values.session import Session
-from torchyard.worker.values.strategies import DEAD, GUARD, REDUNDANT
-from torchyard.worker.values.worth import price
+from torchyard.worker.values.proofs.trial_inputs import OWN
+from torchyard.worker.values.proofs.trials import DEAD, GUARD, REDUNDANT
+from torchyard.worker.values.redispatch import Chains, NativeEvents, times_seen, why_unavailable
 
 FORMAT = 1
 SEEDS = (11, 12, 13)

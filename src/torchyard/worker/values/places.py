@@ -1,8 +1,10 @@
-"""Where in the user's program an operator was called: file and line, module, forward line, step.
+"""Where in the user's program an operator was called: file and line, module, call site, frame.
 
-The first frame outside torch and this package is the place. In a backward pass there is none but
-the call of `backward`; there the autograd node leads to the place of its forward operator, by the
-sequence number that both have.
+The first frame outside torch and this package is the place. A backward pass has no such frame
+except the call of `backward`; there the autograd node leads to the place of its forward operator,
+by the sequence number that both have. A call site adds the shapes of the tensors: the profiled and
+the timed run are different processes, and the site identifies a call of one in the other. Looking
+for torch's own Python code among the callers walks all frames, so patterns ask for it last.
 """
 
 import os
@@ -13,8 +15,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_SUITES = os.path.join(_OURS, "suites") + os.sep
+_WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SUITES = os.path.join(_WORKER_FOLDER, "suites") + os.sep
 _MOST_FORWARD = 200_000
 """Forward operators that are remembered for their backward."""
 
@@ -41,7 +43,7 @@ _foreign: Dict[int, Tuple[bool, CodeType]] = {}
 def _ask_foreign(code: CodeType) -> bool:
     """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
     name = code.co_filename
-    known = name.startswith((_TORCH, _OURS, "<frozen")) or name == "<string>"
+    known = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
     if name.startswith(_SUITES):
         known = False  # models of our own suites are programs like any other
     _foreign[id(code)] = (known, code)
@@ -122,3 +124,81 @@ class Places:
     def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
         if self._modules:
             self._modules.pop()
+
+
+_MOST_IN_LIST = 4
+_kinds: Dict[torch.dtype, str] = {}
+
+
+class Site(NamedTuple):
+    """One call site."""
+
+    operator: str
+    file: str
+    line: int
+    backward: bool
+    shapes: str
+    """Of the tensors among the arguments; calls with other shapes have another cost."""
+
+
+def site_of(operator: str, place: Place, args: Any, kwargs: Any) -> Site:
+    """Return the site of a call that is being dispatched."""
+    return Site(operator, place.file, place.line, place.backward, shapes_of(args, kwargs))
+
+
+def shapes_of(args: Any, kwargs: Any) -> str:
+    """Return dtypes and shapes of the arguments, and sizes that are given as lists."""
+    parts: List[str] = []
+    for value in args:
+        _add(parts, value)
+    for value in kwargs.values():
+        _add(parts, value)
+    return " ".join(parts)
+
+
+def _add(parts: List[str], value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        kind = _kinds.get(value.dtype)
+        if kind is None:
+            kind = _kinds[value.dtype] = str(value.dtype).replace("torch.", "")
+        parts.append(kind + str(list(value.shape)))
+    elif isinstance(value, (list, tuple)) and value:
+        if isinstance(value[0], torch.Tensor):
+            parts.append("%d:" % len(value))
+            for item in value[:_MOST_IN_LIST]:
+                _add(parts, item)
+        else:
+            parts.append(str(value))
+
+
+_VALUES_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OF_DISPATCH = tuple(
+    os.path.join(_TORCH, *parts)
+    for parts in (("_ops.py",), ("_compile.py",), ("_dynamo", "eval_frame.py"))
+)
+"""Files of torch whose functions call a dispatch mode, and say nothing of who called the operator."""
+
+
+def called_by_torch(part: str) -> bool:
+    """Whether a function of `torch.<part>` is among the callers, such as `optim`."""
+    folder = os.path.join(_TORCH, part) + os.sep
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(folder):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def calling_frame(dispatch: CodeType) -> Optional[FrameType]:
+    """The frame that called the outermost operator; `dispatch` is the code that operators come to."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and frame.f_code is not dispatch:
+        frame = frame.f_back
+    while frame is not None and _passes_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _passes_on(file: str) -> bool:
+    return file.startswith(_VALUES_FOLDER) or file in _OF_DISPATCH

@@ -1,7 +1,7 @@
-"""The file that Python runs to profile a program: makes `torchyard.worker` importable and goes on.
+"""The file that Python runs to profile a program: make `torchyard.worker` importable and continue.
 
-Run by location as ``python .../run_program.py PLAN -- SCRIPT ARGUMENTS...``. PLAN is a JSON file:
-options, where the result goes, and whether to watch values or only natively.
+Run by path as ``python .../run_program.py PLAN -- SCRIPT ARGUMENTS...``. PLAN is a JSON file:
+options, where the result goes, and whether to profile values or run natively.
 """
 
 import os
@@ -18,6 +18,6 @@ _spec.submodule_search_locations = [os.path.dirname(os.path.dirname(_here))]
 sys.modules["torchyard"] = module_from_spec(_spec)
 
 if __name__ == "__main__":
-    from torchyard.worker.values.profile_run import main
+    from torchyard.worker.values.program import main
 
     sys.exit(main(sys.argv[1], sys.argv[3:]))

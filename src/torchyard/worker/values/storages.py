@@ -1,8 +1,8 @@
-"""Memory of tensors by identity: who wrote it last, whether it holds values at all.
+"""Memory of tensors by identity: who wrote it last, whether it is defined, what it held.
 
-Allocators give the same address to one tensor after another, so addresses say nothing. A storage
-is known by its own object; a weak reference keeps that object (not its memory) from being used
-again while we know it.
+Allocators give the same address to one tensor after another, so addresses identify nothing. A
+storage is identified by its own object; a weak reference keeps that object (not its memory) from
+being reused while it is tracked.
 """
 
 from typing import Any, Dict, List, Optional
@@ -133,3 +133,36 @@ class Storages:
 def covers(tensor: torch.Tensor, state: StorageState) -> bool:
     """Whether the tensor is all of its memory, so that writing it writes everything."""
     return tensor.numel() * tensor.element_size() == state.size_bytes
+
+
+class Before:
+    """What a tensor was before an operator wrote it."""
+
+    __slots__ = (
+        "copy",
+        "defined",
+        "earlier",
+        "fill",
+        "hash",
+        "reads",
+        "size_bytes",
+        "state",
+        "tensor",
+        "version",
+        "whole",
+    )
+
+    def __init__(self, tensor: torch.Tensor, state: StorageState) -> None:
+        self.tensor = tensor
+        self.state = state
+        self.defined = state.defined
+        self.fill = state.fill
+        self.hash = state.hash
+        self.reads = state.reads
+        self.size_bytes = tensor.numel() * tensor.element_size()
+        self.version = state.version
+        self.whole = covers(tensor, state)
+        self.copy: Optional[int] = None
+        """Address of a copy of its bits, for memory of the CPU."""
+        self.earlier: Optional[torch.Tensor] = None
+        """A copy of its bits, for memory of a GPU."""

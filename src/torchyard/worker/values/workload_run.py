@@ -1,12 +1,12 @@
-"""A workload of a suite as the program of a profile: built first, then watched step by step."""
+"""A workload of a suite as the program of a profile: built first, then profiled step by step."""
 
 from typing import Any, Callable, Dict
 
 import torch
 
 from torchyard.worker import suites
-from torchyard.worker.built import CannotBuild
-from torchyard.worker.side import DTYPES, Model, Side, convert
+from torchyard.worker.bench.variant import DTYPES, Model, Side, convert
+from torchyard.worker.workload import CannotBuild
 
 _SEED = 1337
 

@@ -1,36 +1,98 @@
-"""Operators to be swept: what to call and what with. Adding one: a line in the module of its family.
+"""Operators to sweep: calls and their inputs. To add one: a line in the list of its family.
 
-A case names what it calls, so that a torch that does not have it can still read the list. Inputs are
-small and quick, and large enough (64 KiB and more) that what an operator does inside of itself is
-looked at. Knows nothing of watching, proofs or results.
+A case names what it calls, so that a torch that does not have it can still read the list. Inputs
+are seeded, the same on every device, small and quick, and large enough (64 KiB and more) that the
+work inside of an operator is examined. Knows nothing of profiling, proofs or results.
 """
 
 import importlib
 import importlib.util
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import torch
 
-from torchyard.worker.values.operator_cases.inputs import Draw
 
-FAMILIES: Tuple[str, ...] = (
-    "attention",
-    "conv",
-    "embedding",
-    "index",
-    "linalg",
-    "loss",
-    "move",
-    "norm",
-    "optimiser",
-    "pad",
-    "pointwise",
-    "pool",
-    "reduce",
-    "rnn",
-    "signal",
-)
-"""Modules of this package; each has a list CASES."""
+class Draw:
+    """Draws tensors. Values are drawn on the CPU, so that every device gets the same ones."""
+
+    def __init__(self, device: str, seed: int) -> None:
+        self.device = torch.device(device)
+        self._source = torch.Generator()
+        self._source.manual_seed(seed)
+        torch.manual_seed(seed)  # modules draw their weights from here
+
+    def floats(self, *shape: int, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+        """Normal numbers."""
+        return self._given(torch.randn(shape, generator=self._source), dtype)
+
+    def learned(self, *shape: int, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+        """Normal numbers that need a gradient."""
+        return self.floats(*shape, dtype=dtype).requires_grad_()
+
+    def between(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        """Uniform numbers."""
+        return self._given(torch.rand(shape, generator=self._source) * (high - low) + low)
+
+    def learned_between(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        """Uniform numbers that need a gradient."""
+        return self.between(low, high, *shape).requires_grad_()
+
+    def integers(self, below: int, *shape: int) -> torch.Tensor:
+        """From zero on."""
+        return self._given(torch.randint(0, below, shape, generator=self._source))
+
+    def integers_from(self, low: int, below: int, *shape: int) -> torch.Tensor:
+        """From `low` on."""
+        return self._given(torch.randint(low, below, shape, generator=self._source))
+
+    def bools(self, *shape: int) -> torch.Tensor:
+        """About as many true as false."""
+        return self._given(torch.randint(0, 2, shape, generator=self._source).bool())
+
+    def signs(self, *shape: int) -> torch.Tensor:
+        """Minus one and one, as floats."""
+        return self._given(torch.randint(0, 2, shape, generator=self._source) * 2.0 - 1.0)
+
+    def order(self, count: int) -> torch.Tensor:
+        """Every number below `count` once."""
+        return self._given(torch.randperm(count, generator=self._source))
+
+    def complexes(self, *shape: int) -> torch.Tensor:
+        """Complex normal numbers that need a gradient."""
+        parts = torch.randn((*shape, 2), generator=self._source)
+        return self._given(torch.view_as_complex(parts)).requires_grad_()
+
+    def spread(self, size: int) -> torch.Tensor:
+        """A symmetric positive matrix, far from singular, that needs a gradient."""
+        some = torch.randn((size, size), generator=self._source)
+        return self._given(some @ some.t() / size + torch.eye(size)).requires_grad_()
+
+    def on_device(self, module: Any) -> Any:
+        """A module of torch."""
+        return module.to(self.device)
+
+    def _given(self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+        return tensor.to(device=self.device, dtype=dtype or tensor.dtype)
+
+
+FAMILIES: Dict[str, str] = {
+    "attention": "layers",
+    "conv": "spatial",
+    "embedding": "layers",
+    "index": "indexing",
+    "linalg": "arithmetic",
+    "loss": "training",
+    "move": "indexing",
+    "norm": "layers",
+    "optimiser": "training",
+    "pad": "spatial",
+    "pointwise": "arithmetic",
+    "pool": "spatial",
+    "reduce": "arithmetic",
+    "rnn": "layers",
+    "signal": "arithmetic",
+}
+"""The module of each family; it has a list named after the family, such as ATTENTION_CASES."""
 
 Make = Callable[[Draw], Sequence[Any]]
 
@@ -72,9 +134,10 @@ def case(name: str, call: Union[str, Callable[..., Any]], make: Make, **options:
 def all_cases() -> List[Case]:
     """Those of every family, in order."""
     found: List[Case] = []
-    for family in FAMILIES:
-        module = importlib.import_module("%s.%s" % (__name__, family))
-        found += [item._replace(family=family) for item in module.CASES]
+    for family, module_name in FAMILIES.items():
+        module = importlib.import_module("%s.%s" % (__name__, module_name))
+        listed = getattr(module, "%s_CASES" % family.upper())
+        found += [item._replace(family=family) for item in listed]
     return found
 
 

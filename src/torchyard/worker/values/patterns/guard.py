@@ -1,8 +1,8 @@
-"""Guard that never fires: an operator that keeps out bad values, and never met one.
+"""Guard that never fires: an operator that filters out bad values and never met one.
 
-`where`, `masked_fill`, `clamp`, `nan_to_num` and their kin give back their input bit for bit, every
-time. That is true of these inputs only, and a guard may be there for others; so it takes three
-sightings and no exception, and it is never more than likely.
+`where`, `masked_fill`, `clamp`, `nan_to_num` and similar operators return their input bit for bit,
+every time. That is true of these inputs only, and a guard may be there for others; so it takes
+three observations without exception, and the finding is never more than likely.
 """
 
 from collections import OrderedDict
@@ -10,13 +10,12 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.callers import called_by_torch
-from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern, evidence_of
+from torchyard.worker.values.places import called_by_torch
+from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import covers
 
 _FIRST = (0,)

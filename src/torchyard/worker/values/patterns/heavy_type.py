@@ -1,10 +1,10 @@
-"""Heavy type: numbers that a narrower dtype holds exactly, in memory that is read again and again.
+"""Heavy type: numbers that a narrower dtype holds exactly, in memory that is read repeatedly.
 
-Floats that are all 0 or 1 (a mask), small whole numbers, or exactly bfloat16, float16 or float32;
+Floats that are all 0 or 1 (a mask), small integers, or exactly bfloat16, float16 or float32;
 integers that need fewer bits. Only where the program's own computation made them so: a conversion
-was asked for (but for one of a mask to floats), the dtype of an index is the operator's choice,
-gradients are not the user's, and what comes from narrow inputs follows from those. And only what is
-read at least twice: a value on its way through a formula is not kept.
+was requested (except one of a mask to floats), the dtype of an index is the operator's choice,
+gradients are not the user's, and what comes from narrow inputs follows from those. And only what
+is read at least twice: an intermediate value of a formula is not kept.
 """
 
 from collections import OrderedDict
@@ -13,15 +13,12 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
-from torchyard.worker.values.layouts import LAYOUTS, Layout
-from torchyard.worker.values.marks import Marks
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scan import Scan
-from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
+from torchyard.worker.values.scanning.scanners import Scanners
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20

@@ -2,20 +2,19 @@
 
 The gradient of a table that was looked up by index (an embedding, `table[index]`) has values only
 where an index pointed. And a tensor that is taken apart by `select` or slices gets one gradient of
-full size for each part, zero but for that part, where `unbind` or `split` would put the parts
-together.
+full size for each part, zero except for that part, where `unbind` or `split` would assemble the
+parts.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.evidence import evidence_of
+from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.options import Options
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern
-from torchyard.worker.values.scanners import Scanners
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern, evidence_of
+from torchyard.worker.values.scanning.scanners import Scanners
 
 SHARE = 0.9
 """Of the rows must be zero: sparse updates cost more per row than dense ones."""

@@ -1,0 +1,255 @@
+"""The command `torchyard machine audit`: how noisy the machine is now, and what disturbs it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torchyard.cli.options import Number, Threads
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from torchyard.audit.model import Audit
+    from torchyard.audit.noise_audit import AuditPlan
+    from torchyard.core.study import Target
+
+__all__ = ["audit"]
+
+_TEXT_WIDTH = 100
+_LAST = "last"
+
+_HELP = """
+\b
+Examples:
+  torchyard machine audit
+      a minute: spreads, drift, what a comparison can resolve, who disturbs
+  torchyard machine audit --seconds 300 --html audit.html
+      longer and surer, with pictures
+  torchyard machine audit --cores 2-7 --threads 6 --against last
+      pinned, and compared with the audit before
+  torchyard machine audit --target build:pytorch-2.6.0-trimmed --json
+
+Compare a small kernel with itself, in fresh processes, with the machinery of `torchyard bench`, and
+watch meanwhile who else is there. Needs no root and changes nothing; needs an interpreter with
+torch. Audits are kept in the home folder. Ends with exit code 6 when the machine is too noisy: it
+cannot resolve 10% in 5 minutes, or most blocks were disturbed.
+"""
+
+
+@click.command(help=_HELP)
+@click.option(
+    "--seconds",
+    type=Number(5.0, 1e6),
+    default=60.0,
+    show_default=True,
+    help="Measuring time, after the first processes are ready.",
+)
+@click.option(
+    "--target",
+    metavar="PYTHON|build:NAME",
+    help="Interpreter with torch: a path, a virtual environment, or a build. This one when left out.",
+)
+@click.option(
+    "--threads",
+    type=Threads(),
+    help="Threads of torch; one for each core when left out.",
+)
+@click.option(
+    "--cores",
+    metavar="LIST|auto",
+    help="Pin to these processors, such as 2-7; auto: one NUMA node without processor 0.",
+)
+@click.option(
+    "--against", metavar="FILE|last", help="Compare with an earlier audit, or with the last one."
+)
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the audit here instead of in the home folder.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the audit with pictures as one HTML file.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--label", default="", hidden=True, help="A word that is kept with the audit.")
+@click.option("--silent", is_flag=True, hidden=True, help="Only keep it: nothing on stdout.")
+@common_options
+def audit(
+    seconds: float,
+    target: str | None,
+    threads: int | None,
+    cores: str | None,
+    against: str | None,
+    keep: Path | None,
+    html: Path | None,
+    quiet: bool,
+    label: str,
+    silent: bool,
+    as_json: bool,
+) -> int:
+    """Audit this machine."""
+    from torchyard.audit.kept_audits import audits_home, new_audit_path, read_audit, write_audit
+    from torchyard.audit.noise_audit import AuditPlan
+    from torchyard.cli.invoke import INTERRUPTED
+    from torchyard.errors import Untrustworthy
+
+    earlier_path = None if against is None else _earlier(against)
+    earlier = None if earlier_path is None else read_audit(earlier_path)
+    for option, path in (("--keep", keep), ("--html", html)):
+        if path is not None:
+            check_writable(path, option=option)
+    plan = AuditPlan(
+        target=_target(target),
+        seconds=seconds,
+        threads=threads,
+        cores=_cores(cores),
+        label=label,
+    )
+    found, interrupted = _measure(plan, quiet=quiet)
+    path = keep or new_audit_path(found, audits_home())
+    write_audit(found, path)
+    report = _Report(found, earlier, earlier_path)
+    if html is not None:
+        write_file(html, report.page(), option="--html")
+    if as_json and not silent:
+        print_json({**report.document(), "kept": str(path)})
+    elif not silent:
+        print_data(printable(report.text()))
+    if not quiet and not silent:
+        talk(f"kept: {path}")
+        if html is not None:
+            talk(f"html: {html}")
+    if interrupted:
+        return INTERRUPTED
+    return Untrustworthy.exit_code if found.complaints else 0
+
+
+class _Report:
+    """One audit, alone or beside an earlier one."""
+
+    def __init__(self, found: Audit, earlier: Audit | None, earlier_path: Path | None) -> None:
+        from torchyard.audit.kept_audits import changes_between, differences
+
+        self._found = found
+        self._path = earlier_path
+        self._changes = () if earlier is None else changes_between([earlier], [found])
+        self._differences = () if earlier is None else differences(earlier, found)
+        self._title = "" if earlier is None else f"Against the audit of {earlier.started}"
+
+    def text(self) -> str:
+        from torchyard.audit.report import audit_text, change_text
+
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TEXT_WIDTH
+        text = audit_text(self._found, width=max(40, width))
+        if self._changes:
+            text += "\n" + change_text(
+                self._changes, title=self._title, differences=self._differences, width=width
+            )
+        return text
+
+    def page(self) -> str:
+        from torchyard.audit.report_html import audit_page
+
+        return audit_page(
+            self._found,
+            changes=self._changes,
+            changes_title=self._title,
+            differences=self._differences,
+        )
+
+    def document(self) -> dict[str, object]:
+        from torchyard.core.records import encode
+
+        document: dict[str, object] = {
+            "audit": encode(self._found),
+            "complaints": list(self._found.complaints),
+        }
+        if self._path is not None:
+            document["against"] = {
+                "file": str(self._path),
+                "changes": encode(self._changes),
+                "differences": list(self._differences),
+            }
+        return document
+
+
+def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
+    """The audit, and whether Ctrl-C cut it short."""
+    from torchyard.audit.noise_audit import AuditRun
+    from torchyard.cli.progress import Heard, show_progress
+
+    with show_progress(Heard(), quiet=quiet) as listener:
+        run = AuditRun(plan, listener=listener)
+        try:
+            return run.run(), False
+        except KeyboardInterrupt:
+            found = run.audit()
+            if found is None:
+                raise
+    talk("interrupted: this is what was measured so far")
+    return found, True
+
+
+def _target(text: str | None) -> Target:
+    from torchyard.cli.build_target import with_build_folder
+    from torchyard.core.variant_parts import parse_target
+
+    return parse_target(
+        with_build_folder(text or sys.executable),
+        folder=Path.cwd(),
+        where="--target",
+        default_name="target",
+    )
+
+
+def _cores(text: str | None) -> tuple[int, ...]:
+    from torchyard.core.cpu_lists import cpus_of_list
+    from torchyard.errors import UsageError
+    from torchyard.machine.system.cores import choose_cores
+    from torchyard.machine.system.file_tree import FileTree
+
+    if text is None:
+        return ()
+    if text.strip() == "auto":
+        return choose_cores(FileTree(), text).cores
+    try:
+        cores = cpus_of_list(text)
+    except ValueError:
+        cores = ()
+    if not cores:
+        raise UsageError(
+            f"--cores: {text!r} is no list of processors", hint="write 2-7, 2,3,6 or auto"
+        )
+    return cores
+
+
+def _earlier(text: str) -> Path:
+    from torchyard.audit.kept_audits import audits_home, latest_audit
+    from torchyard.errors import UsageError
+
+    if text != _LAST:
+        return Path(text)
+    found = latest_audit(audits_home())
+    if found is None:
+        raise UsageError(
+            "--against last: there is no audit yet",
+            why=f"{audits_home()} holds none",
+            hint="leave --against out this time",
+        )
+    return found

@@ -1,0 +1,164 @@
+"""Write and read audits as JSON files in the results directory, and compare two of them.
+
+Compared are the spreads between processes and between pairs; the time of the kernel itself is
+shown, but a faster kernel is not a quieter machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.audit.model import Audit, AuditChange, AuditLaunch
+from torchyard.audit.variation import change_between, change_within
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.files.safe_reading import read_json
+from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.results.directory import home_folder
+
+FORMAT: Final = 1
+"""Raised when an older Torchyard would misread a file."""
+
+
+def audits_home() -> Path:
+    """The folder of audits."""
+    return home_folder() / "audits"
+
+
+def new_audit_path(audit: Audit, home: Path) -> Path:
+    """A path that sorts by time: `20250102T030405Z.json`, with a number where it is taken."""
+    digits = "".join(letter for letter in audit.started[:19] if letter.isalnum())
+    path, number = home / f"{digits}Z.json", 1
+    while os.path.lexists(path):
+        number += 1
+        path = home / f"{digits}Z-{number}.json"
+    return path
+
+
+def write_audit(audit: Audit, path: Path) -> None:
+    """Put the audit there; a reader sees all of it or nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failed(path.parent, error, kept="what is there") from error
+    document = {"format": FORMAT, "audit": encode(audit)}
+    replace_file(path, to_json_text(document, indent=1) + "\n")
+
+
+def read_audit(path: Path) -> Audit:
+    """The audit in a file."""
+    try:
+        document = read_json(path)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there is no audit at {path}", hint="`torchyard machine audit` makes one"
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="`torchyard machine audit` makes an audit",
+        ) from error
+    except ValueError as error:
+        raise _damaged(path, f"it is no JSON: {error}") from error
+    return _audit_in(document, path)
+
+
+def latest_audit(home: Path) -> Path | None:
+    """The newest one by name; None when there is none."""
+    try:
+        found = [path for path in home.iterdir() if path.suffix == ".json" and path.is_file()]
+    except OSError:
+        return None
+    return max(found, default=None, key=_age)
+
+
+def _age(path: Path) -> tuple[str, int]:
+    time, _, number = path.stem.partition("-")
+    return time, int(number) if number.isdecimal() else 1
+
+
+def _audit_in(document: Any, path: Path) -> Audit:
+    if not isinstance(document, dict) or "audit" not in document:
+        raise _damaged(path, "it holds no audit")
+    number = document.get("format")
+    if isinstance(number, int) and number > FORMAT:
+        raise ResultsDamaged(
+            f"{path} was written by a newer Torchyard",
+            why=f"its format is {number}, this version reads up to {FORMAT}",
+            hint="update Torchyard",
+        )
+    try:
+        # A newer minor version may have added keys: those are skipped.
+        return decode(Audit, document["audit"], where="audit", strict=False)
+    except TorchyardError as error:
+        raise _damaged(path, error.what) from error
+
+
+def _damaged(path: Path, why: str) -> ResultsDamaged:
+    return ResultsDamaged(
+        f"{path} is not an audit that can be read", why=why, hint="measure again, or name another"
+    )
+
+
+WITHIN: Final = "within launches"
+BETWEEN: Final = "between launches"
+UNPAIRED: Final = "without pairing"
+
+
+def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[AuditChange, ...]:
+    """Later over earlier, for each kind of spread. Several audits of one state are taken together.
+
+    A level that moved between two audits of one state is noise of that state, so levels are not
+    centred for each audit.
+    """
+    one, other = _launches(before), _launches(after)
+    return (
+        change_within(WITHIN, _spreads(one), _spreads(other)),
+        change_between(BETWEEN, _effects(one), _effects(other)),
+        change_between(UNPAIRED, _levels(one), _levels(other)),
+    )
+
+
+def differences(before: Audit, after: Audit) -> tuple[str, ...]:
+    """What else is not the same, so that the change may have another cause."""
+    found: list[str] = []
+    for name, one, other in (
+        ("kernel", before.kernel, after.kernel),
+        ("threads", str(before.threads), str(after.threads)),
+        ("cores", _cores(before), _cores(after)),
+    ):
+        if one != other:
+            found.append(f"{name}: {one} before, {other} after")
+    for what, pairs in (("target", before.target), ("machine", before.machine)):
+        then = dict(pairs)
+        now = dict(after.target if what == "target" else after.machine)
+        found.extend(
+            f"{name}: {then[name]} before, {now[name]} after"
+            for name in then
+            if name in now and name != "load" and then[name] != now[name]
+        )
+    return tuple(found)
+
+
+def _launches(audits: Sequence[Audit]) -> list[AuditLaunch]:
+    return [launch for audit in audits for launch in audit.launches]
+
+
+def _spreads(launches: Sequence[AuditLaunch]) -> list[float]:
+    return [launch.spread for launch in launches if launch.spread is not None]
+
+
+def _effects(launches: Sequence[AuditLaunch]) -> list[float]:
+    return [launch.effect for launch in launches if launch.effect is not None]
+
+
+def _levels(launches: Sequence[AuditLaunch]) -> list[float]:
+    return [math.log(launch.levels_ns[0]) for launch in launches]
+
+
+def _cores(audit: Audit) -> str:
+    return ",".join(map(str, audit.cores)) or "not pinned"

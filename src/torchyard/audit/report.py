@@ -1,0 +1,336 @@
+"""Format audits and the effect of quieting as text: verdict, numbers, disturbances, changes.
+
+The wording is shared by the terminal and the HTML page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Final
+
+from torchyard.audit.model import (
+    NOISY_MINUTES,
+    Audit,
+    AuditChange,
+    Disturbance,
+    Drift,
+    Resolvable,
+    Spread,
+    TuneEffect,
+)
+from torchyard.core.comparison import Interval
+from torchyard.core.units import format_duration, format_percent
+from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.wording import ABSENT, about_duration, number_text
+
+SHOWN_MINUTES: Final = (1, 5, 30)
+_WHOLE_CORE: Final = 1.0
+_AS_LONG: Final = 0.005
+
+
+def verdict_sentence(audit: Audit) -> str:
+    """The answer in one sentence."""
+    if audit.complaints:
+        return f"Too noisy: {', and '.join(audit.complaints)}."
+    found = audit.in_minutes(NOISY_MINUTES)
+    smallest = None if found is None else found.difference
+    said = ABSENT if smallest is None else format_percent(smallest)
+    return f"Good enough: {NOISY_MINUTES} minutes resolve a difference of {said}."
+
+
+def number_rows(audit: Audit) -> list[tuple[str, str]]:
+    """Name and text of every number."""
+    rows = [
+        (f"resolves in {minutes} min", resolvable_text(audit.in_minutes(minutes)))
+        for minutes in SHOWN_MINUTES
+    ]
+    rows += [
+        ("within launches", spread_text(audit.within)),
+        ("between launches", spread_text(audit.between)),
+        ("without pairing", spread_text(audit.unpaired)),
+        ("drift", drift_text(audit.drift)),
+        ("identical sides", _sides_text(audit)),
+        ("disturbed blocks", _dirty_text(audit)),
+        ("measured", _measured_text(audit)),
+    ]
+    return rows
+
+
+def resolvable_text(found: Resolvable | None) -> str:
+    """`2.1% [1.4%, 4.0%] with 66 launches`."""
+    if found is None:
+        return "unknown: nothing was measured"
+    if found.difference is None:
+        return f"unknown: {found.launches} launches fit, or too few were measured"
+    interval = percent_interval(found.interval)
+    return f"{format_percent(found.difference)}{interval} with {found.launches} launches"
+
+
+def spread_text(spread: Spread) -> str:
+    """`1.2% [0.9%, 1.6%]`."""
+    if spread.sd is None:
+        return "unknown: too few launches"
+    return format_percent(spread.sd) + percent_interval(spread.interval)
+
+
+def percent_interval(interval: Interval | None, *, signed: bool = False) -> str:
+    """` [0.9%, 1.6%]`, with a blank in front; says when there is none."""
+    if interval is None:
+        return " (too few launches for an interval)"
+    ends = (format_percent(end, signed=signed) for end in (interval.low, interval.high))
+    return f" [{', '.join(ends)}]"
+
+
+def drift_text(drift: Drift | None) -> str:
+    """`+0.3% per minute [-0.1%, +0.7%], 4% of the variance`."""
+    if drift is None:
+        return "unknown: too few launches"
+    slope = format_percent(drift.per_minute, signed=True)
+    interval = percent_interval(drift.interval, signed=True)
+    said = f"{slope} per minute{interval}, {drift.explains:.0%} of the variance of blocks"
+    return f"{said}; pairs cancel it" if drift.shown else said
+
+
+def disturbance_text(disturbance: Disturbance) -> str:
+    """`process cc1plus took 93% of a core, beside 88% of the blocks; those took 12.0% longer`."""
+    seen = seen_text(disturbance)
+    said = f"{seen}, beside {share_text(disturbance)} of the blocks"
+    slower = slower_text(disturbance)
+    return f"{said}; those took {slower}" if slower else said
+
+
+def seen_text(disturbance: Disturbance) -> str:
+    """`process cc1plus took 93% of a core`."""
+    what = one_line(disturbance.what)
+    amount = _amount_text(disturbance)
+    subject = {
+        "torchyard": what,
+        "steal": what,
+        "interrupt time": what,
+    }.get(disturbance.kind, f"{one_line(disturbance.kind)} {what}")
+    verb = "came" if disturbance.unit == "per second" else "took"
+    if disturbance.kind.startswith("waiting for"):
+        subject, verb = what, f"was {one_line(disturbance.kind)}"
+    if disturbance.kind in ("page moves", "swap"):
+        subject, verb = "the kernel", f"counted {what}:"
+    return f"{subject} {verb} {amount}"
+
+
+def share_text(disturbance: Disturbance) -> str:
+    """Share of blocks."""
+    return f"{disturbance.share_of_blocks:.0%}"
+
+
+def slower_text(disturbance: Disturbance) -> str:
+    """`12.0% longer`; empty when it is not known."""
+    if disturbance.slower is None:
+        return ""
+    if abs(disturbance.slower) < _AS_LONG:
+        return "as long as others"
+    word = "longer" if disturbance.slower >= 0 else "less"
+    return f"{format_percent(abs(disturbance.slower))} {word}"
+
+
+def change_rows(changes: tuple[AuditChange, ...]) -> list[tuple[str, str, str, str, str]]:
+    """Name, before, after, ratio with its interval, and the word for it."""
+    return [
+        (
+            one_line(change.name),
+            ABSENT if change.before is None else format_percent(change.before),
+            ABSENT if change.after is None else format_percent(change.after),
+            _ratio_text(change),
+            change.verdict,
+        )
+        for change in changes
+    ]
+
+
+def _ratio_text(change: AuditChange) -> str:
+    if change.ratio is None:
+        return ABSENT
+    interval = change.interval
+    ends = f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else " (no interval)"
+    return f"{change.ratio:.2f}x{ends}"
+
+
+def _amount_text(disturbance: Disturbance) -> str:
+    if disturbance.unit == "cores":
+        if disturbance.amount < _WHOLE_CORE:
+            return f"{format_percent(disturbance.amount)} of a core"
+        return f"{disturbance.amount:.1f} cores"
+    if disturbance.unit == "of the time":
+        return f"{format_percent(disturbance.amount)} of the time"
+    per_core = "" if disturbance.kind in ("page moves", "swap") else " and core"
+    return f"{disturbance.amount:,.0f} per second{per_core}"
+
+
+def _sides_text(audit: Audit) -> str:
+    if audit.ratio is None:
+        return "not compared: no launch has a clean pair"
+    interval = audit.ratio_interval
+    ends = f" [{number_text(interval.low)}, {number_text(interval.high)}]" if interval else ""
+    said = f"{number_text(audit.ratio)}x{ends}"
+    if audit.false_alarm:
+        return f"{said}: FALSE ALARM, one side was called {audit.verdict} (5% are expected)"
+    return f"{said}, called {audit.verdict}: no false alarm"
+
+
+def _dirty_text(audit: Audit) -> str:
+    if not audit.dirty_blocks:
+        return f"none of {audit.blocks}"
+    reasons = ", ".join(f"{one_line(reason)} ({count})" for reason, count in audit.dirty)
+    return f"{audit.dirty_blocks} of {audit.blocks}: {reasons}"
+
+
+def _measured_text(audit: Audit) -> str:
+    time = "" if audit.time_ns is None else f" ({format_duration(audit.time_ns)})"
+    threads = f"{audit.threads} thread{'s' if audit.threads != 1 else ''}"
+    cores = f" on cores {','.join(map(str, audit.cores))}" if audit.cores else ""
+    return (
+        f"{len(audit.launches)} launches and {audit.pairs} pairs in "
+        f"{about_duration(audit.measured_s)}: {one_line(audit.kernel)}{time}, {threads}{cores}"
+    )
+
+
+_NAME_WIDTH: Final = 18
+
+
+def audit_text(audit: Audit, *, width: int = 100) -> str:
+    """The whole report."""
+    lines = [verdict_sentence(audit)]
+    if audit.interrupted:
+        lines.append(f"Interrupted: this is what {audit.measured_s:.0f} s showed.")
+    lines.append("")
+    for name, text in number_rows(audit):
+        lines += _row(name, text, width)
+    lines.append("")
+    if audit.disturbances:
+        heading = "What disturbed it (seen at the same time; not proven to be the cause):"
+        lines += _wrapped(heading, width, first="", rest="")
+        said: set[str] = set()
+        for disturbance in audit.disturbances:
+            lines += _wrapped(disturbance_text(disturbance), width, first="  - ", rest="    ")
+            if disturbance.advice and disturbance.advice not in said:
+                lines += _wrapped(disturbance.advice, width, first="      ", rest="      ")
+            said.add(disturbance.advice)
+    else:
+        lines.append("Nothing was seen that disturbed it.")
+    for name, text in audit.watched:
+        if text.startswith("unavailable"):
+            lines += _wrapped(f"not watched: {name}, {text}", width, first="", rest="  ")
+    for note in audit.notes:
+        lines += _wrapped(note, width, first="note: ", rest="  ")
+    if audit.assumptions:
+        lines += ["", "What can be resolved assumes:"]
+        for assumption in audit.assumptions:
+            lines += _wrapped(assumption, width, first="  - ", rest="    ")
+    return "\n".join(lines) + "\n"
+
+
+def change_text(
+    changes: tuple[AuditChange, ...],
+    *,
+    title: str,
+    names: tuple[str, str] = ("before", "after"),
+    differences: Sequence[str] = (),
+    width: int = 100,
+) -> str:
+    """Two audits as a small table."""
+    headings = ("spread", *names, f"{names[1]} / {names[0]}", "")
+    rows = [headings, *change_rows(changes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
+    lines = [one_line(title)]
+    lines += [
+        (
+            "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    if differences:
+        lines.append("  not the same otherwise:")
+        for difference in differences:
+            lines += _wrapped(difference, width, first="  - ", rest="    ")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, text: str, width: int) -> list[str]:
+    return _wrapped(text, width, first=f"{name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 1))
+
+
+def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
+    return wrap(
+        one_line(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
+
+
+_WIDTH: Final = 100
+_HOW: Final = (
+    "Plain is the same machine before the tune and after it was put back. A ratio below 1 is "
+    "quieter; it is sure only when its 95% interval lies below 1."
+)
+_MANY: Final = "Of {rows} rows, about {chance:.1f} would look sure by chance alone."
+
+
+def effects_text(effects: Sequence[TuneEffect], *, user: bool) -> str:
+    """The whole report."""
+    lines = [
+        f"{one_line(effect.what).capitalize()}: {effect_sentence(effect, user=user)}"
+        for effect in effects
+    ]
+    rows = sum(len(effect.changes) for effect in effects)
+    many = f" {_MANY.format(rows=rows, chance=0.05 * rows)}" if len(effects) > 1 else ""
+    lines += ["", *wrap(_HOW + many, _WIDTH)]
+    for effect in effects:
+        knobs = ", ".join(map(one_line, effect.written)) or "nothing"
+        title = f"{effect.what} (changed: {knobs})"
+        table = change_text(effect.changes, title=title, names=("plain", "tuned"))
+        lines += ["", table.rstrip()]
+        lines.append(f"  resolves in {NOISY_MINUTES} minutes: {_resolves(effect)}")
+        if effect.unsteady:
+            lines.append(
+                f"  NOT PROVEN: the plain audits differ from each other ({', '.join(effect.unsteady)}); "
+                "the machine changed by itself"
+            )
+        lines += [
+            f"  refused: {one_line(knob)}, because {one_line(reason)}"
+            for knob, reason in effect.refused
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def effect_sentence(effect: TuneEffect, *, user: bool) -> str:
+    """What is left of the noise, or that nothing could be shown."""
+    sure = [change for change in effect.changes if change.verdict == "quieter"]
+    worse = [change for change in effect.changes if change.verdict == "noisier"]
+    said = [
+        f"{one_line(change.name)} {format_percent(change.ratio or 0.0)} of the spread is left"
+        for change in sure
+    ]
+    said += [
+        f"{one_line(change.name)} the spread is {change.ratio or 0.0:.1f} times as large"
+        for change in worse
+    ]
+    if said and effect.unsteady:
+        return "; ".join(said) + ", but the machine changed by itself meanwhile: not proven."
+    if said:
+        return "; ".join(said) + "."
+    what = "what a user may do leaves the noise as it is" if user else "it makes no difference"
+    return f"no change could be shown: {what}, or the audits were too short to tell."
+
+
+def _resolves(effect: TuneEffect) -> str:
+    before = " and ".join(_difference(audit) for audit in effect.plain)
+    return f"{before} plain, {_difference(effect.tuned)} tuned"
+
+
+def _difference(audit: Audit) -> str:
+    found = audit.in_minutes(NOISY_MINUTES)
+    if found is None or found.difference is None:
+        return ABSENT
+    return format_percent(found.difference)

@@ -1,0 +1,252 @@
+"""Format an audit as one self-contained HTML page: no script, no network, no other file.
+
+Charts are computed here in units of their own (800 wide), drawn by `templates/audit_charts.html.j2`
+and scaled by the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from torchyard.audit.model import Audit, AuditChange
+from torchyard.audit.report import (
+    change_rows,
+    number_rows,
+    seen_text,
+    share_text,
+    slower_text,
+    verdict_sentence,
+)
+from torchyard.core.units import format_percent
+from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.safe_text import one_line
+
+WIDTH: Final = 800
+_TICKS_WANTED: Final = 5
+_ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_SHOWN_SHARE: Final = 0.98
+"""The axis holds this share of the blocks; what lies beyond is put at the edge and marked so."""
+_LEAST_REACH: Final = 0.01
+_MOST_REACH: Final = 3.0
+_MARGIN: Final = 1.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """From a value to a place between two ends; `low` lies at `start`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """What lies beyond the axis is put at its end."""
+        share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        return round(self.start + share * (self.end - self.start), 2)
+
+    def beyond(self, value: float) -> bool:
+        """Whether it does not fit."""
+        return not self.low <= value <= self.high
+
+    def ticks(self) -> list[float]:
+        """A few round numbers."""
+        step = _round_step((self.high - self.low) / _TICKS_WANTED)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlocksChart:
+    """Block times in the order they were measured."""
+
+    height: int
+    launches: tuple[tuple[float, float], ...]
+    """Left end and width of each launch."""
+    points: tuple[tuple[float, float, str], ...]
+    """x, y and the classes of a mark: side, dirty, beyond."""
+    y_ticks: tuple[tuple[float, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchesChart:
+    """Each launch: where its pairs lie (between) and how far apart (within)."""
+
+    height: int
+    zero: float
+    rows: tuple[tuple[float, float, float, float, str], ...]
+    """x, left end, right end, y, and the text of a launch."""
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveChart:
+    """The smallest difference over the minutes."""
+
+    height: int
+    line: str
+    band: str
+    points: tuple[tuple[float, float, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+def blocks_chart(audit: Audit, *, height: int = 260) -> BlocksChart | None:
+    """None when nothing was measured."""
+    if not audit.series:
+        return None
+    middle = audit.time_ns or median(point.time_ns for point in audit.series)
+    values = [point.time_ns / middle - 1.0 for point in audit.series]
+    reach = _reach(values)
+    last_s = max(1e-3, *(point.at_s for point in audit.series), audit.measured_s)
+    x = Axis(low=0.0, high=last_s, start=64, end=WIDTH - 8)
+    y = Axis(low=-min(reach, 1.0), high=reach, start=height - 28, end=10)
+    return BlocksChart(
+        height=height,
+        launches=tuple(
+            (x.place(one.began_s), round(x.place(one.ended_s) - x.place(one.began_s), 2))
+            for one in audit.launches
+        ),
+        points=tuple(
+            (
+                x.place(point.at_s),
+                y.place(value),
+                f"side{point.side}"
+                + (" dirty" if point.dirty else "")
+                + (" beyond" if y.beyond(value) else ""),
+            )
+            for point, value in zip(audit.series, values, strict=True)
+        ),
+        y_ticks=tuple((y.place(tick), _percent_tick(tick)) for tick in y.ticks()),
+        x_ticks=tuple((x.place(tick), f"{tick:g} s") for tick in x.ticks()),
+    )
+
+
+def launches_chart(audit: Audit) -> LaunchesChart | None:
+    """None without a launch that has pairs."""
+    found = [
+        (number, one.effect, one.spread or 0.0)
+        for number, one in enumerate(audit.launches, start=1)
+        if one.effect is not None
+    ]
+    if not found:
+        return None
+    ends = [end for _, effect, spread in found for end in (effect - spread, effect + spread)]
+    reach = _reach(ends)
+    x = Axis(low=-reach, high=reach, start=24, end=WIDTH - 24)
+    step = 14 if len(found) <= 30 else max(3, 420 // len(found))  # noqa: PLR2004
+    rows = tuple(
+        (
+            x.place(effect),
+            x.place(effect - spread),
+            x.place(effect + spread),
+            12.0 + place * step,
+            f"launch {number}: {format_percent(effect, signed=True)}, pairs ±{format_percent(spread)}",
+        )
+        for place, (number, effect, spread) in enumerate(found)
+    )
+    return LaunchesChart(
+        height=len(found) * step + 40,
+        zero=x.place(0.0),
+        rows=rows,
+        ticks=tuple((x.place(tick), _percent_tick(tick)) for tick in x.ticks()),
+    )
+
+
+def curve_chart(audit: Audit, *, height: int = 240) -> CurveChart | None:
+    """None when nothing can be said."""
+    found = [
+        (one.minutes, one.difference, one.interval)
+        for one in audit.resolvable
+        if one.difference is not None
+    ]
+    if not found:
+        return None
+    highest = max(difference for _, difference, _ in found)
+    uppers = [interval.high for _, _, interval in found if interval is not None]
+    top = min(max([highest, *uppers]), 3.0 * highest)
+    x = Axis(low=0.0, high=30.0, start=64, end=WIDTH - 12)
+    y = Axis(low=0.0, high=top * 1.05, start=height - 28, end=10)
+    upper = [(m, i.high) for m, _, i in found if i is not None]
+    lower = [(m, i.low) for m, _, i in reversed(found) if i is not None]
+    return CurveChart(
+        height=height,
+        line=_path([(x.place(m), y.place(d)) for m, d, _ in found]),
+        band=_path([(x.place(m), y.place(value)) for m, value in (*upper, *lower)], closed=True),
+        points=tuple(
+            (x.place(m), y.place(d), f"{m:g} min: {format_percent(d)}")
+            for m, d, _ in found
+            if m in (1, 5, 30)
+        ),
+        x_ticks=tuple((x.place(tick), f"{tick:g}") for tick in (1, 5, 10, 15, 20, 25, 30)),
+        y_ticks=tuple((y.place(tick), _percent_tick(tick, signed=False)) for tick in y.ticks()),
+    )
+
+
+def _reach(values: list[float]) -> float:
+    """How far from zero the axis must go on both sides."""
+    sizes = sorted(abs(value) for value in values)
+    held = sizes[min(len(sizes) - 1, math.ceil(_SHOWN_SHARE * len(sizes)) - 1)]
+    return min(_MOST_REACH, max(_LEAST_REACH, _MARGIN * held))
+
+
+def _path(points: list[tuple[float, float]], *, closed: bool = False) -> str:
+    if not points:
+        return ""
+    text = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
+    return text + " Z" if closed else text
+
+
+def _percent_tick(value: float, *, signed: bool = True) -> str:
+    number = round(value * 100, 6)
+    return f"{number:+g}%" if signed and number else f"{number:g}%"
+
+
+def _round_step(step: float) -> float:
+    """The next round number that is no smaller: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
+
+
+def audit_page(
+    audit: Audit,
+    *,
+    changes: tuple[AuditChange, ...] = (),
+    changes_title: str = "",
+    differences: Sequence[str] = (),
+) -> str:
+    """The whole page; with `changes`, how it compares with another audit."""
+    style = asset("report.css") + asset("audit.css")
+    return (
+        template_engine()
+        .get_template("audit.html.j2")
+        .render(
+            audit=audit,
+            verdict=verdict_sentence(audit),
+            good=not audit.complaints,
+            numbers=number_rows(audit),
+            width=WIDTH,
+            blocks=blocks_chart(audit),
+            launches=launches_chart(audit),
+            curve=curve_chart(audit),
+            disturbances=[
+                {
+                    "text": seen_text(one),
+                    "share": share_text(one),
+                    "slower": slower_text(one),
+                    "advice": one_line(one.advice),
+                }
+                for one in audit.disturbances
+            ],
+            changes=change_rows(changes),
+            changes_title=one_line(changes_title),
+            differences=differences,
+            style=style,
+            style_hash=fingerprint(style),
+        )
+    )

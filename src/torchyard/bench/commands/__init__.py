@@ -1,0 +1,1 @@
+"""Commands of measuring: `bench`, `batch-size`, `report`, `target` and `workloads`."""

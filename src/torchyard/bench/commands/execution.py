@@ -1,0 +1,215 @@
+"""Execute `torchyard bench`: measure with progress, print the table, choose the exit code.
+
+`plan_text` describes the study for `--dry-run`. Loaded after the options are parsed, because it
+imports the measuring code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchyard.cli.invoke import INTERRUPTED
+from torchyard.cli.output import print_data, talk
+from torchyard.cli.progress import Heard, show_progress
+from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
+from torchyard.core.units import format_bytes, format_duration, format_percent
+from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
+from torchyard.machine.model import Wish
+from torchyard.worker.bench.options import as_text
+
+
+def plan_text(study: Study) -> str:
+    """Variants, workloads, budget and settings; nothing is left to a default unsaid."""
+    budget, settings = study.budget, study.settings
+    rows = len(study.candidates) * len(study.workloads)
+    limit = settings.memory_limit_bytes
+    lines = [f"study {study.name}", "", "baseline"]
+    lines += _variant(study.baseline)
+    lines += ["candidates"]
+    for candidate in study.candidates:
+        lines += _variant(candidate)
+    lines += ["workloads", *(f"  {workload.label}" for workload in study.workloads)]
+    lines += [
+        "budget",
+        (
+            f"  {_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time"
+            f" for each workload ({_seconds(budget.time_s * len(study.workloads))} in all, without"
+            " the first start and compiling)"
+        ),
+        (
+            f"  until the interval is ±{format_percent(budget.precision_goal)} or the verdict is sure;"
+            f" below {format_percent(budget.margin)} is the same"
+        ),
+        f"  {budget.min_launches} to {budget.max_launches} launches, alpha {budget.alpha:g}",
+        "settings",
+        (
+            f"  blocks of {_seconds(settings.block_s)}, seed {settings.seed},"
+            f" threads {settings.threads or 'one for each core'}"
+        ),
+        f"  reseat {settings.reseat}, {_layout(settings.paired_layout)},"
+        f" accuracy {'checked' if settings.check_accuracy else 'not checked'}"
+        + (", L2 flushed" if settings.flush_l2 else ""),
+        (
+            f"  limits: start {_seconds(settings.start_limit_s)}, step {_seconds(settings.step_limit_s)},"
+            f" block {_seconds(settings.block_limit_s)},"
+            f" memory {format_bytes(limit) if limit is not None else 'none'}"
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _variant(variant: Variant) -> list[str]:
+    lines = [
+        (
+            f"  {variant.name}: {variant.backend}, {variant.precision}, "
+            f"target {variant.target.name} ({variant.target.python})"
+        )
+    ]
+    if variant.options:
+        lines.append(f"    options {as_text(dict(variant.options))}")
+    lines += [f"    {key}={value}" for key, value in variant.target.variables]
+    if variant.environment != DEFAULT_ENVIRONMENT:
+        lines += _environment(variant.environment)
+    return lines
+
+
+def _environment(environment: Environment) -> list[str]:
+    lines = [f"    environment {environment.name}"]
+    lines += [f"    {key}={value}" for key, value in environment.variables]
+    lines += [f"    preload {library}" for library in environment.preload]
+    if environment.threads is not None:
+        lines.append(f"    threads {environment.threads}")
+    lines += [f"    cores {environment.cores}"] if environment.cores else []
+    lines += [f"    memory {environment.memory}"] if environment.memory else []
+    if environment.instances > 1:
+        lines.append(f"    {environment.instances} instances side by side")
+    return lines
+
+
+def _layout(paired: bool) -> str:
+    return "paired layout" if paired else "each side its own layout"
+
+
+def _seconds(duration_s: float) -> str:
+    return format_duration(duration_s * 1e9)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+if TYPE_CHECKING:
+    from torchyard.machine.quieting.quiet_run import QuietMachine
+
+
+@dataclass(kw_only=True)
+class BenchSession:
+    """A study on its way into a run folder."""
+
+    study: Study
+    folder: Path
+    quiet: bool
+    wish: Wish | None = None
+    """How the machine is tuned for the run; None leaves it as it is."""
+    revision: str = ""
+    notes: Sequence[str] = ()
+    comparisons: list[Comparison] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Measure; the exit code. After Ctrl-C, what was measured so far is kept."""
+        from torchyard.machine.quieting.quiet_run import QuietMachine
+
+        heard = Heard()
+        quieted = QuietMachine(self.wish)
+        try:
+            try:
+                self._measure(quieted, heard)
+            finally:
+                for line in quieted.after:
+                    talk(f"warning: {line}")
+        except KeyboardInterrupt:
+            self.comparisons = self._kept() or heard.comparisons
+            if not self.comparisons:
+                raise
+            wanted = len(self.study.candidates) * len(self.study.workloads)
+            talk(f"interrupted: {len(self.comparisons)} of {wanted} comparisons were made")
+            return INTERRUPTED
+        code = exit_code_of(self.comparisons)
+        if code == WorkerFailed.exit_code:
+            talk("every comparison failed")
+        elif code == Untrustworthy.exit_code:
+            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
+        elif code == WrongResults.exit_code:
+            talk("every candidate computes wrong results: see the notes")
+        return code if code or quieted.is_back else StepFailed.exit_code
+
+    def _measure(self, quieted: QuietMachine, heard: Heard) -> None:
+        from torchyard.bench.bench_run import run_bench
+
+        with quieted:
+            for line in quieted.before:
+                talk(f"warning: {line}")
+            with show_progress(heard, quiet=self.quiet) as listener:
+                self.comparisons = run_bench(
+                    self.study,
+                    folder=self.folder,
+                    command=list(sys.argv),
+                    listener=listener,
+                    tuned=quieted.tuned,
+                    revision=self.revision,
+                    notes=self.notes,
+                )
+
+    def print_json(self) -> None:
+        """The run as one JSON object."""
+        from torchyard.bench.commands.report import render
+
+        print_data(render(self.folder, "json"))
+
+    def print_table(self) -> None:
+        """The verdicts as a table that fits the terminal, and the summary below it."""
+        from rich.console import Console
+
+        from torchyard.bench.report.suite_summary import disturbed_lines
+        from torchyard.bench.report.text import comparison_table, summary_lines
+
+        console = Console(highlight=False, emoji=False)
+        budget = self.study.budget
+        console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
+        for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):
+            console.print(line, markup=False, soft_wrap=True)
+        for line in disturbed_lines(self.comparisons):
+            console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
+
+    def unread_guards(self) -> list[str]:
+        """Names of guards that could not read on this machine."""
+        from torchyard.bench.report.suite_summary import unread_guards
+        from torchyard.results.run_reader import read_run
+
+        return [name for name, _ in unread_guards(read_run(self.folder))]
+
+    def _kept(self) -> list[Comparison]:
+        from torchyard.results.run_reader import read_run
+
+        try:
+            return list(read_run(self.folder).comparisons)
+        except ResultsDamaged:
+            # Ctrl-C came before the folder was made.
+            return []
+
+
+def exit_code_of(comparisons: Sequence[Comparison]) -> int:
+    """5 when every comparison failed, 9 when none is right, 6 when one must not be trusted, else 0."""
+    verdicts = {row.verdict for row in comparisons}
+    if verdicts == {Verdict.FAILED}:
+        return WorkerFailed.exit_code
+    if verdicts and verdicts <= {Verdict.FAILED, Verdict.WRONG}:
+        return WrongResults.exit_code
+    if not all(row.trusted for row in comparisons):
+        return Untrustworthy.exit_code
+    return 0

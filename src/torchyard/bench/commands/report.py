@@ -1,0 +1,78 @@
+"""`torchyard report`: show a run again, in any format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from torchyard.cli.options import chosen_format, deliver, report_options
+from torchyard.cli.output import common_options
+
+__all__ = ["render", "report"]
+
+# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+FORMATS: Final = (
+    "terminal",
+    "json",
+    "csv",
+    "dynamo-csv",
+    "html",
+    "markdown",
+    "roofline",
+    "roofline-svg",
+)
+
+_ENDINGS: Final = {
+    ".json": "json",
+    ".csv": "csv",
+    ".html": "html",
+    ".md": "markdown",
+    ".svg": "roofline-svg",
+}
+
+_HELP = """
+\b
+Examples:
+  torchyard report
+  torchyard report latest --format html --output report.html
+  torchyard report build/run --format json | jq .
+  torchyard report --share --output for-everybody.html
+  torchyard report --format dynamo-csv --output inductor_performance.csv
+  torchyard report --format roofline
+  torchyard report --output roofline.svg
+
+Show a run again. RUN is a run's folder, the id of a run in the runs' home or the beginning of one,
+or `latest`.
+`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo. `roofline` is how near kernels came
+to the machine's peak, `roofline-svg` its picture.
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("run", default="latest", metavar="[RUN]")
+@report_options(
+    FORMATS,
+    usual="terminal",
+    left_out="host names, users, paths, values of variables and the command line",
+)
+@common_options
+def report(
+    run: str, format_name: str | None, output: Path | None, share: bool, as_json: bool
+) -> None:
+    """Read the run and write it in the format."""
+    from torchyard.results.commands.options import find_run
+
+    name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
+    deliver(render(find_run(run), name, share=share), name, output)
+
+
+def render(folder: Path, format_name: str, *, share: bool = False) -> str:
+    """The run in that folder as text."""
+    from torchyard.bench.report.formats import FORMATS as WRITERS
+    from torchyard.bench.report.sharing import shared_run
+    from torchyard.results.run_reader import read_run
+
+    run = read_run(folder)
+    return WRITERS[format_name](shared_run(run) if share else run)

@@ -1,0 +1,1 @@
+"""Reports of a bench run: terminal, Markdown, JSON, CSV and HTML (`torchyard report`)."""

@@ -1,0 +1,481 @@
+"""Charts of one comparison's blocks: raw samples in time order, launches, and disturbances.
+
+The Vega-Lite specs without data are in the page once; each comparison adds its numbers in as few
+bytes as possible, because a page may hold hundreds of comparisons. Too many points are thinned out,
+and the caption says so. Fields and expressions are constants: text from outside (reasons, units) is
+data only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import median
+from typing import Any, Final, TypeVar
+
+from torchyard.core.block import Block
+from torchyard.presentation.chart_layout import speedup_axis
+from torchyard.presentation.safe_text import one_line
+
+_SIDES: Final = {
+    "domain": ["baseline", "candidate"],
+    "range": ["var(--baseline)", "var(--candidate)"],
+}
+_SHAPES: Final = {"domain": ["baseline", "candidate"], "range": ["circle", "triangle-up"]}
+
+_LAUNCH_BANDS: Final[dict[str, Any]] = {
+    "transform": [
+        {
+            "aggregate": [
+                {"op": "min", "field": "order", "as": "first"},
+                {"op": "max", "field": "order", "as": "last"},
+            ],
+            "groupby": ["launch"],
+        },
+        {"calculate": "datum.first - 0.5", "as": "left"},
+        {"calculate": "datum.last + 0.5", "as": "right"},
+    ],
+    "layer": [
+        {
+            "transform": [{"filter": "datum.launch % 2 == 1"}],
+            "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
+            "encoding": {
+                "x": {"field": "left", "type": "quantitative"},
+                "x2": {"field": "right"},
+            },
+        },
+        {
+            "mark": {
+                "type": "text",
+                "align": "left",
+                "baseline": "bottom",
+                "dx": 2,
+                "color": "var(--muted)",
+                "fontSize": 10,
+            },
+            "encoding": {
+                "x": {"field": "left", "type": "quantitative"},
+                "y": {"value": -2},
+                "text": {"field": "launch", "type": "quantitative"},
+            },
+        },
+    ],
+}
+
+_ORDER_AXIS: Final[dict[str, Any]] = {
+    "field": "order",
+    "type": "quantitative",
+    "title": "in time order; launches numbered above",
+    "scale": {"nice": False, "padding": 4},
+    "axis": {"grid": False, "labels": False, "ticks": False},
+}
+
+_SAMPLES: Final[dict[str, Any]] = {
+    "width": "container",
+    "height": 190,
+    "params": [{"name": "reasons", "value": [""]}, {"name": "unit", "value": ""}],
+    "transform": [
+        {"flatten": ["time"]},
+        {"window": [{"op": "row_number", "as": "order"}]},
+        {"calculate": "datum.side == 'b' ? 'baseline' : 'candidate'", "as": "variant"},
+        {"calculate": "reasons[datum.dirty]", "as": "reason"},
+        {"calculate": "datum.dirty > 0 ? 'disturbed: ' + datum.reason : 'clean'", "as": "block"},
+        {"calculate": "format(datum.time, '.4~g') + ' ' + unit", "as": "said"},
+    ],
+    "layer": [
+        _LAUNCH_BANDS,
+        {
+            "mark": {"type": "point", "size": 24, "filled": False},
+            "encoding": {
+                "x": _ORDER_AXIS,
+                "y": {
+                    "field": "time",
+                    "type": "quantitative",
+                    "scale": {"zero": False, "padding": 6},
+                    "title": None,
+                    "axis": {"labelExpr": "datum.label + ' ' + unit", "tickCount": 5},
+                },
+                "stroke": {"field": "variant", "scale": _SIDES, "legend": None},
+                "fill": {"field": "variant", "scale": _SIDES, "legend": None},
+                "shape": {"field": "variant", "scale": _SHAPES, "legend": None},
+                "fillOpacity": {
+                    "condition": {"test": "datum.dirty > 0", "value": 0},
+                    "value": 0.75,
+                },
+                "strokeWidth": {"condition": {"test": "datum.dirty > 0", "value": 1.1}, "value": 0},
+                "tooltip": [
+                    {"field": "variant", "title": "side"},
+                    {"field": "said", "title": "time"},
+                    {"field": "launch", "title": "launch"},
+                    {"field": "block", "title": "block"},
+                ],
+            },
+        },
+    ],
+}
+
+_LAUNCHES: Final[dict[str, Any]] = {
+    "width": "container",
+    "height": 170,
+    "params": [
+        {"name": "low", "value": 1},
+        {"name": "high", "value": 1},
+        {"name": "speedup", "value": 1},
+        {"name": "bottom", "value": 0.9},
+        {"name": "top", "value": 1.1},
+        {"name": "ticks", "value": [1]},
+    ],
+    "transform": [
+        {"flatten": ["ratio"]},
+    ],
+    "layer": [
+        {
+            "data": {"values": [{}]},
+            "transform": [
+                {"calculate": "low", "as": "low"},
+                {"calculate": "high", "as": "high"},
+            ],
+            "mark": {
+                "type": "rect",
+                "color": "var(--accent)",
+                "opacity": {"expr": "high > low ? 0.16 : 0"},
+            },
+            "encoding": {
+                "y": {"field": "low", "type": "quantitative"},
+                "y2": {"field": "high"},
+            },
+        },
+        {
+            "data": {"values": [{"one": 1}]},
+            "mark": {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "clip": True},
+            "encoding": {"y": {"field": "one", "type": "quantitative"}},
+        },
+        {
+            "data": {"values": [{}]},
+            "transform": [{"calculate": "speedup", "as": "speedup"}],
+            "mark": {
+                "type": "rule",
+                "color": "var(--accent)",
+                "strokeWidth": 1.5,
+                "opacity": {"expr": "speedup > bottom ? 1 : 0"},
+            },
+            "encoding": {"y": {"field": "speedup", "type": "quantitative"}},
+        },
+        {
+            "mark": {"type": "tick", "thickness": 1.3, "size": 13, "color": "var(--muted)"},
+            "encoding": {
+                "x": {
+                    "field": "launch",
+                    "type": "ordinal",
+                    "title": "launch",
+                    "axis": {"labelAngle": 0, "labelOverlap": True, "ticks": False},
+                },
+                "y": {
+                    "field": "ratio",
+                    "type": "quantitative",
+                    "title": None,
+                    "scale": {
+                        "type": "log",
+                        "nice": False,
+                        "domainMin": {"expr": "bottom"},
+                        "domainMax": {"expr": "top"},
+                    },
+                    "axis": {
+                        "values": {"expr": "ticks"},
+                        "labelExpr": "format(datum.value, '.4~g') + 'x'",
+                    },
+                },
+                "opacity": {"value": 0.75},
+            },
+        },
+        {
+            "transform": [
+                {
+                    "aggregate": [
+                        {"op": "max", "field": "middle", "as": "middle"},
+                        {"op": "count", "as": "pairs"},
+                    ],
+                    "groupby": ["launch"],
+                },
+                {"calculate": "format(datum.middle, '.3f') + 'x'", "as": "said"},
+            ],
+            "mark": {
+                "type": "point",
+                "size": 70,
+                "opacity": 1,
+                "color": "var(--candidate)",
+                "stroke": "var(--card)",
+                "strokeWidth": 1.2,
+            },
+            "encoding": {
+                "x": {"field": "launch", "type": "ordinal"},
+                "y": {"field": "middle", "type": "quantitative"},
+                "tooltip": [
+                    {"field": "launch", "title": "launch"},
+                    {"field": "said", "title": "speedup"},
+                ],
+            },
+        },
+    ],
+}
+
+_DISTURBANCES: Final[dict[str, Any]] = {
+    "width": "container",
+    "height": 20,
+    "params": [{"name": "reasons", "value": [""]}],
+    "transform": [
+        {"flatten": ["why"]},
+        {"calculate": "reasons[datum.why]", "as": "reason"},
+        {"calculate": "datum.side == 'b' ? 'baseline' : 'candidate'", "as": "variant"},
+    ],
+    "layer": [
+        _LAUNCH_BANDS,
+        {
+            "transform": [{"filter": "datum.why > 0"}],
+            "mark": {"type": "point", "size": 34, "opacity": 0.9},
+            "encoding": {
+                "x": _ORDER_AXIS,
+                "y": {
+                    "field": "reason",
+                    "type": "nominal",
+                    "title": None,
+                    "axis": {
+                        "grid": True,
+                        "labelLimit": 150,
+                        "labelColor": "var(--text)",
+                        "ticks": False,
+                        "domain": False,
+                    },
+                },
+                "color": {"field": "variant", "scale": _SIDES, "legend": None},
+                "shape": {"field": "variant", "scale": _SHAPES, "legend": None},
+                "tooltip": [
+                    {"field": "reason", "title": "why"},
+                    {"field": "variant", "title": "side"},
+                    {"field": "launch", "title": "launch"},
+                ],
+            },
+        },
+    ],
+}
+
+BASES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "samples": _SAMPLES,
+    "launches": _LAUNCHES,
+    "disturbances": _DISTURBANCES,
+}
+
+
+T = TypeVar("T")
+
+SAMPLES_DRAWN: Final = 360
+BLOCKS_DRAWN: Final = 180
+PAIRS_DRAWN: Final = 240
+_EDGE: Final = 1.5
+_EDGE_SHARE: Final = 0.97
+"""The chart reaches to this many times the slower side's median, and at least as far as this share of
+the samples: a few slow ones would flatten all the others."""
+_REASON_HEIGHT: Final = 22
+_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartData:
+    """What one comparison adds to a shape, and what a reader is told of it."""
+
+    base: str
+    own: Mapping[str, Any]
+    title: str
+    description: str
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
+    """Rows without their names, which `charts.js` puts back."""
+    return {"names": list(names), "rows": [list(row) for row in rows]}
+
+
+def in_order(blocks: Iterable[Block], baseline: str, candidate: str) -> list[Block]:
+    """The blocks of both sides as they were taken."""
+    own = [block for block in blocks if block.variant in {baseline, candidate}]
+    return sorted(own, key=lambda block: (block.launch, block.round, block.position))
+
+
+def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
+    """Every sample of both sides, or as many as can be told apart."""
+    shown = _thinned_rounds(blocks)
+    each = max(2, SAMPLES_DRAWN // max(1, len(shown)))
+    taken = [_spread(block.samples_ns, each) for block in shown]
+    total = sum(len(block.samples_ns) for block in blocks)
+    drawn = sum(len(samples) for samples in taken)
+    middles = [
+        median(times)
+        for side in (True, False)
+        if (times := [b.median_ns for b in shown if (b.variant == baseline) is side])
+    ]
+    edge = _edge_of(blocks, max(middles, default=1.0))
+    scale, unit = next((s, u) for s, u in _UNITS if max(middles, default=1.0) >= s or s == 1.0)
+    reasons = _Reasons()
+    rows: list[list[object]] = []
+    beyond = 0
+    for block, samples in zip(shown, taken, strict=True):
+        beyond += sum(sample > edge for sample in samples)
+        times = [_short(min(sample, edge) / scale) for sample in samples]
+        side = "b" if block.variant == baseline else "c"
+        rows.append([block.launch + 1, side, reasons.of(block.dirty), times])
+    title = "Samples in time order"
+    if drawn < total:
+        title += f": {drawn:,} of {total:,} drawn, in each block evenly spaced and its slowest"
+        if len(shown) < len(blocks):
+            title += f", in {len(shown):,} of {len(blocks):,} blocks"
+    if beyond:
+        title += f"; {beyond} slower than {_short(edge / scale):g} {unit} are at the top edge"
+    return ChartData(
+        base="samples",
+        own={
+            "data": _table(("launch", "side", "dirty", "time"), rows),
+            "params": [
+                {"name": "reasons", "value": reasons.texts},
+                {"name": "unit", "value": unit},
+            ],
+        },
+        title=f"{title}. Hollow ones are from disturbed blocks.",
+        description="Time of each sample, both sides, in the order they were taken",
+    )
+
+
+def launch_chart(
+    launches: Sequence[Sequence[float]],
+    *,
+    low: float | None,
+    high: float | None,
+    speedup: float | None,
+) -> ChartData:
+    """The pairs of each launch and their median, from log speedups."""
+    total = sum(map(len, launches))
+    each = max(1, PAIRS_DRAWN // max(1, len(launches)))
+    rows: list[list[object]] = []
+    drawn = 0
+    ends = speedup_axis(
+        [
+            *(math.exp(value) for launch in launches for value in launch),
+            *(end for end in (low, high, speedup) if end),
+        ],
+        reach=1.0,
+    )
+    # What is not known lies at the bottom, unseen.
+    bottom = round(math.exp(ends.low), 6)
+    for number, launch in enumerate(launches, start=1):
+        if launch:
+            taken = _every(launch, each)
+            drawn += len(taken)
+            ratios = [_short(math.exp(value)) for value in taken]
+            rows.append([number, _short(math.exp(median(launch))), ratios])
+    title = "Speedup of each launch (dot), of its pairs (ticks), and the interval (band)"
+    if drawn < total:
+        title += f": {drawn:,} of {total:,} pairs drawn"
+    return ChartData(
+        base="launches",
+        own={
+            "data": _table(("launch", "middle", "ratio"), rows),
+            "params": [
+                {"name": "low", "value": _short(low) if low else bottom},
+                {"name": "high", "value": _short(high) if high else bottom},
+                {"name": "speedup", "value": _short(speedup) if speedup else bottom},
+                {"name": "bottom", "value": bottom},
+                {"name": "top", "value": round(math.exp(ends.high), 6)},
+                {"name": "ticks", "value": [_short(number) for number in ends.numbers]},
+            ],
+        },
+        title=title,
+        description="Speedup of each launch and of its pairs; the numbers are listed below",
+    )
+
+
+def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
+    """When the guards saw what, block by block."""
+    reasons = _Reasons()
+    rows: list[list[object]] = []
+    dirty = [place for place, block in enumerate(blocks) if block.dirty]
+    kept = set(_every(dirty, BLOCKS_DRAWN))
+    # The first and the last block of each launch say how wide it is.
+    ends = {
+        place
+        for _, group in groupby(range(len(blocks)), key=lambda place: blocks[place].launch)
+        for place in _ends(list(group))
+    }
+    for place in sorted(kept | ends):
+        block = blocks[place]
+        side = "b" if block.variant == baseline else "c"
+        why = [reasons.of((reason,)) for reason in block.dirty] or [0]
+        rows.append([place + 1, block.launch + 1, side, why])
+    title = "Disturbed blocks in time order"
+    if len(kept) < len(dirty):
+        title += f": {len(kept):,} of {len(dirty):,} drawn"
+    return ChartData(
+        base="disturbances",
+        own={
+            "height": _REASON_HEIGHT * max(1, len(reasons.texts) - 1),
+            "data": _table(("order", "launch", "side", "why"), rows),
+            "params": [{"name": "reasons", "value": reasons.texts}],
+        },
+        title=title,
+        description="Which blocks the guards saw disturbed, by reason, in the order they were taken",
+    )
+
+
+class _Reasons:
+    """Numbers for texts that come again and again; 0 is none."""
+
+    def __init__(self) -> None:
+        self.texts = [""]
+
+    def of(self, reasons: tuple[str, ...]) -> int:
+        text = ", ".join(map(one_line, reasons))
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text)
+
+
+def _edge_of(blocks: Sequence[Block], slower_ns: float) -> float:
+    everything = sorted(sample for block in blocks for sample in block.samples_ns)
+    most = everything[int(_EDGE_SHARE * (len(everything) - 1))]
+    return max(_EDGE * slower_ns, 1.1 * most)
+
+
+def _thinned_rounds(blocks: Sequence[Block]) -> list[Block]:
+    """All blocks, or both sides of evenly spaced rounds."""
+    rounds = list(dict.fromkeys((block.launch, block.round) for block in blocks))
+    if len(blocks) <= BLOCKS_DRAWN:
+        return list(blocks)
+    wanted = set(_every(rounds, BLOCKS_DRAWN * len(rounds) // len(blocks)))
+    return [block for block in blocks if (block.launch, block.round) in wanted]
+
+
+def _spread(samples: Sequence[float], count: int) -> list[float]:
+    """That many, evenly spaced, in order, the slowest among them."""
+    if len(samples) <= count:
+        return list(samples)
+    slowest = max(range(len(samples)), key=samples.__getitem__)
+    places = set(_every(range(len(samples)), count - 1)) | {slowest}
+    return [samples[place] for place in sorted(places)]
+
+
+def _every(items: Sequence[T], count: int) -> list[T]:
+    """At most that many, evenly spaced."""
+    if len(items) <= count:
+        return list(items)
+    return [items[place * len(items) // count] for place in range(max(1, count))]
+
+
+def _ends(places: Sequence[int]) -> tuple[int, int]:
+    return places[0], places[-1]
+
+
+def _short(number: float) -> float:
+    """Four digits that count; 0 for what is no number."""
+    if not math.isfinite(number):
+        return 0
+    short = float(f"{number:.4g}")
+    return int(short) if short.is_integer() else short

@@ -1,0 +1,286 @@
+"""The HTML report of a run: one file without network access or other files.
+
+The template engine escapes all text, and the page forbids every script but its own. Charts of the
+whole run are drawn here; those of single comparisons when a reader opens them, from data in the
+page. A page that is one of many (`Frame`, on the dashboard) has links to the others and shares the
+chart runtime with them. Also describes the method in sentences, from the settings that the run had.
+Loads jinja2 when a page is rendered.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from torchyard.bench.report.block_charts import BASES
+from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
+from torchyard.bench.report.suite_charts import (
+    ROWS_NAMED,
+    forest_description,
+    forest_spec,
+    verdicts_spec,
+)
+from torchyard.bench.report.suite_summary import (
+    guard_rows,
+    left_out,
+    pass_text,
+    suite_means,
+    suite_rows,
+    verdict_counts,
+)
+from torchyard.bench.roofline.chart import roofline_part
+from torchyard.core.comparison import Verdict
+from torchyard.core.study import Study
+from torchyard.core.units import format_percent
+from torchyard.presentation.chart_layout import numbers_of, speedup_axis
+from torchyard.presentation.fact_rows import fact_rows
+from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.vega import (
+    MISSING,
+    chart_bases,
+    charts_available,
+    inline_chart,
+    lazy_chart,
+    packed_runtime,
+    runtime_link,
+    runtime_script,
+)
+from torchyard.presentation.wording import MARKS, about_duration, number_text, title_of
+from torchyard.results.run_reader import Run, revision_of_run
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+SHARED_SCRIPTS: Final = "'self' file:"
+"""Where a page's policy lets a shared script come from: the place of the page. A browser that takes
+every file for a place of its own needs the second word; on a web host it allows nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Links to the other pages, and what they share."""
+
+    navigation: Markup
+    style: str
+    """For the navigation, added to the page's own."""
+    runtime: str
+    """Address of the file with the text of `vega_runtime.runtime_script`, seen from the page."""
+
+
+def method_sentences(study: Study) -> list[str]:
+    """For readers who were not there."""
+    budget, settings = study.budget, study.settings
+    confidence = f"{100 * (1 - budget.alpha):g}%"
+    stop = (
+        f"Measuring a comparison stopped at a verdict with an interval of "
+        f"±{format_percent(budget.precision_goal)}, or after {about_duration(budget.time_s)}."
+        if budget.precision_goal
+        else f"Every comparison used its whole {about_duration(budget.time_s)}."
+    )
+    sentences = [
+        (
+            "Each launch started fresh processes. Variants that differ only in backend shared a "
+            "process, the model and the inputs."
+        ),
+        (
+            f"Baseline and candidate ran in pairs of short blocks (about {settings.block_s:g} s), in "
+            "random order, after warm-up. Compile time is not part of the times."
+        ),
+        (
+            "A speedup is baseline time over candidate time: above 1 the candidate is faster. Each "
+            "launch gives the median over its pairs; the speedup is their geometric mean."
+        ),
+        (
+            f"The interval covers the true speedup in {confidence} of cases and speaks for launches, "
+            "not for single iterations, because the same code differs between processes. Where only "
+            "one launch ran, it speaks for those processes only, and the notes say so."
+        ),
+        (
+            f"Same means that the whole interval lies within ±{format_percent(budget.margin)} of no "
+            "difference. Undecided is an answer too: the data allow more than one verdict."
+        ),
+        stop,
+        (
+            "p-values are two-sided, valid for stopping early, and adjusted for the number of "
+            "comparisons (Benjamini-Hochberg)."
+        ),
+        (
+            "Pairs that the guards saw disturbed (waiting for a core, paging, stolen time, throttled "
+            "or fallen clocks) were dropped and are counted."
+        ),
+    ]
+    if settings.check_accuracy:
+        sentences.append(
+            "The candidate's results were compared with the baseline's on the same inputs and "
+            "seeds, and with a float64 run where there was memory for one. A candidate whose error "
+            "rounding does not explain is wrong and never called faster."
+        )
+    else:
+        sentences.append("Results were not compared: the check of accuracy was switched off.")
+    return sentences
+
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+_COMMIT: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
+_STATES = {
+    "running": "This run is still going. What follows is what it has so far.",
+    "interrupted": "This run was interrupted. What follows is what it had by then.",
+    "failed": "This run failed. What follows is what it had by then.",
+}
+
+
+def to_html(run: Run, *, frame: Frame | None = None) -> str:
+    """The whole page; with a frame it is one of many."""
+    blocks = blocks_by_workload(run)
+    budget, comparisons = run.study.budget, run.comparisons
+    confidence = 1 - budget.alpha
+    means = suite_means(comparisons, confidence=confidence)
+    suites = suite_rows(comparisons, confidence=confidence)
+    parts = [
+        comparison_part(comparison, index, blocks, budget.precision_goal)
+        for index, comparison in enumerate(comparisons, start=1)
+    ]
+    anchors = {id(part["comparison"]): part["anchor"] for part in parts}
+    charts = charts_available()
+    drawn_later = charts and any(part["charts"] for part in parts)
+    roofline = roofline_part(run)
+    style = asset("report.css") + asset("run.css") + asset("charts.css")
+    style += asset("roofline.css") if roofline else ""
+    style += frame.style if frame else ""
+    script = asset("report.js") + (asset("charts.js") if drawn_later else "")
+    inlined = [runtime_script()] if drawn_later and frame is None else []
+    scripts = [asset("theme.js"), script, *inlined]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=one_line(run.study.name),
+            run=run,
+            warning=_warning(run),
+            revision=_revision(run),
+            notes=_notes(run),
+            means=means,
+            counts=verdict_counts(comparisons),
+            passed=pass_text(
+                sum(one.passed for one in comparisons),
+                len(comparisons),
+                sum(one.not_checked for one in comparisons),
+            ),
+            suites=suites,
+            left_out=[(one, reason, anchors[id(one)]) for one, reason in left_out(comparisons)],
+            forest=_forest(run) if charts and any(map(numbers_of, comparisons)) else "",
+            verdict_bars=inline_chart(
+                verdicts_spec(suites),
+                title="Verdicts of each suite",
+                description="Share of each verdict by suite; the numbers are in the table above",
+            )
+            if charts and len(suites) > 1
+            else "",
+            forest_named=sum(map(bool, map(numbers_of, comparisons))) <= ROWS_NAMED,
+            roofline=roofline,
+            charts_missing="" if charts else MISSING,
+            confidence=f"{100 * confidence:g}%",
+            margin=budget.margin,
+            axis=speedup_axis([1.0, *chain.from_iterable(map(numbers_of, comparisons))]),
+            rows=parts,
+            choices=_choices(run),
+            method=method_sentences(run.study),
+            command=_command(run),
+            machine=fact_rows(run.info.get("machine") or {}),
+            guards=guard_rows(run),
+            targets=[
+                (one_line(str(name)), fact_rows(facts))
+                for name, facts in (run.info.get("targets") or {}).items()
+            ],
+            lazy_chart=lazy_chart,
+            bases=chart_bases(BASES) if drawn_later else "",
+            runtime=_runtime(frame) if drawn_later else "",
+            navigation=frame.navigation if frame else "",
+            shared_scripts=f" {SHARED_SCRIPTS}" if frame else "",
+            style=style,
+            theme_script=scripts[0],
+            script=script,
+            style_hash=fingerprint(style),
+            script_hashes=[fingerprint(one) for one in scripts],
+        )
+    )
+
+
+def _runtime(frame: Frame | None) -> Markup:
+    return packed_runtime() if frame is None else runtime_link(frame.runtime)
+
+
+def _environment() -> Environment:
+    environment = template_engine()
+    environment.filters["number"] = number_text
+    environment.globals["mark"] = lambda verdict: MARKS[verdict]
+    environment.globals["title_of"] = title_of
+    environment.globals["pass_text"] = pass_text
+    return environment
+
+
+def _forest(run: Run) -> Markup:
+    budget = run.study.budget
+    means = suite_means(run.comparisons, confidence=1 - budget.alpha)
+    return inline_chart(
+        forest_spec(run.comparisons, means, margin=budget.margin),
+        title="",
+        description=forest_description(run.comparisons, margin=budget.margin),
+    )
+
+
+def _choices(run: Run) -> list[tuple[str, str, list[str]]]:
+    """What the table can be filtered by: only what tells rows apart."""
+    found: dict[str, list[str]] = {
+        "verdict": [
+            verdict.value for verdict in Verdict if verdict in verdict_counts(run.comparisons)
+        ],
+        "suite": [one_line(one.workload.suite) for one in run.comparisons],
+        "mode": [one.workload.mode for one in run.comparisons],
+        "candidate": [one_line(one.candidate) for one in run.comparisons],
+    }
+    return [
+        (name, name.capitalize(), values)
+        for name, all_values in found.items()
+        if len(values := list(dict.fromkeys(all_values))) > 1
+    ]
+
+
+def _command(run: Run) -> str:
+    if run.info.get("shared"):
+        return "left out for sharing"
+    return shlex.join(str(word) for word in run.info.get("command") or ()) or "not recorded"
+
+
+def _revision(run: Run) -> str:
+    """As short as people write it; the whole of it is among the facts of the targets."""
+    return _COMMIT.sub(r"\1", one_line(revision_of_run(run.info, run.study)))
+
+
+def _notes(run: Run) -> list[str]:
+    kept = run.info.get("notes")
+    return [one_line(str(note)) for note in kept] if isinstance(kept, list) else []
+
+
+def _warning(run: Run) -> str:
+    text = _STATES.get(run.state, "")
+    untrusted = sum(not one.trusted for one in run.comparisons)
+    if untrusted:
+        verb = "is" if untrusted == 1 else "are"
+        text += (
+            f" {untrusted} of {len(run.comparisons)} comparisons {verb} untrusted: do not use these"
+            " numbers. They are in parentheses and in no mean."
+        )
+    if run.torn_lines:
+        noun = "record was" if run.torn_lines == 1 else "records were"
+        text += f" {run.torn_lines} {noun} cut off by a kill and left out."
+    return text.strip()

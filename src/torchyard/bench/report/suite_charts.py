@@ -1,0 +1,342 @@
+"""Charts of a whole run: the forest plot of speedups and the verdicts of each suite.
+
+Drawn when the page is written, so that they work without a script and in print. Returns Vega-Lite
+specs; knows nothing about the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from torchyard.bench.report.suite_summary import SuiteMean, SuiteRow
+from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.units import format_percent
+from torchyard.presentation.chart_layout import numbers_of, speedup_axis
+from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.wording import MARKS, number_text, speedup_text, title_of
+
+__all__ = ["ROWS_NAMED", "forest_description", "forest_spec", "verdicts_spec"]
+
+ROWS_NAMED: Final = 40
+"""A forest plot with more comparisons than this is a curve without names."""
+_WIDTH: Final = 560
+_CURVE_WIDTH, _CURVE_HEIGHT = 900, 300
+_ROW: Final = 19
+_LABEL_WIDTH: Final = 330
+_MEAN: Final = "mean"
+_PLOTTED: Final = (
+    Verdict.FASTER,
+    Verdict.SLOWER,
+    Verdict.SAME,
+    Verdict.UNDECIDED,
+    Verdict.UNTRUSTED,
+)
+_KINDS: Final = [*(verdict.value for verdict in _PLOTTED), _MEAN]
+_COLOURS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
+_SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "cross", "diamond"]
+
+
+def forest_spec(
+    comparisons: Sequence[Comparison], means: Sequence[SuiteMean], *, margin: float
+) -> dict[str, Any]:
+    """Speedups with their intervals, the fastest first, and the means below them.
+
+    More than a reader can take in as rows are one curve.
+    """
+    plotted = sorted(
+        (one for one in comparisons if numbers_of(one)), key=lambda one: -numbers_of(one)[0]
+    )
+    if len(plotted) > ROWS_NAMED:
+        return _curve_spec(plotted, margin=margin)
+    several = len({one.candidate for one in plotted}) > 1
+    rows: list[dict[str, Any]] = [
+        _row(place, one, several=several) for place, one in enumerate(plotted)
+    ]
+    rows += [
+        {
+            "place": len(plotted) + index,
+            "label": f"geometric mean, {one_line(mean.candidate)}",
+            "kind": _MEAN,
+            "speedup": mean.speedup,
+            "low": mean.interval.low,
+            "high": mean.interval.high,
+            "text": f"{number_text(mean.speedup)}x "
+            f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}]",
+        }
+        for index, mean in enumerate(means)
+    ]
+    axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
+    ends = [math.exp(axis.low), math.exp(axis.high)]
+    for row in rows:
+        # A logarithmic axis has no place for 0 or infinity; what lies beyond is put at the end.
+        row.update(
+            {key: min(max(row[key], ends[0]), ends[1]) for key in ("speedup", "low", "high")}
+        )
+    # Labels are told apart by place, because two rows may have one label.
+    names = {str(row["place"]): row["label"] for row in rows}
+    scale = {"type": "log", "domain": ends, "nice": False, "clamp": True}
+    x = {
+        "type": "quantitative",
+        "scale": scale,
+        "title": "speedup over the baseline (logarithmic)",
+        "axis": {
+            "values": axis.numbers,
+            "format": ".4~g",
+            "labelExpr": "datum.label + 'x'",
+            "grid": True,
+            "domain": False,
+        },
+    }
+    y = {
+        "field": "place",
+        "type": "ordinal",
+        "title": None,
+        "axis": {
+            "labelExpr": "names[datum.value]",
+            "labelLimit": _LABEL_WIDTH,
+            "labelColor": "var(--text)",
+            "labelFontSize": 12,
+            "ticks": False,
+            "domain": False,
+            "labelPadding": 10,
+        },
+    }
+    shape = {"field": "kind", "scale": {"domain": _KINDS, "range": _SHAPES}, "legend": None}
+    colour = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLOURS}, "legend": None}
+    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
+    return {
+        "width": _WIDTH,
+        "height": {"step": _ROW},
+        "data": {"values": rows},
+        "params": [{"name": "names", "value": names}],
+        "layer": [
+            {
+                "data": {"values": [band]},
+                "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
+                "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}},
+            },
+            {
+                "data": {"values": [{"one": 1}]},
+                "mark": {"type": "rule", "color": "var(--muted)"},
+                "encoding": {"x": {"field": "one", "type": "quantitative"}},
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 2.2, "strokeCap": "round"},
+                "encoding": {
+                    "x": {**x, "field": "low"},
+                    "x2": {"field": "high"},
+                    "y": y,
+                    "color": colour,
+                },
+            },
+            {
+                "mark": {
+                    "type": "point",
+                    "size": 64,
+                    "opacity": 1,
+                    "strokeWidth": 1.6,
+                    "filled": False,
+                },
+                "encoding": {
+                    "x": {**x, "field": "speedup"},
+                    "y": y,
+                    "stroke": colour,
+                    "shape": shape,
+                    "fill": {
+                        "condition": {
+                            "test": "datum.kind == 'undecided' || datum.kind == 'untrusted'",
+                            "value": "var(--page)",
+                        },
+                        "field": "kind",
+                        "scale": {"domain": _KINDS, "range": _COLOURS},
+                        "legend": None,
+                    },
+                },
+            },
+            {
+                "mark": {
+                    "type": "text",
+                    "align": "left",
+                    "color": "var(--muted)",
+                    "fontSize": 11,
+                    "dx": 12,
+                },
+                "encoding": {
+                    "x": {"value": _WIDTH},
+                    "y": y,
+                    "text": {"field": "text", "type": "nominal"},
+                },
+            },
+        ],
+    }
+
+
+def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, Any]:
+    """All speedups in order, from left to right."""
+    rows = [_row(place, one, several=False) for place, one in enumerate(plotted)]
+    for row in rows:
+        del row["label"], row["text"]
+    axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
+    ends = [math.exp(axis.low), math.exp(axis.high)]
+    kinds = [verdict.value for verdict in _PLOTTED]
+    colour = {
+        "field": "kind",
+        "scale": {"domain": kinds, "range": _COLOURS[:-1]},
+        "legend": {"title": None, "orient": "top", "symbolType": "square"},
+    }
+    x = {
+        "field": "place",
+        "type": "quantitative",
+        "title": f"{len(rows)} comparisons, the fastest first",
+        "scale": {"domain": [-1, len(rows)], "nice": False},
+        "axis": {"labels": False, "ticks": False, "grid": False},
+    }
+    y = {
+        "type": "quantitative",
+        "title": "speedup (logarithmic)",
+        "scale": {"type": "log", "domain": ends, "nice": False, "clamp": True},
+        "axis": {
+            "values": axis.numbers,
+            "labelExpr": "format(datum.value, '.4~g') + 'x'",
+            "domain": False,
+        },
+    }
+    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
+    return {
+        "width": _CURVE_WIDTH,
+        "height": _CURVE_HEIGHT,
+        "data": {"values": rows},
+        "layer": [
+            {
+                "data": {"values": [band]},
+                "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
+                "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "data": {"values": [{"one": 1}]},
+                "mark": {"type": "rule", "color": "var(--muted)"},
+                "encoding": {"y": {"field": "one", "type": "quantitative"}},
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.75},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "low"},
+                    "y2": {"field": "high"},
+                    "color": colour,
+                },
+            },
+            {
+                "mark": {"type": "point", "size": 22, "opacity": 1},
+                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": colour},
+            },
+        ],
+    }
+
+
+def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
+    """One bar per suite and candidate: which share of its comparisons got which verdict."""
+    several = len({row.candidate for row in rows}) > 1
+    names: dict[str, str] = {}
+    values = []
+    for place, row in enumerate(rows):
+        names[str(place)] = one_line(row.suite + (f" · {row.candidate}" if several else ""))
+        for rank, verdict in enumerate(Verdict):
+            if count := row.counts.get(verdict, 0):
+                values.append(
+                    {
+                        "place": place,
+                        "rank": rank,
+                        "verdict": verdict.value,
+                        "share": count / row.total,
+                        "text": f"{MARKS[verdict]} {count}",
+                    }
+                )
+    verdicts = [verdict.value for verdict in Verdict if any(verdict in row.counts for row in rows)]
+    y = {
+        "field": "place",
+        "type": "ordinal",
+        "title": None,
+        "axis": {
+            "labelExpr": "names[datum.value]",
+            "labelLimit": 200,
+            "labelColor": "var(--text)",
+            "labelFontSize": 12,
+            "ticks": False,
+            "domain": False,
+            "labelPadding": 10,
+        },
+    }
+    x = {"field": "share", "type": "quantitative", "stack": "zero", "axis": None}
+    return {
+        "width": _WIDTH,
+        "height": {"step": 30},
+        "data": {"values": values},
+        "params": [{"name": "names", "value": names}],
+        "encoding": {"order": {"field": "rank"}},
+        "layer": [
+            {
+                "mark": {"type": "bar", "stroke": "var(--page)", "strokeWidth": 2, "height": 22},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": {
+                        "field": "verdict",
+                        "scale": {
+                            "domain": verdicts,
+                            "range": [f"var(--{verdict})" for verdict in verdicts],
+                        },
+                        "legend": {
+                            "orient": "bottom",
+                            "title": None,
+                            "symbolType": "square",
+                            "columnPadding": 14,
+                        },
+                    },
+                },
+            },
+            {
+                "transform": [{"filter": "datum.share >= 0.045"}],
+                "mark": {
+                    "type": "text",
+                    "color": "var(--page)",
+                    "fontSize": 11.5,
+                    "fontWeight": 600,
+                },
+                "encoding": {
+                    "x": {**x, "bandPosition": 0.5},
+                    "y": y,
+                    "detail": {"field": "verdict"},
+                    "text": {"field": "text", "type": "nominal"},
+                },
+            },
+        ],
+    }
+
+
+def forest_description(comparisons: Sequence[Comparison], *, margin: float) -> str:
+    """The forest plot in words, for who does not see it."""
+    count = sum(bool(numbers_of(one)) for one in comparisons)
+    noun = "comparison" if count == 1 else "comparisons"
+    return (
+        f"Speedups of {count} {noun} with their intervals on a logarithmic axis; "
+        f"the band is ±{format_percent(margin)}. All numbers are in the table below."
+    )
+
+
+def _row(place: int, comparison: Comparison, *, several: bool) -> dict[str, Any]:
+    estimate = comparison.estimate
+    if estimate is None:  # numbers_of leaves these out
+        raise AssertionError(comparison)
+    interval = estimate.interval
+    return {
+        "place": place,
+        "label": title_of(comparison) if several else one_line(comparison.workload.label),
+        "kind": comparison.state.value,
+        "speedup": estimate.speedup,
+        "low": interval.low if interval else estimate.speedup,
+        "high": interval.high if interval else estimate.speedup,
+        "text": speedup_text(comparison),
+    }

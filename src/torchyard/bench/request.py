@@ -1,0 +1,85 @@
+"""What a user asked for, before it is complete: the common form of study files and options.
+
+Both sources give only part of a study. Each is turned into a `Request`, in which None and empty
+mean "not given"; `merge` lays the options over the file, and `assemble` fills in the rest. Values
+are checked by their source, which alone knows what to call the place they came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchyard.core.study import Environment, Mode, Precision, Target
+
+__all__ = ["Request", "SpecText", "WorkloadChoice", "merge"]
+
+Scalar = int | float | str | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecText:
+    """A variant or workload as it was written, and where: paths in it are relative to `folder`."""
+
+    text: str
+    where: str
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadChoice:
+    """One workload, or a whole suite when it has no name."""
+
+    where: str
+    suite: str
+    name: str = ""
+    modes: tuple[Mode, ...] = ()
+    device: str | None = None
+    batch_size: int | None = None
+    optimizer_step: bool | None = None
+    parameters: tuple[tuple[str, Scalar], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The part of a study that one source says."""
+
+    name: str = ""
+    targets: dict[str, Target] = field(default_factory=dict)
+    environments: dict[str, Environment] = field(default_factory=dict)
+    baseline: SpecText | None = None
+    candidates: tuple[SpecText, ...] = ()
+    precision: Precision | None = None
+    workloads: tuple[WorkloadChoice, ...] = ()
+    modes: tuple[Mode, ...] = ()
+    """For every workload, whatever the study file says of it; so are the next three."""
+    device: str | None = None
+    batch_size: int | None = None
+    optimizer_step: bool | None = None
+    budget: dict[str, Any] = field(default_factory=dict)
+    """Fields of `Budget` that are said."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Fields of `MeasureSettings` that are said."""
+
+
+def merge(below: Request, above: Request) -> Request:
+    """One request of two: what `above` says wins; tables are merged by name."""
+    return replace(
+        below,
+        name=above.name or below.name,
+        targets={**below.targets, **above.targets},
+        environments={**below.environments, **above.environments},
+        baseline=above.baseline or below.baseline,
+        candidates=above.candidates or below.candidates,
+        precision=above.precision or below.precision,
+        workloads=above.workloads or below.workloads,
+        modes=above.modes or below.modes,
+        device=below.device if above.device is None else above.device,
+        batch_size=above.batch_size if above.batch_size is not None else below.batch_size,
+        optimizer_step=(
+            above.optimizer_step if above.optimizer_step is not None else below.optimizer_step
+        ),
+        budget={**below.budget, **above.budget},
+        settings={**below.settings, **above.settings},
+    )

@@ -1,0 +1,1 @@
+"""The roofline of a run, and the measured peak of its machine (`torchyard machine peak`)."""

@@ -1,0 +1,348 @@
+"""Compare the rows of a run with the machine's peak, and format peaks and rooflines as text.
+
+A row is one variant on one workload. The peak is looked up by the machine that the run was made
+on, so it may have been measured before or after the run. Without a peak, the row still has its
+rates, and the command that measures the peak is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from torchyard.bench.roofline.machine_peak import find_peak
+from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
+from torchyard.core.roofline import (
+    Attainment,
+    MachinePeak,
+    attainment_of,
+    bytes_per_second,
+    intensity,
+)
+from torchyard.core.study import Variant, Workload
+from torchyard.core.units import format_bandwidth, format_bytes, format_flops
+from torchyard.machine.identity import machine_name
+from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.wording import ABSENT, time_text
+from torchyard.results.run_reader import Run
+
+_NAME: Final = 12
+
+
+def peak_text(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
+    """The whole of it, for a terminal."""
+    rows = [
+        ("machine", one_line(peak.machine)),
+        ("device", one_line(f"{peak.device}, {peak.precision}{threads_text(peak.threads)}")),
+        ("arithmetic", format_flops(peak.flops_per_second, per_second=True)),
+        ("memory", format_bandwidth(peak.bytes_per_second)),
+    ]
+    if peak.cache_bytes_per_second is not None:
+        rows.append(("cache", f"up to {format_bandwidth(peak.cache_bytes_per_second)}"))
+    rows += [
+        ("ridge", f"{peak.ridge:.3g} operations per byte: below it memory is the limit"),
+        ("torch", one_line(peak.torch_version)),
+        ("measured", one_line(_when(peak, fresh=fresh, lasts_days=lasts_days))),
+    ]
+    if peak.load and not peak.load.startswith("unavailable"):
+        rows.append(("load", one_line(f"{peak.load} (averages over 1, 5 and 15 minutes)")))
+    rows += [("note", one_line(note)) for note in peak.notes]
+    lines = [f"{name:<{_NAME}} {text}" for name, text in rows]
+    return "\n".join([*lines, "", *_products(peak), "", *_streams(peak)]) + "\n"
+
+
+def peak_command(device: str, precision: str, threads: int) -> str:
+    """The command that measures this peak."""
+    words = ["torchyard machine peak"]
+    words += [f"--device {device}"] if device != "cpu" else []
+    words += [f"--precision {precision}"] if precision != "float32" else []
+    words += [f"--threads {threads}"] if threads else []
+    return one_line(" ".join(words))
+
+
+def threads_text(threads: int) -> str:
+    """What is said of threads behind a precision; nothing where they do not matter."""
+    return f", {threads} thread{'' if threads == 1 else 's'}" if threads else ""
+
+
+def _when(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
+    if fresh:
+        return f"{peak.measured}, in {peak.duration_s:.0f} s"
+    return f"{peak.measured}; kept, and used for {lasts_days:g} days; --measure measures again"
+
+
+def _products(peak: MachinePeak) -> list[str]:
+    lines = ["products of square matrices, the best of several runs"]
+    for one in peak.products:
+        share = one.flops_per_second / peak.flops_per_second
+        rate = format_flops(one.flops_per_second, per_second=True)
+        lines.append(f"  {one.size:>6} {rate:>16} {share:>6.0%}")
+    return lines
+
+
+def _streams(peak: MachinePeak) -> list[str]:
+    lines = [
+        "bytes read and written, by size of all arrays together",
+        f"  {'':>10} {'copy':>12} {'triad':>12}",
+    ]
+    sizes = sorted({one.working_set_bytes for one in peak.streams})
+    rates = {(one.kind, one.working_set_bytes): one.bytes_per_second for one in peak.streams}
+    for size in sizes:
+        cells = [
+            format_bandwidth(rates[kind, size]) if (kind, size) in rates else ""
+            for kind in ("copy", "triad")
+        ]
+        lines.append(f"  {format_bytes(size):>10} {cells[0]:>12} {cells[1]:>12}")
+    return lines
+
+
+ABOVE: Final = 1.05
+"""A share above this is more than noise: the peak is too low, or something was counted too high."""
+_SUITE: Final = "kernels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakKey:
+    """What a peak is of."""
+
+    machine: str
+    device: str
+    precision: str
+    threads: int
+
+    @property
+    def text(self) -> str:
+        """For people: `cpu, float32, 2 threads`."""
+        return f"{self.device}, {self.precision}{threads_text(self.threads)}"
+
+    @property
+    def command(self) -> str:
+        """What measures it."""
+        return peak_command(self.device, self.precision, self.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineRow:
+    """One variant on one workload."""
+
+    workload: Workload
+    variant: str
+    metrics: VariantMetrics
+    key: PeakKey
+    attainment: Attainment | None
+    """None without a peak."""
+    untrusted: bool = False
+    """Whether its times must not be trusted."""
+
+    @property
+    def name(self) -> str:
+        """The workload in short: without the suite, and without the mode where it is the usual one."""
+        label = self.workload.label.removeprefix(f"{_SUITE}/")
+        return label.replace(" inference", "", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """All rows of a run, and the peaks there are."""
+
+    rows: tuple[RooflineRow, ...]
+    peaks: tuple[tuple[PeakKey, MachinePeak], ...]
+    missing: tuple[PeakKey, ...]
+    """Peaks that rows would need and nobody has measured."""
+
+    def placed(self, key: PeakKey) -> list[RooflineRow]:
+        """Rows that have a place in the picture of that peak."""
+        return [
+            row
+            for row in self.rows
+            if row.key == key and row.attainment and row.attainment.intensity
+        ]
+
+
+def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak) -> Roofline:
+    """What the run says of rooflines; without rows where no workload says what it moves."""
+    look_up = cache(find)
+    variants = {variant.name: variant for variant in run.study.variants}
+    rows: list[RooflineRow] = []
+    peaks: dict[PeakKey, MachinePeak | None] = {}
+    for comparison, name, metrics in _sides(run.comparisons):
+        variant = variants.get(name)
+        if variant is None:
+            continue
+        key = _key_of(run, comparison.workload, variant)
+        peak = look_up(
+            key.machine,
+            key.device,
+            key.precision,
+            key.threads,
+            torch_version=metrics.torch_version,
+        )
+        if peak is not None and run.study.settings.flush_l2 and key.device != "cpu":
+            peak = replace(peak, streams=())  # nothing is left in a cache that is emptied
+        peaks[key] = peaks.get(key) or peak
+        rows.append(
+            RooflineRow(
+                workload=comparison.workload,
+                variant=name,
+                metrics=metrics,
+                key=key,
+                attainment=attainment_of(metrics, peak) if peak else None,
+                untrusted=not comparison.trusted,
+            )
+        )
+    return Roofline(
+        rows=tuple(rows),
+        peaks=tuple((key, peak) for key, peak in peaks.items() if peak is not None),
+        missing=tuple(key for key, peak in peaks.items() if peak is None),
+    )
+
+
+def _sides(
+    comparisons: tuple[Comparison, ...],
+) -> Iterator[tuple[Comparison, str, VariantMetrics]]:
+    """Each variant of each workload once; what is wrong or failed has no speed to speak of."""
+    seen: set[tuple[str, str]] = set()
+    for comparison in comparisons:
+        sides = [(comparison.baseline, comparison.baseline_metrics)]
+        if comparison.verdict not in {Verdict.WRONG, Verdict.FAILED}:
+            sides.append((comparison.candidate, comparison.candidate_metrics))
+        for name, metrics in sides:
+            key = (comparison.workload.label, name)
+            if key not in seen and _tells(comparison.workload, metrics):
+                seen.add(key)
+                yield comparison, name, metrics
+
+
+def _tells(workload: Workload, metrics: VariantMetrics) -> bool:
+    """Whether there are rates to be shown; models are left to the table of comparisons."""
+    if not metrics.time_ns:
+        return False
+    return metrics.moved_bytes is not None or (
+        workload.suite == _SUITE and metrics.flops is not None
+    )
+
+
+def _key_of(run: Run, workload: Workload, variant: Variant) -> PeakKey:
+    # A run is named after its GPU when any workload ran on one; a peak is of one device.
+    info = {**run.info, "study": {"workloads": [{"device": workload.device}]}}
+    return PeakKey(
+        machine=machine_name(info),
+        device=workload.device,
+        precision=variant.precision,
+        threads=_threads(run, variant) if workload.device == "cpu" else 0,
+    )
+
+
+def _threads(run: Run, variant: Variant) -> int:
+    """As `measure.starting` chose them; 0 when the number of cores was not recorded."""
+    chosen = variant.environment.threads or run.study.settings.threads
+    if chosen:
+        return chosen
+    facts = run.info.get("machine")
+    cores = str(facts.get("cores", "")) if isinstance(facts, dict) else ""
+    return int(cores) if cores.isdecimal() else 0
+
+
+HEADINGS = ("workload", "variant", "time", "FLOP/s", "bytes/s", "FLOP/byte", "of the roof", "limit")
+_LEFT = 2
+"""So many columns are texts, and stand at the left."""
+
+
+def to_roofline_text(run: Run) -> str:
+    """The whole report."""
+    roofline = roofline_of(run)
+    lines = [f"{one_line(run.study.name)}  ({run.state}, {run.id})", ""]
+    if not roofline.rows:
+        lines += [
+            "No workload of this run says what it must move. Those of the suite `kernels` do:",
+            "  torchyard bench --suite kernels",
+        ]
+        return "\n".join(lines) + "\n"
+    lines += _table([HEADINGS, *(cells_of(row) for row in roofline.rows)])
+    lines.append("")
+    lines += [peak_sentence(key, peak) for key, peak in roofline.peaks]
+    lines += notes_of_roofline(roofline)
+    return "\n".join(lines) + "\n"
+
+
+def cells_of(row: RooflineRow) -> tuple[str, ...]:
+    """One row of the table, in the order of the headings."""
+    found = row.attainment
+    return (
+        one_line(row.name),
+        one_line(row.variant),
+        time_text(row.metrics),
+        _flops(row.metrics),
+        _bandwidth(row.metrics),
+        _intensity(row.metrics),
+        _share(found.roof_share) if found else ABSENT,
+        found.bound if found else ABSENT,
+    )
+
+
+def peak_sentence(key: PeakKey, peak: MachinePeak) -> str:
+    """What the rows were held against."""
+    cache = peak.cache_bytes_per_second
+    return one_line(
+        f"peak of {key.text}: {format_flops(peak.flops_per_second, per_second=True)}, "
+        f"memory {format_bandwidth(peak.bytes_per_second)}"
+        + (f", caches up to {format_bandwidth(cache)}" if cache else "")
+        + f"; measured {peak.measured[:10]} with torch {peak.torch_version}"
+    )
+
+
+def notes_of_roofline(roofline: Roofline) -> list[str]:
+    """What is missing, and what cannot be."""
+    notes = [
+        f"no peak of {one_line(key.text)} is known for this machine; measure it there with: "
+        f"{key.command}"
+        for key in roofline.missing
+    ]
+    untrusted = sum(row.untrusted for row in roofline.rows)
+    if untrusted:
+        notes.append(
+            f"{untrusted} of {len(roofline.rows)} rows have untrusted times: do not use their shares"
+        )
+    above = [
+        one_line(f"{row.name} ({row.variant})")
+        for row in roofline.rows
+        if row.attainment and row.attainment.roof_share > ABOVE
+    ]
+    if above:
+        notes.append(
+            f"above the roof: {', '.join(above)}: the peak was measured too low, or the work is less "
+            "than was counted (a faster algorithm, a lower precision inside, a joined loss)"
+        )
+    return notes
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - less than it shows
+
+
+def _flops(metrics: VariantMetrics) -> str:
+    rate = metrics.flops_per_second
+    return ABSENT if rate is None else format_flops(rate, per_second=True)
+
+
+def _bandwidth(metrics: VariantMetrics) -> str:
+    rate = bytes_per_second(metrics)
+    return ABSENT if rate is None else format_bandwidth(rate)
+
+
+def _intensity(metrics: VariantMetrics) -> str:
+    found = intensity(metrics)
+    return ABSENT if found is None else f"{found:.3g}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < _LEFT else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,123 @@
+"""Complete a request to a `Study`: defaults, names, and every variant and workload in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchyard.bench.request import Request, SpecText, WorkloadChoice
+from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
+from torchyard.bench.workload_text import expand
+from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
+from torchyard.core.variant_parts import HERE, check_device, check_names
+from torchyard.errors import NothingToDo, UsageError
+
+__all__ = ["assemble"]
+
+
+def assemble(request: Request, *, here: str) -> Study:
+    """The study that the request means; `here` is the interpreter that Torchyard runs in."""
+    check_names(request.targets, request.environments)
+    parts = Parts(
+        targets=request.targets,
+        environments=request.environments,
+        here=Target(name=HERE, python=here),
+        default_precision=request.precision or "float32",
+    )
+    variants = with_short_names(_variants(request, parts))
+    return Study(
+        name=request.name or "bench",
+        baseline=variants[0],
+        candidates=variants[1:],
+        workloads=_workloads(request),
+        budget=_budget(request),
+        settings=replace(MeasureSettings(), **request.settings),
+    )
+
+
+def _variants(request: Request, parts: Parts) -> Sequence[Variant]:
+    """Baseline first. What is not said is made of what there is to compare."""
+    pool = [_default_spec(text) for text in _default_pool(request)]
+    if request.baseline is None and not request.candidates:
+        return [parse_variant(spec, parts) for spec in pool]
+    baseline = parse_variant(request.baseline or pool[0], parts)
+    if request.candidates:
+        return [baseline, *(parse_variant(spec, parts) for spec in request.candidates)]
+    others = [parse_variant(spec, parts) for spec in pool]
+    candidates = [variant for variant in others if replace(variant, name=baseline.name) != baseline]
+    return [baseline, *candidates]
+
+
+def _default_pool(request: Request) -> list[str]:
+    named = request.baseline is not None or bool(request.candidates)
+    several_targets = len(request.targets) > 1
+    if several_targets and request.environments and not named:
+        raise UsageError(
+            "both targets and environments are given, and no variant",
+            why="it is not clear which to compare",
+            hint="say it with --baseline and --candidate, such as --candidate "
+            f"{list(request.targets)[1]}+{next(iter(request.environments))}",
+        )
+    if several_targets:
+        return list(request.targets)
+    if request.environments:
+        return ["eager", *request.environments]
+    return ["eager", "inductor"]
+
+
+def _default_spec(text: str) -> SpecText:
+    return SpecText(text=text, where="the default", folder=Path())
+
+
+def _workloads(request: Request) -> tuple[Workload, ...]:
+    if not request.workloads:
+        raise NothingToDo(
+            "no workload is named",
+            hint="say --suite models or --only kernels/matmul; `torchyard workloads` lists them",
+        )
+    found: dict[Workload, None] = {}
+    for choice in request.workloads:
+        batch_size = request.batch_size if request.batch_size is not None else choice.batch_size
+        step = choice.optimizer_step if request.optimizer_step is None else request.optimizer_step
+        for workload in expand(
+            replace(choice, batch_size=batch_size),
+            modes=request.modes or choice.modes or ("inference",),
+            device=_device(request, choice),
+            optimizer_step=bool(step),
+        ):
+            found[workload] = None
+    if not found:
+        raise NothingToDo(
+            "the request selects no workload",
+            why="no workload of the suite offers the mode",
+            hint="choose another --mode",
+        )
+    if request.optimizer_step and all(workload.mode != "training" for workload in found):
+        raise UsageError(
+            "--optimizer-step has no effect",
+            why="every workload runs in inference mode",
+            hint="add --mode training",
+        )
+    return tuple(found)
+
+
+def _device(request: Request, choice: WorkloadChoice) -> str:
+    """The option goes before the file."""
+    if request.device is not None:
+        return check_device(request.device, where="--device")
+    if choice.device is not None:
+        return check_device(choice.device, where=f"{choice.where}.device")
+    return "cpu"
+
+
+def _budget(request: Request) -> Budget:
+    budget = replace(Budget(), **request.budget)
+    if budget.max_launches < budget.min_launches:
+        if "min_launches" in request.budget:
+            raise UsageError(
+                f"at most {budget.max_launches} launches, yet at least {budget.min_launches}",
+                hint="raise max-launches or lower min-launches",
+            )
+        budget = replace(budget, min_launches=budget.max_launches)
+    return budget

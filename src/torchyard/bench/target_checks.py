@@ -1,0 +1,145 @@
+"""Query a target before measuring: its torch and devices, and which workloads load.
+
+Each workload is built in a process of its own with a time and memory limit, so that one that
+crashes or hangs affects only its own line. Nothing is compiled or measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import encode
+from torchyard.core.study import Study, Target, Variant, Workload
+from torchyard.errors import UsageError
+from torchyard.process.ending import WorkerTrouble
+from torchyard.process.start import LaunchSpec
+from torchyard.process.worker_process import WorkerGroup
+
+
+def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
+    """The handshake of a worker in this target; raises WorkerTrouble when there is none."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, WorkerGroup() as group:
+        spec = LaunchSpec(
+            name=target.name,
+            python=target.python,
+            variables=target.variables,
+            start_limit_s=limit_s,
+            working_folder=folder,
+        )
+        try:
+            worker = group.start(spec, log_path=Path(folder) / "worker.log")
+            return worker.ask("hello", limit_s=limit_s)
+        except WorkerTrouble as trouble:
+            trouble.log = ""  # it goes with the folder; its last lines are in the trouble
+            raise
+
+
+def check_devices(studies: Iterable[Study]) -> None:
+    """Raise UsageError when a target does not see a device that is asked for.
+
+    Costs the start of a worker for each target, and nothing for a study of processors alone. A target
+    that does not start is left to the run, which says why.
+    """
+    wanted: dict[tuple[Any, ...], tuple[Variant, dict[str, None]]] = {}
+    for study in studies:
+        devices = {one.device: None for one in study.workloads if one.device != "cpu"}
+        for variant in study.variants if devices else ():
+            key = (variant.target, variant.environment.variables)
+            wanted.setdefault(key, (variant, {}))[1].update(devices)
+    for variant, devices in wanted.values():
+        variables = (*variant.target.variables, *variant.environment.variables)
+        try:
+            facts = inspect_target(replace(variant.target, variables=variables))
+        except WorkerTrouble:
+            continue
+        for device in devices:
+            check_seen(device, facts)
+
+
+def check_seen(device: str, facts: Mapping[str, Any]) -> None:
+    """Raise UsageError unless the handshake `facts` of a worker list the device."""
+    seen = [str(one) for one in facts.get("devices") or ()]
+    name = "cuda:0" if device == "cuda" else device
+    if name not in {text.partition(" ")[0] for text in seen}:
+        raise UsageError(
+            f"--device: this target sees no {device!r}",
+            why=f"it sees {', '.join(seen) or 'nothing'}",
+            hint="choose one of these, a target whose torch was built for the device, or other "
+            "CUDA_VISIBLE_DEVICES",
+        )
+
+
+LOADS: Final = "loads"
+_SEED: Final = 1337
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """What came of building one workload."""
+
+    name: str
+    mode: str
+    state: str
+    """`loads`, or the kind of trouble: `cannot-build`, `crashed`, `timeout`, `out-of-memory`, ..."""
+    reason: str = ""
+    hint: str = ""
+    parameters: int | None = None
+    """How many parameters the module has."""
+    loss: str = ""
+    """Which loss training would start from."""
+    duration_s: float = 0.0
+    """Wall time, with the start of the process."""
+
+
+def check_loading(
+    workloads: Sequence[Workload],
+    target: Target,
+    *,
+    limit_s: float,
+    memory_limit_bytes: int | None = None,
+) -> Iterator[Loading]:
+    """One result for each workload, as they come."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+        for number, workload in enumerate(workloads):
+            spec = LaunchSpec(
+                name=workload.name,
+                python=target.python,
+                variables=(("HF_HUB_OFFLINE", "1"), *target.variables),
+                memory_limit_bytes=memory_limit_bytes,
+                start_limit_s=limit_s,
+                working_folder=folder,
+            )
+            yield _load(workload, spec, Path(folder) / f"{number}.log", limit_s)
+
+
+def _load(workload: Workload, spec: LaunchSpec, log: Path, limit_s: float) -> Loading:
+    began = time.monotonic()
+    try:
+        with WorkerGroup() as group:
+            worker = group.start(spec, log_path=log)
+            worker.ask("hello", limit_s=limit_s)
+            answer = worker.ask(
+                "build", limit_s=limit_s, workload=encode(workload), variants=[], seed=_SEED
+            )
+    except WorkerTrouble as trouble:
+        return Loading(
+            name=workload.name,
+            mode=workload.mode,
+            state=trouble.kind,
+            reason=trouble.message.removeprefix(f"{spec.name}: "),
+            hint=trouble.hint,
+            duration_s=time.monotonic() - began,
+        )
+    return Loading(
+        name=workload.name,
+        mode=workload.mode,
+        state=LOADS,
+        parameters=answer["parameters"],
+        loss=answer["loss"],
+        duration_s=time.monotonic() - began,
+    )

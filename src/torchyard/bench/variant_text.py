@@ -1,0 +1,282 @@
+"""Variants from text: backend, precision, target, environment and options joined by `+`.
+
+`inductor+bfloat16+nightly+tcmalloc` has one of each; parts that are not given come from the
+defaults. There may be any number of options: `eager+channels-last+matmul-precision=high`.
+`threads=N` is written like an option but belongs to the process, so it creates an environment. Also
+checks CPU lists and NUMA nodes of environments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.bench.request import SpecText
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list
+from torchyard.core.number_checks import CHECKS
+from torchyard.core.records import nearest_hint, shown
+from torchyard.core.study import (
+    DEFAULT_ENVIRONMENT,
+    PRECISIONS,
+    Environment,
+    Precision,
+    Scalar,
+    Target,
+    Variant,
+)
+from torchyard.core.variant_parts import BACKENDS, HERE, THREADS, Kind, kinds_of
+from torchyard.errors import UsageError
+from torchyard.worker.bench import options
+
+_POLICIES: Final = ("bind", "interleave")
+
+
+def check_cores(text: str, *, where: str) -> str:
+    """A list of processors in its shortest form; empty stays empty."""
+    if not text.strip():
+        return ""
+    try:
+        found = cpus_of_list(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {text!r} is no list of processors", why=str(error), hint='such as "0-3,8"'
+        ) from error
+    if not found:
+        raise UsageError(f"{where}: {text!r} names no processor", hint='such as "0-3,8"')
+    return cpu_list(found)
+
+
+def check_memory(text: str, *, where: str) -> str:
+    """`bind:NODES` or `interleave:NODES`; empty stays empty."""
+    if not text.strip():
+        return ""
+    policy, colon, nodes = text.strip().partition(":")
+    if policy not in _POLICIES or not colon:
+        raise UsageError(
+            f"{where}: {text!r} does not say where memory comes from",
+            hint='"bind:0" or "interleave:0-1"',
+        )
+    return f"{policy}:{check_cores(nodes or ',', where=where)}"
+
+
+_SHORT_PRECISIONS: Final = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "autocast": "amp",
+}
+_FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DYNAMO_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What variants can be made of in one study."""
+
+    targets: Mapping[str, Target]
+    environments: Mapping[str, Environment]
+    here: Target
+    """The interpreter that Torchyard runs in."""
+    default_precision: Precision = "float32"
+
+    @property
+    def default_target(self) -> Target:
+        """The first target that was named, else the interpreter that Torchyard runs in."""
+        return next(iter(self.targets.values()), self.here)
+
+    def words(self) -> list[str]:
+        """Every word that a part may be."""
+        named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, HERE]
+        settings = ["inductor.NAME=VALUE", "dynamo.NAME=VALUE", "threads=N"]
+        return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]
+
+
+def parse_variant(spec: SpecText, parts: Parts) -> Variant:
+    """The variant that the text means; its name is the text until short names are given."""
+    found: dict[Kind, str] = {}
+    chosen: dict[str, Scalar] = {}
+    threads: int | None = None
+    for word in (part.strip() for part in spec.text.split("+")):
+        if word.partition("=")[0] == THREADS:
+            if threads is not None:
+                raise _twice(THREADS, spec)
+            threads = _threads(word, spec)
+            continue
+        kind, value = _recognise(word, spec, parts)
+        if kind == "option":
+            name, setting = _option(word, spec)
+            if name in chosen:
+                raise _twice(name, spec)
+            chosen[name] = setting
+            continue
+        if kind in found:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} has two parts of one kind",
+                why=f"{found[kind]!r} and {value!r} are both "
+                f"{'an' if kind == 'environment' else 'a'} {kind}",
+                hint=f"keep one {kind}; two variants are two candidates",
+            )
+        found[kind] = value
+    backend = found.get("backend", "eager")
+    for name in chosen:
+        reason = options.why_not(name, backend)
+        if reason:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} cannot be",
+                why=reason,
+                hint=f"leave {name} out, or name a backend that it is for, such as inductor",
+            )
+    environment = parts.environments.get(found.get("environment", ""), DEFAULT_ENVIRONMENT)
+    return Variant(
+        name=spec.text,
+        target=_target(found.get("target"), parts),
+        backend=backend,
+        precision=_precision(found.get("precision"), parts),
+        environment=environment if threads is None else _with_threads(environment, threads),
+        options=tuple(sorted(item for item in chosen.items() if not _is_off(*item))),
+    )
+
+
+def _twice(name: str, spec: SpecText) -> UsageError:
+    return UsageError(
+        f"{spec.where}: {spec.text!r} has the option {name} twice",
+        hint="keep one; two variants are two candidates",
+    )
+
+
+def _option(word: str, spec: SpecText) -> tuple[str, Scalar]:
+    try:
+        return options.parse(word)
+    except options.BadOption as error:
+        raise UsageError(f"{spec.where}: {error}", hint=error.hint) from error
+
+
+def _is_off(name: str, value: Scalar) -> bool:
+    """A switch that is off is one that was never set; a compiler's setting may be on by default."""
+    return value is False and "." not in name
+
+
+def _threads(word: str, spec: SpecText) -> int:
+    text = word.partition("=")[2]
+    try:
+        return int(CHECKS["threads"].read(text, where=spec.where))
+    except UsageError as error:
+        raise UsageError(
+            f"{spec.where}: {shown(word)} is no number of threads",
+            why=error.hint,
+            hint="write threads=N, such as threads=1",
+        ) from error
+
+
+def _with_threads(environment: Environment, threads: int) -> Environment:
+    """The environment with that many threads, named so that its name means it again."""
+    own = f"{THREADS}={threads}"
+    default = environment.name == DEFAULT_ENVIRONMENT.name
+    return replace(
+        environment, name=own if default else f"{environment.name}+{own}", threads=threads
+    )
+
+
+def with_short_names(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """The variants, each named by what sets it apart; a repeated one is called `...-again`.
+
+    A precision other than float32 and options are always said: leaving them out would make a
+    bfloat16 table look like a float32 one.
+    """
+    aspects = [_aspects(variant) for variant in variants]
+    differing = [index for index in range(4) if len({aspect[index] for aspect in aspects}) > 1]
+    keep_backend = not differing
+    named: list[Variant] = []
+    taken: set[str] = set()
+    for variant, aspect in zip(variants, aspects, strict=True):
+        target, backend, precision, environment, chosen = aspect
+        words = [
+            target if 0 in differing else "",
+            Path(backend).name if 1 in differing or keep_backend else "",
+            precision if 2 in differing or precision != "float32" else "",  # noqa: PLR2004
+            environment if 3 in differing else "",  # noqa: PLR2004
+            chosen,
+        ]
+        name = "+".join(word for word in words if word)
+        if name in taken:
+            repeated = any(aspect == _aspects(variant) for aspect in aspects[: len(named)])
+            name = f"{name}-again" if repeated else variant.name
+        if name in taken:
+            raise UsageError(
+                f"the variant {variant.name!r} is given more than once",
+                hint="remove the repetition",
+            )
+        taken.add(name)
+        named.append(replace(variant, name=name))
+    return tuple(named)
+
+
+def _aspects(variant: Variant) -> tuple[str, str, str, str, str]:
+    return (
+        variant.target.name,
+        variant.backend,
+        variant.precision,
+        variant.environment.name,
+        options.as_text(dict(variant.options)),
+    )
+
+
+def _target(name: str | None, parts: Parts) -> Target:
+    if name is None:
+        return parts.default_target
+    return parts.targets.get(name, parts.here)
+
+
+def _precision(name: str | None, parts: Parts) -> Precision:
+    return next((word for word in PRECISIONS if word == name), parts.default_precision)
+
+
+def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
+    if not word:
+        raise UsageError(
+            f"{spec.where}: {spec.text!r} has an empty part",
+            hint="join parts with one +, such as inductor+bfloat16",
+        )
+    if ".py:" in word or word.endswith(".py"):
+        return "backend", _user_backend(word, spec)
+    if options.looks_like_one(word):
+        return "option", word
+    kinds = kinds_of(word, targets=parts.targets, environments=parts.environments)
+    if kinds and word != "dynamo":
+        return kinds[0], word
+    head, _, rest = word.partition(":")
+    if head == "dynamo" and _DYNAMO_NAME.fullmatch(rest):
+        return "backend", word
+    if head == "dynamo":
+        raise UsageError(
+            f"{spec.where}: {word!r} names no backend",
+            hint="write dynamo:NAME, such as dynamo:aot_eager_decomp_partition",
+        )
+    raise UsageError(
+        f"{spec.where}: {word!r} is no backend, precision, target, environment or option",
+        why=f"it is a part of {spec.text!r}" if word != spec.text else "",
+        hint=f"did you mean {_SHORT_PRECISIONS[word.lower()]!r}?"
+        if word.lower() in _SHORT_PRECISIONS
+        else nearest_hint(word, parts.words(), what="part"),
+    )
+
+
+def _user_backend(word: str, spec: SpecText) -> str:
+    path_text, colon, function = word.rpartition(":")
+    if not colon or _FUNCTION.fullmatch(function) is None:
+        raise UsageError(
+            f"{spec.where}: {word!r} names no function of the file",
+            hint=f"write {word.rstrip(':')}:FUNCTION",
+        )
+    path = spec.folder / Path(path_text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"{spec.where}: there is no file {path_text!r}",
+            why=f"looked for {path}",
+            hint="a backend of yours is written FILE.py:FUNCTION",
+        )
+    return f"{path.resolve()}:{function}"

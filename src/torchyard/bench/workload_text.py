@@ -1,0 +1,379 @@
+"""Workloads from text and from the catalog: `models/gpt`, `matmul:size=500`, `mine.py:thing`.
+
+Knows the names and modes of the catalog. The suite, in the worker, decides what a parameter means
+and whether a file of the user holds a workload.
+
+One text may name several shapes: `A|B|C` are these values, `A..B` doubles from A to B, `A..BxF`
+multiplies by F, and `A..B+S` adds S; B is included only if it is reached exactly. Several such
+parameters give every combination, the last one changing fastest.
+
+The TorchBench checkout is found through a variable of the controller and becomes the parameter
+`path`, since workers get no `TORCHYARD_` variables: what a run measured is then part of its study.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from torchyard.bench.request import Scalar, SpecText, WorkloadChoice
+from torchyard.core.records import nearest_hint
+from torchyard.core.study import MODES, Mode, Workload
+from torchyard.errors import UsageError
+from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
+from torchyard.worker.suites.torchbench.checkout import VARIABLE, Tree, find_tree
+from torchyard.worker.workload import CannotBuild
+
+MOST: Final = 1000
+"""More workloads than this from one text are a slip of the pen."""
+_RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
+_DOUBLING: Final = ("x", "2")
+
+
+def grid_of(choice: WorkloadChoice, parse: Callable[[str], Scalar]) -> list[WorkloadChoice]:
+    """One choice for each combination of its parameters' values; the choice itself if there is one."""
+    values = [_values(choice, key, value, parse) for key, value in choice.parameters]
+    count = 1
+    for several in values:
+        count *= len(several)
+    if count > MOST:
+        raise UsageError(
+            f"{choice.where}: {choice.suite}/{choice.name} would be {count} workloads",
+            why=f"at most {MOST} are made of one text",
+            hint="leave out some values",
+        )
+    keys = [key for key, _ in choice.parameters]
+    return [
+        replace(choice, parameters=tuple(zip(keys, combination, strict=True)))
+        for combination in product(*values)
+    ]
+
+
+def _values(
+    choice: WorkloadChoice, key: str, value: Scalar, parse: Callable[[str], Scalar]
+) -> list[Scalar]:
+    if not isinstance(value, str):
+        return [value]
+    if "|" not in value:
+        return _range(choice, key, value) or [value]
+    found: list[Scalar] = []
+    for part in value.split("|"):
+        text = part.strip()
+        if not text:
+            raise UsageError(
+                f"{choice.where}: {key}={value!r} has an empty value",
+                hint=f"write {key}=A|B|C, such as size=256|1024",
+            )
+        found += _range(choice, key, text) or [parse(text)]
+    return list(dict.fromkeys(found))
+
+
+def _range(choice: WorkloadChoice, key: str, text: str) -> list[Scalar]:
+    """The numbers of a range; none when the text is no range."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return []
+    first, last = int(match[1]), int(match[2])
+    kind, amount_text = (match[3], match[4]) if match[3] else _DOUBLING
+    amount = int(amount_text)
+    # A range that does not move would never end.
+    stands = amount < 2 or first == 0 if kind == "x" else amount < 1  # noqa: PLR2004
+    if first > last or stands:
+        raise UsageError(
+            f"{choice.where}: {key}={text!r} is no range",
+            why="it ends before it begins" if first > last else "it does not move",
+            hint="write A..B to double, A..Bx4 to multiply or A..B+256 to add, A before B",
+        )
+    found: list[Scalar] = []
+    number = first
+    while number <= last and len(found) <= MOST:
+        found.append(number)
+        number = number * amount if kind == "x" else number + amount
+    return found
+
+
+SUITE: Final = "torchbench"
+_PATH: Final = "path"
+
+
+def with_checkout(choice: WorkloadChoice) -> WorkloadChoice:
+    """The choice with a full path in its parameters, where one is named here.
+
+    Without one the target must be able to import the package, which only the worker can find out.
+    """
+    given = dict(choice.parameters)
+    named = str(given[_PATH]) if _PATH in given else os.environ.get(VARIABLE, "")
+    if not named:
+        return choice
+    root = tree_of(Path(named), where=choice.where if _PATH in given else VARIABLE).root
+    return replace(choice, parameters=tuple({**given, _PATH: root}.items()))
+
+
+def models_of(choice: WorkloadChoice) -> list[str]:
+    """Every model of the checkout; raises UsageError when no checkout is named."""
+    path = dict(choice.parameters).get(_PATH)
+    if path is None:
+        raise UsageError(
+            f"{choice.where}: the suite {SUITE!r} has the models of a checkout, and none is named",
+            hint=f"set {VARIABLE} to the folder of a checkout of pytorch/benchmark",
+        )
+    found = [model.name for model in tree_of(Path(str(path)), where=choice.where).models()]
+    if not found:
+        raise UsageError(
+            f"{choice.where}: the checkout {path} has no models",
+            hint="is the clone complete? torchbenchmark/models should hold a folder for each",
+        )
+    return found
+
+
+def tree_of(path: Path, *, where: str) -> Tree:
+    """The checkout in that folder."""
+    try:
+        return find_tree(str(path.expanduser().absolute()))
+    except CannotBuild as refused:
+        raise UsageError(
+            f"{where}: {str(path)!r} is no checkout of pytorch/benchmark",
+            why="it has no torchbenchmark/__init__.py",
+            hint="give the folder that the repository was cloned into",
+        ) from refused
+
+
+# Parameters that name a file or a folder of the user's.
+PATHS: Final = {"torchbench": "path", "huggingface": "config"}
+
+
+def choose_workload(spec: SpecText) -> WorkloadChoice:
+    """What `--only` or the `name` of a study file means."""
+    if ".py" in spec.text and (chosen := _file_choice(spec)) is not None:
+        return chosen
+    path, colon, parameters_text = spec.text.partition(":")
+    parameters = _parameters(parameters_text, spec) if colon else ()
+    suite, slash, name = path.partition("/")
+    if not slash:
+        suite, name = _suite_of(path, spec), path
+    check_suite(suite, where=spec.where)
+    parameters = located(suite, parameters, folder=spec.folder)
+    if not name:
+        raise UsageError(f"{spec.where}: {spec.text!r} names no workload", hint=_known_hint(suite))
+    if suite in SUITES and name not in _names(suite):
+        raise UsageError(
+            f"{spec.where}: the suite {suite!r} has no workload {name!r}",
+            hint=nearest_hint(name, _names(suite), what="name"),
+        )
+    return WorkloadChoice(where=spec.where, suite=suite, name=name, parameters=parameters)
+
+
+def located(
+    suite: str, parameters: Iterable[tuple[str, Scalar]], *, folder: Path
+) -> tuple[tuple[str, Scalar], ...]:
+    """Parameters with whole paths: workers may start in other folders, and on other machines."""
+    return tuple(
+        (key, str(folder.absolute() / Path(str(value)).expanduser()))
+        if key == PATHS.get(suite)
+        else (key, value)
+        for key, value in parameters
+    )
+
+
+def check_suite(suite: str, *, where: str) -> None:
+    """Raise UsageError for a suite that is not in the catalogue."""
+    known = [*SUITES, *OPEN_SUITES]
+    if suite not in known:
+        raise UsageError(
+            f"{where}: there is no suite {suite!r}", hint=nearest_hint(suite, known, what="suite")
+        )
+
+
+def expand(
+    choice: WorkloadChoice, *, modes: tuple[Mode, ...], device: str, optimizer_step: bool
+) -> list[Workload]:
+    """Every workload of a choice: all of a suite when it names none, one per mode and shape.
+
+    A whole suite skips the modes that a workload does not offer; a named one must offer them. Of a
+    suite that takes any name, the whole is its list for the kind of device.
+    """
+    check_suite(choice.suite, where=choice.where)
+    _check_parameters(choice)
+    choice, *others = grid_of(choice, parse_parameter_value)
+    if others:
+        return [
+            found
+            for each in (choice, *others)
+            for found in expand(each, modes=modes, device=device, optimizer_step=optimizer_step)
+        ]
+    checkout: list[str] = []
+    if choice.suite == SUITE:
+        choice = with_checkout(choice)
+        checkout = [] if choice.name else models_of(choice)
+    elif not choice.name and choice.suite in OPEN_SUITES and choice.suite not in LISTS:
+        raise UsageError(
+            f"{choice.where}: the suite {choice.suite!r} takes any name, so it cannot be run whole",
+            why=f"it holds {OPEN_SUITES[choice.suite]}",
+            hint=_known_hint(choice.suite),
+        )
+    offered: dict[str, tuple[str, ...]] = {
+        entry.name: entry.modes
+        for entry in SUITES.get(choice.suite, ())
+        if choice.name in ("", entry.name)
+    }
+    if not choice.name and choice.suite in LISTS:
+        offered = _listed(choice.suite, device)
+    offered = offered or dict.fromkeys(checkout or [choice.name], MODES)
+    found: list[Workload] = []
+    for name, offered_modes in offered.items():
+        for mode in modes:
+            if mode not in offered_modes:
+                if not choice.name:
+                    continue
+                raise UsageError(
+                    f"{choice.where}: {choice.suite}/{name} has no mode {mode!r}",
+                    hint="it has: " + ", ".join(offered_modes),
+                )
+            found.append(
+                Workload(
+                    suite=choice.suite,
+                    name=name,
+                    mode=mode,
+                    device=device,
+                    batch_size=choice.batch_size,
+                    optimizer_step=optimizer_step and mode == "training",
+                    parameters=choice.parameters,
+                )
+            )
+    return found
+
+
+def parse_parameter_value(text: str) -> Scalar:
+    """A whole number, a number, true or false, else the text itself."""
+    if text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _check_parameters(choice: WorkloadChoice) -> None:
+    """The catalogue knows the parameters of what is built in; the worker checks all others."""
+    entry = entry_of(choice.suite, choice.name)
+    seen: set[str] = set()
+    for key, _ in choice.parameters:
+        if key in seen:
+            raise UsageError(
+                f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
+            )
+        seen.add(key)
+        if entry is None and (
+            choice.suite in SUITES or (choice.suite in LISTS and not choice.name)
+        ):
+            raise UsageError(
+                f"{choice.where}: parameters need the name of a workload", hint="add name = ..."
+            )
+        if entry is not None and key not in entry.parameters:
+            raise UsageError(
+                f"{choice.where}: {choice.suite}/{entry.name} has no parameter {key!r}",
+                hint=nearest_hint(key, list(entry.parameters), what="parameter"),
+            )
+
+
+def _parameters(text: str, spec: SpecText) -> tuple[tuple[str, Scalar], ...]:
+    found: dict[str, Scalar] = {}
+    for item in text.split(","):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if not equals or not all(part.isidentifier() for part in key.split(".")) or not value:
+            raise UsageError(
+                f"{spec.where}: {item!r} in {spec.text!r} is no parameter",
+                hint="write NAME:key=value,key=value, such as kernels/matmul:size=500",
+            )
+        if key in found:
+            raise UsageError(
+                f"{spec.where}: {spec.text!r} gives {key!r} twice", hint="keep one of them"
+            )
+        found[key] = parse_parameter_value(value.strip())
+    return tuple(found.items())
+
+
+def _file_choice(spec: SpecText) -> WorkloadChoice | None:
+    text = spec.text.removeprefix("file/") if spec.text.startswith("file/") else spec.text
+    head, dot_py, rest = text.partition(".py")
+    if not dot_py or (rest and not rest.startswith(":")):
+        return None
+    path_text = head + dot_py
+    thing = ""
+    parameters: tuple[tuple[str, Scalar], ...] = ()
+    for segment in rest.split(":")[1:]:
+        if "=" in segment:
+            parameters = _parameters(segment, spec)
+        elif segment.isidentifier() and not thing:
+            thing = segment
+        else:
+            raise UsageError(
+                f"{spec.where}: {segment!r} in {spec.text!r} is no name in a file",
+                hint="write FILE.py, FILE.py:THING or FILE.py:THING:key=value",
+            )
+    path = spec.folder / Path(path_text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"{spec.where}: there is no file {path_text!r}",
+            why=f"looked for {path}",
+            hint="give the path of a Python file",
+        )
+    name = f"{path.resolve()}:{thing}" if thing else str(path.resolve())
+    return WorkloadChoice(where=spec.where, suite="file", name=name, parameters=parameters)
+
+
+def _suite_of(name: str, spec: SpecText) -> str:
+    holders = [suite for suite in SUITES if name in _names(suite)]
+    if len(holders) == 1:
+        return holders[0]
+    if holders:
+        raise UsageError(
+            f"{spec.where}: {name!r} is in more than one suite",
+            hint="say which: " + " or ".join(f"{suite}/{name}" for suite in holders),
+        )
+    known = [f"{suite}/{entry}" for suite in SUITES for entry in _names(suite)]
+    if name in SUITES or name in LISTS:
+        first = _names(name)[0] if name in SUITES else LISTS[name][0].name
+        raise UsageError(
+            f"{spec.where}: {name!r} is a suite, not a workload",
+            hint=f"say --suite {name}, or one of it: {name}/{first}",
+        )
+    short = [entry for suite in SUITES for entry in _names(suite)]
+    raise UsageError(
+        f"{spec.where}: there is no workload {name!r}",
+        hint=nearest_hint(name, [*short, *known], what="workload")
+        if nearest_hint(name, short).startswith("did")
+        else "`torchyard workloads` lists them; other suites are named in full, such as timm/NAME",
+    )
+
+
+def _names(suite: str) -> list[str]:
+    return [entry.name for entry in SUITES[suite]]
+
+
+def _listed(suite: str, device: str) -> dict[str, tuple[str, ...]]:
+    """The names and modes of a suite's list, those with a batch size for the kind of device."""
+    on_cpu = device.partition(":")[0] == "cpu"
+    return {
+        each.name: each.modes
+        for each in LISTS[suite]
+        if (each.cpu_batch_size if on_cpu else each.gpu_batch_size) is not None
+    }
+
+
+def _known_hint(suite: str) -> str:
+    examples = {
+        "huggingface": "name a model class: huggingface/BertForMaskedLM",
+        "timm": "name a model: timm/resnet18",
+        "torchbench": "name a model: torchbench/resnet50:path=FOLDER",
+        "file": "give the path of a Python file: mine.py or mine.py:thing",
+    }
+    return examples.get(suite) or f"name one of it: {suite}/{_names(suite)[0]}"

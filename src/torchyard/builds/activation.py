@@ -1,0 +1,260 @@
+"""Files to use a finished build: its interpreter, activation script and variables.
+
+`bin/python` in the build folder starts the interpreter with the variables it needs, in its root
+folder where there is one, so that the folder can be named as a target like any virtual environment.
+The activation script works in sh, dash, bash, ksh and zsh. Sourcing it twice changes nothing: the
+active build is stored in the environment itself, so that a child shell knows it, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from torchyard.builds.build_folders import BuildFolder
+from torchyard.builds.environments.model import SYSTEM_PATH, joined_path
+from torchyard.builds.plan import Plan, Step, Variables
+from torchyard.builds.sandbox import root_python_script
+from torchyard.errors import UsageError
+from torchyard.files.safe_writing import replace_file
+
+SEARCH_PATHS: Final = (
+    "PATH",
+    "CMAKE_PREFIX_PATH",
+    "CPATH",
+    "LIBRARY_PATH",
+    "LD_LIBRARY_PATH",
+    "PKG_CONFIG_PATH",
+    "PYTHONPATH",
+)
+"""Variables that hold a list of folders: ours go before those the user has."""
+
+_NOT_THE_USERS: Final = ("HOME", "LANG", "LC_ALL", "PIP_CONSTRAINT")
+"""What a build needs to be repeatable; a person's shell keeps its own."""
+_OWN_NAMES: Final = ("TORCHYARD_WAS_", "TORCHYARD_PUT_", "TORCHYARD_ACTIVE", "TORCHYARD_NAMES")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_HEAD: Final = """\
+# Source this file; do not run it:   . {file}
+# Undo it with:                      torchyard_deactivate
+# Sourcing it again changes nothing.
+"""
+
+# Only what every shell of the family has: no arrays, no `local`, no splitting of unquoted words,
+# which zsh does not do. All expansions are in braces, because zsh reads "$a:h" as a modifier. The
+# state is exported as TORCHYARD_WAS_NAME: `e` and the value if NAME was exported, `s` and the value
+# if it was a variable of the shell only, and no such variable if NAME was unset.
+_FUNCTIONS: Final = r"""
+_torchyard_keep() {
+    eval "_torchyard_state=\${${1}+set}"
+    if [ -n "${_torchyard_state}" ]; then
+        if command printenv "${1}" >/dev/null; then _torchyard_state=e; else _torchyard_state=s; fi
+        eval "export TORCHYARD_WAS_${1}=\"\${_torchyard_state}\${${1}}\""
+    fi
+    export TORCHYARD_NAMES="${TORCHYARD_NAMES-}${1}:"
+    unset _torchyard_state
+}
+
+_torchyard_set() {
+    _torchyard_keep "${1}"
+    eval "export ${1}=\"\${2}\""
+}
+
+_torchyard_prepend() {
+    _torchyard_keep "${1}"
+    eval "export TORCHYARD_PUT_${1}=\"\${2}\""
+    eval "export ${1}=\"\${2}\${${1}:+:\${${1}}}\""
+}
+
+_torchyard_restore() {
+    eval "_torchyard_now=\${${1}-}"
+    eval "_torchyard_was=\${TORCHYARD_WAS_${1}-}"
+    eval "_torchyard_put=\${TORCHYARD_PUT_${1}-}"
+    _torchyard_state=${_torchyard_was%"${_torchyard_was#?}"}
+    _torchyard_was=${_torchyard_was#?}
+    if [ -n "${_torchyard_put}" ] &&
+        [ "${_torchyard_now}" != "${_torchyard_put}${_torchyard_was:+:${_torchyard_was}}" ]; then
+        # Somebody else changed the list since: take only our folders out of it.
+        _torchyard_now=:${_torchyard_now}:
+        case ${_torchyard_now} in
+            *:"${_torchyard_put}":*)
+                _torchyard_now=${_torchyard_now%%:"${_torchyard_put}":*}:${_torchyard_now#*:"${_torchyard_put}":}
+                ;;
+        esac
+        _torchyard_now=${_torchyard_now#:}
+        _torchyard_was=${_torchyard_now%:}
+        if [ -n "${_torchyard_was}" ]; then _torchyard_state=${_torchyard_state:-e}; fi
+    fi
+    unset "${1}" "TORCHYARD_WAS_${1}" "TORCHYARD_PUT_${1}"
+    case ${_torchyard_state} in
+        e) eval "export ${1}=\"\${_torchyard_was}\"" ;;
+        s) eval "${1}=\${_torchyard_was}" ;;
+    esac
+    unset _torchyard_now _torchyard_was _torchyard_put _torchyard_state
+}
+
+torchyard_deactivate() {
+    _torchyard_rest=${TORCHYARD_NAMES-}
+    while [ -n "${_torchyard_rest}" ]; do
+        _torchyard_restore "${_torchyard_rest%%:*}"
+        _torchyard_rest=${_torchyard_rest#*:}
+    done
+    unset _torchyard_rest TORCHYARD_NAMES TORCHYARD_ACTIVE
+    hash -r 2>/dev/null || :
+}
+"""
+
+
+def split_variables(variables: Variables) -> tuple[Variables, Mapping[str, tuple[str, ...]]]:
+    """What a shell needs of a step's variables: plain ones, and folders to put before others.
+
+    The system's folders are the user's already, and stay behind.
+    """
+    plain = tuple(
+        pair for pair in variables if pair[0] not in SEARCH_PATHS and pair[0] not in _NOT_THE_USERS
+    )
+    system = SYSTEM_PATH.split(":")
+    values = dict(variables)
+    prepend = {}
+    for name in SEARCH_PATHS:
+        folders = [folder for folder in joined_path(values.get(name, "")).split(":") if folder]
+        if name == "PATH":
+            folders = [folder for folder in folders if folder not in system]
+        if folders:
+            prepend[name] = tuple(folders)
+    return plain, prepend
+
+
+def activation_script(
+    plan_folder: Path | str,
+    variables: Variables,
+    prepend: Mapping[str, Sequence[str]],
+    *,
+    root: str = "",
+    enter: str = "",
+) -> str:
+    """The text of `activate`.
+
+    `prepend` gives the folders to put before a variable's, first one first. With a `root`, the
+    script refuses to work outside of it and says how to get in (`enter`).
+    """
+    calls = [
+        f"_torchyard_set {_checked(name)} {shlex.quote(text)}"
+        for name, text in dict(variables).items()
+        if name not in prepend
+    ]
+    for name, folders in prepend.items():
+        joined = joined_path(*folders)
+        for folder in folders:
+            if ":" in folder:
+                raise UsageError(
+                    f"the folder {folder!r} has a colon in its name, and {name} cannot hold it",
+                    hint="build in another folder: TORCHYARD_HOME says where",
+                )
+        if joined:
+            calls.append(f"_torchyard_prepend {_checked(name)} {shlex.quote(joined)}")
+    body = "\n".join(f"    {call}" for call in calls) or "    :"
+    identity = hashlib.sha256(f"{plan_folder}\n{body}".encode()).hexdigest()[:16]
+    file = shlex.quote(f"{plan_folder}/activate")
+    if "\n" in file:
+        raise UsageError(f"the folder {str(plan_folder)!r} has a line break in its name")
+    return (
+        _HEAD.format(file=file)
+        + _root_check(root, enter)
+        + _FUNCTIONS
+        + f"""
+if [ "${{TORCHYARD_ACTIVE-}}" != {identity} ]; then
+    torchyard_deactivate
+{body}
+    export TORCHYARD_ACTIVE={identity}
+    hash -r 2>/dev/null || :
+fi
+"""
+    )
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name.startswith(_OWN_NAMES):
+        raise UsageError(
+            f"{name!r} cannot name a variable",
+            hint="use letters, digits and underscores",
+        )
+    return name
+
+
+def _root_check(root: str, enter: str) -> str:
+    """The programs of such a build run inside its root only, so that activating outside misleads."""
+    if not root:
+        return ""
+    said = f"torchyard: this build runs inside {root}"
+    lines = [f"    printf '%s\\n' {shlex.quote(said)} >&2"]
+    if enter:
+        lines.append(f"    printf '%s\\n' {shlex.quote('enter it with: ' + enter)} >&2")
+    shown = "\n".join(lines)
+    return f"\nif [ ! -e /etc/torchyard-root ]; then\n{shown}\n    return 1\nfi\n"
+
+
+_FOR_RUNNING = ("LD_LIBRARY_PATH", "PYTHONPATH")
+"""Variables of a build's steps that its programs need when they run, too."""
+
+
+def runtime_variables(plan: Plan) -> dict[str, str]:
+    """The loader's and Python's search paths of the last component, and the prefix's libraries."""
+    values = _used_variables(plan)
+    return {name: values[name] for name in _FOR_RUNNING if values.get(name)}
+
+
+def _used_variables(plan: Plan) -> dict[str, str]:
+    """What a shell needs to use the build: the last step's variables, with the prefix in sight."""
+    values = dict(_last_step(plan).variables)
+    if any(part.recipe.builder in ("cmake", "make") for part in plan.components):
+        prefix = plan.components[0].prefix
+        for name, folder in (
+            ("PATH", f"{prefix}/bin"),
+            ("CMAKE_PREFIX_PATH", prefix),
+            ("CPATH", f"{prefix}/include"),
+            ("LIBRARY_PATH", f"{prefix}/lib"),
+            ("LD_LIBRARY_PATH", f"{prefix}/lib"),
+        ):
+            values[name] = joined_path(folder, values.get(name, ""))
+    return values
+
+
+def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
+    """Write `activate` and `bin/python`; returns the interpreter, None where the plan has none."""
+    step = _last_step(plan)
+    python = plan.components[-1].python
+    script = folder.folder / "bin" / "python"
+    enter = shlex.quote(str(script)) if step.root else ""
+    plain, prepend = split_variables(tuple(_used_variables(plan).items()))
+    replace_file(
+        folder.folder / "activate",
+        activation_script(folder.folder, plain, prepend, root=step.root, enter=enter),
+    )
+    if not python:
+        return None
+    script.parent.mkdir(parents=True, exist_ok=True)
+    variables = runtime_variables(plan)
+    if step.root:
+        text = root_python_script(
+            root=step.root, python=python, variables=variables, shown=folder.shown_in(step.root)
+        )
+    else:
+        lines = ["#!/bin/sh", f"# The interpreter of the build {plan.name}."]
+        lines += [
+            f"export {name}={shlex.quote(value)}${{{name}:+:${{{name}}}}}"
+            for name, value in variables.items()
+        ]
+        lines.append(f'exec {shlex.quote(python)} "$@"')
+        text = "\n".join(lines) + "\n"
+    replace_file(script, text)
+    script.chmod(0o755)
+    return script
+
+
+def _last_step(plan: Plan) -> Step:
+    return plan.steps[-1]

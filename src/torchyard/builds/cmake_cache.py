@@ -1,0 +1,117 @@
+"""Read CMakeCache.txt: the values that CMake was given, and what a project made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["CacheEntry", "as_truth", "find_cache", "parse_cache", "read_cache", "same_value"]
+
+# A key may be quoted (CMake does so for keys with a colon and for keys like comments); the type is
+# one of a few capital words. `-ADVANCED` and the like are entries of type INTERNAL.
+_ENTRY: Final = re.compile(
+    r'(?:"(?P<quoted>[^"]*)"|(?P<plain>[^:=]+)):(?P<kind>[A-Z]+)=(?P<value>.*)'
+)
+_NOT_DECLARED: Final = "No help, variable specified on the command line."
+_TRUE: Final = frozenset({"1", "ON", "YES", "TRUE", "Y"})
+_FALSE: Final = frozenset({"0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND", ""})
+_DEPTH: Final = 3
+"""build/cp312-cp312-linux_aarch64/CMakeCache.txt is how deep scikit-build-core puts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheEntry:
+    """One variable of the cache."""
+
+    name: str
+    kind: str
+    """BOOL, STRING, PATH, FILEPATH, INTERNAL, STATIC, UNINITIALIZED."""
+    value: str
+    help: str = ""
+
+    @property
+    def declared(self) -> bool:
+        """Whether the project knows the variable, or only the command line does."""
+        return self.kind != "UNINITIALIZED" and self.help != _NOT_DECLARED
+
+
+def parse_cache(text: str) -> dict[str, CacheEntry]:
+    """Every entry by name."""
+    found: dict[str, CacheEntry] = {}
+    help_lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("//"):
+            help_lines.append(line[2:])
+            continue
+        match = None if line.startswith("#") else _ENTRY.fullmatch(line)
+        if match is not None:
+            name = match["quoted"] if match["quoted"] is not None else match["plain"]
+            found[name] = CacheEntry(
+                name=name,
+                kind=match["kind"],
+                value=_unquoted(match["value"]),
+                help="".join(help_lines),
+            )
+        help_lines = []
+    return found
+
+
+def read_cache(path: Path) -> dict[str, CacheEntry]:
+    """The cache in that file."""
+    return parse_cache(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def find_cache(tree: Path, *, project: Path, likely: str) -> Path | None:
+    """The cache of the build of `project` below `tree`; None when there is none.
+
+    Projects configure other projects inside their build folder, so that only a cache whose source
+    folder is `project` counts. The likely folder is asked first.
+    """
+    for path in _candidates(tree, likely):
+        entry = read_cache(path).get("CMAKE_HOME_DIRECTORY")
+        if entry is not None and Path(entry.value).resolve() == project.resolve():
+            return path
+    return None
+
+
+def as_truth(value: str) -> bool | None:
+    """CMake's truth of a value; None when it is neither true nor false."""
+    upper = value.strip().upper()
+    if upper in _TRUE:
+        return True
+    if upper in _FALSE or upper.endswith("-NOTFOUND"):
+        return False
+    return None
+
+
+def same_value(left: str, right: str) -> bool:
+    """Whether two values mean the same: ON and 1, a;b and "a b", /opt/x/ and /opt/x."""
+    truths = (as_truth(left), as_truth(right))
+    if None not in truths:
+        return truths[0] == truths[1]
+    return _plain(left) == _plain(right)
+
+
+def _candidates(tree: Path, likely: str) -> Iterator[Path]:
+    seen: set[Path] = set()
+    patterns = [f"{likely}/CMakeCache.txt"] if likely else []
+    patterns += ["/".join(["*"] * depth + ["CMakeCache.txt"]) for depth in range(_DEPTH)]
+    for pattern in patterns:
+        for path in sorted(tree.glob(pattern)):
+            if path not in seen and path.is_file():
+                seen.add(path)
+                yield path
+
+
+def _plain(value: str) -> tuple[str, ...]:
+    return tuple(part.rstrip("/").casefold() for part in re.split(r"[;\s]+", value.strip()))
+
+
+def _unquoted(value: str) -> str:
+    # CMake puts single quotes around a value that ends with a blank.
+    if len(value) > 1 and value[0] == value[-1] == "'":
+        return value[1:-1]
+    return value

@@ -1,0 +1,63 @@
+"""`torchyard doctor`: report known causes of build failures before anything compiles."""
+
+from __future__ import annotations
+
+import click
+
+from torchyard.builds.commands.run import build_request
+from torchyard.cli.output import common_options, print_data, print_json, printable
+
+__all__ = ["doctor"]
+
+_HELP = """
+\b
+Examples:
+  torchyard doctor                                   the machine's general health
+  torchyard doctor pytorch --variant cuda
+  torchyard doctor pytorch --version 2.6.0 --set environment.use=conda --json
+
+Say before a build whether it can work: versions against the recipe's table, memory and disk,
+compilers, drivers, header and library order. Each finding names the command that mends it.
+Ends with exit code 4 when the build can't work.
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("recipe", required=False)
+@click.option("--variant", default="", help="Variant of the recipe.")
+@click.option("--version", default="", help="Release to build instead of the recipe's own.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="[COMPONENT/]KEY=VALUE", help="As in `build`."
+)
+@click.option("--base", default="", metavar="PYTHON", help="As in `build`.")
+@common_options
+def doctor(
+    recipe: str | None,
+    variant: str,
+    version: str,
+    settings: tuple[str, ...],
+    base: str,
+    as_json: bool,
+) -> int:
+    """Examine the machine for a recipe."""
+    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.doctor.examination import can_build, examine
+    from torchyard.builds.doctor.finding import findings_text
+    from torchyard.core.records import encode
+    from torchyard.errors import MissingTool
+
+    home = YardHome.default()
+    plan, environment = None, None
+    if recipe is not None:
+        from torchyard.builds.running.build import BuildChoices, plan_build
+
+        request = build_request(recipe, variant, version, settings, base)
+        planned = plan_build(request, BuildChoices())
+        plan, environment = planned.plan, planned.resolved.environment
+    findings = examine(plan, environment=environment, tool_cache=home.tools)
+    if as_json:
+        good = can_build(findings)
+        print_json({"can_build": good, "findings": [encode(finding) for finding in findings]})
+    else:
+        print_data(printable(findings_text(findings)))
+    return 0 if can_build(findings) else MissingTool.exit_code

@@ -1,0 +1,318 @@
+"""`torchyard build list|show|recipes|lock|sbom|explain`: read recipes, records and logs."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchyard.builds.commands.progress_display import time_text
+from torchyard.cli.options import Count
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from torchyard.builds.record import BuildEntry, BuildRecord, ComponentRecord
+
+
+_LIST_HELP = """
+\b
+Examples:
+  torchyard build list
+  torchyard build list --json
+
+List the finished builds of this machine.
+"""
+
+_SHOW_HELP = """
+\b
+Examples:
+  torchyard build show pytorch-2.6.0-trimmed
+  torchyard build show ~/yard/builds/mine --json
+
+Show the record of a build: sources, options requested and effective, toolchain, times, checks.
+"""
+
+
+@click.command("list", help=_LIST_HELP)
+@common_options
+def list_builds(as_json: bool) -> None:
+    """List builds."""
+    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.record import list_builds as found_builds
+
+    entries = found_builds(YardHome.default())
+    for entry in entries:
+        if entry.trouble:
+            talk(f"{entry.name}: {entry.trouble}")
+    if as_json:
+        print_json({"builds": [_json_row(entry) for entry in entries]})
+        return
+    print_data(printable("\n".join(_build_row(entry) for entry in entries) or "no builds yet"))
+
+
+def _build_row(entry: BuildEntry) -> str:
+    record = entry.record
+    if record is None:
+        return f"{entry.name:<34} {'damaged' if entry.trouble else 'not finished'}"
+    parts = ", ".join(f"{part.name} {part.version}".strip() for part in record.components)
+    return f"{entry.name:<34} {record.finished:<26} {parts}"
+
+
+def _json_row(entry: BuildEntry) -> dict[str, Any]:
+    record = entry.record
+    return {
+        "name": entry.name,
+        "folder": str(entry.folder),
+        "finished": record.finished if record else "",
+        "python": record.python if record else "",
+        "trouble": entry.trouble,
+    }
+
+
+@click.command("show", help=_SHOW_HELP)
+@click.argument("build")
+@common_options
+def show(build: str, as_json: bool) -> None:
+    """Show one record."""
+    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.record import find_build
+    from torchyard.core.records import encode
+
+    record = find_build(build, YardHome.default()).record
+    assert record is not None  # noqa: S101  # find_build gives finished ones only
+    if as_json:
+        print_json({"record": encode(record)})
+    else:
+        print_data(printable(record_text(record)))
+
+
+def record_text(record: BuildRecord) -> str:
+    """A record for people."""
+    total_s = sum(times.wall_s for times in record.times)
+    lines = [
+        f"{record.name}, finished {record.finished or 'at an unknown time'}, {time_text(total_s)}",
+        f"  interpreter  {record.python or 'none'}",
+        (
+            f"  machine      {record.machine.get('cpu', 'unknown')}, "
+            f"{record.machine.get('cores', '?')} cores, {record.machine.get('memory', '?')}"
+        ),
+    ]
+    for part in record.components:
+        lines += _component_lines(part)
+    lines.append("  steps")
+    for times in record.times:
+        text = f"    {times.step:<30} {time_text(times.wall_s):>12}"
+        if times.compiles:
+            text += f"  {times.compiles} compiles, {times.cpu_s or 0:.0f} s CPU"
+            text += f", at most {times.peak_memory_mib or 0:.0f} MiB"
+        lines.append(text)
+    return "\n".join(lines)
+
+
+def _component_lines(part: ComponentRecord) -> list[str]:
+    lines = [f"  {part.name} {part.version} {part.variant}".rstrip()]
+    if part.source is not None:
+        mark = part.source.commit or part.source.version or part.source.sha256[:16]
+        lines.append(f"    source     {part.source.kind} {part.source.origin} {mark}".rstrip())
+    if part.edited:
+        lines.append("    edited     its working copy was edited and compiled again")
+    tools = ", ".join(f"{tool.name} {tool.version}" for tool in part.toolchain)
+    lines.append(f"    tools      {tools or 'unknown'}")
+    lines += [f"    wheel      {wheel.file}" for wheel in part.wheels]
+    if part.verified is not None:
+        counts: dict[str, int] = {}
+        for option in part.verified.options:
+            counts[option.verdict] = counts.get(option.verdict, 0) + 1
+        said = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        lines.append(f"    options    {said or 'none requested'}")
+        passed = sum(result.passed for result in part.verified.smoke)
+        lines.append(f"    smoke      {passed} of {len(part.verified.smoke)} passed")
+        lines += [f"    {finding.level:<10} {finding.what}" for finding in part.verified.findings]
+    return lines
+
+
+_RECIPES_HELP = """
+\b
+Examples:
+  torchyard build recipes                 every shipped recipe in one line
+  torchyard build recipes pytorch         its variants, sources and options
+  torchyard build recipes ./mine.toml --variant fast --json
+
+List the recipes, or show one as it is after a variant is chosen.
+"""
+
+
+@click.command(help=_RECIPES_HELP)
+@click.argument("recipe", required=False)
+@click.option("--variant", default="", help="Show the recipe with this variant merged in.")
+@click.option("--version", default="", help="Show the recipe for this release.")
+@common_options
+def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> None:
+    """List recipes or show one."""
+    from torchyard.builds.recipe_file import load_recipe_file, read_recipe, shipped_recipes
+    from torchyard.core.records import encode
+
+    if recipe is None:
+        found = [load_recipe_file(name) for name in shipped_recipes()]
+        rows = [
+            {
+                "name": file.name,
+                "summary": str(file.table.get("summary", "")),
+                "variants": list(file.variants),
+            }
+            for file in found
+        ]
+        if as_json:
+            print_json({"recipes": rows})
+        else:
+            print_data(
+                "\n".join(_recipe_row(row["name"], row["summary"], row["variants"]) for row in rows)
+            )
+        return
+    file = load_recipe_file(recipe)
+    merged = read_recipe(file, variant=variant, version=version, machine=platform.machine())
+    if as_json:
+        print_json({"recipe": encode(merged), "variants": list(file.variants)})
+        return
+    lines = [f"{merged.name} {merged.version}", f"  {merged.summary}"]
+    for name, table in file.table.get("variants", {}).items():
+        lines.append(f"  variant {name:<14} {table.get('summary', '')}")
+    kinds = [
+        kind
+        for kind in ("git", "folder", "tarball", "sdist", "debian")
+        if getattr(merged.source, kind)
+    ]
+    lines.append(f"  sources {', '.join(kinds) or 'none: say one with --set source...'}")
+    lines.append(f"  environment {merged.environment.use}")
+    lines += [f"  option {key} = {value}" for key, value in merged.options.items()]
+    lines += [
+        f"  component {part.recipe} {part.version} {part.variant}".rstrip()
+        for part in merged.components
+    ]
+    print_data(printable("\n".join(lines)))
+
+
+def _recipe_row(name: object, summary: object, variants: object) -> str:
+    text = f"{name:<20} {summary}"
+    if isinstance(variants, list) and variants:
+        text += f"\n{'':<20} variants: {', '.join(variants)}"
+    return printable(text)
+
+
+_LOCK_HELP = """
+\b
+Examples:
+  torchyard build lock pytorch-2.6.0-trimmed --output torch.lock.toml
+  torchyard build pytorch --variant trimmed --version 2.6.0 --locked torch.lock.toml
+
+Write down the exact sources and packages of a finished build. `--locked FILE` builds the same
+again, and says what no longer fits.
+"""
+
+_SBOM_HELP = """
+\b
+Examples:
+  torchyard build sbom pytorch-2.6.0-trimmed > torch.cdx.json
+  torchyard build sbom pytorch-2.6.0-trimmed --format spdx --output torch.spdx.json
+
+Write the software bill of materials of a build: sources, wheels, tools and packages.
+Needs the extra packages of `pip install torchyard[sbom]`.
+"""
+
+
+@click.command("lock", help=_LOCK_HELP)
+@click.argument("build")
+@click.option("--output", default="", metavar="FILE", help="Default: BUILD.lock.toml here.")
+@common_options
+def lock(build: str, output: str, as_json: bool) -> None:
+    """Write the lock of a build."""
+    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.lockfile import make_lock, write_lock
+    from torchyard.builds.recipe_file import resolve
+    from torchyard.builds.record import find_build
+    from torchyard.builds.running.existing_build import read_request
+    from torchyard.core.records import encode
+
+    home = YardHome.default()
+    entry = find_build(build, home)
+    assert entry.record is not None  # noqa: S101  # find_build gives finished ones only
+    made = make_lock(entry.record, resolve(read_request(entry.name, home)))
+    path = Path(output or f"{entry.name}.lock.toml")
+    check_writable(path, option="--output")
+    write_lock(path, made)
+    if as_json:
+        print_json({"file": str(path), "lock": encode(made)})
+    else:
+        talk(f"wrote {path}")
+
+
+@click.command("sbom", help=_SBOM_HELP)
+@click.argument("build")
+@click.option(
+    "--format",
+    "sbom_format",
+    type=click.Choice(["cyclonedx", "spdx"]),
+    default="cyclonedx",
+    help="Standard to follow; both as JSON.",
+)
+@click.option("--output", default="", metavar="FILE", help="Default: stdout.")
+@common_options
+def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
+    """Write the bill of materials of a build."""
+    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.record import find_build
+    from torchyard.builds.sbom import sbom_text
+
+    record = find_build(build, YardHome.default()).record
+    assert record is not None  # noqa: S101  # find_build gives finished ones only
+    text = sbom_text(record, sbom_format)
+    if output:
+        write_file(Path(output), text, option="--output")
+        if as_json:
+            print_json({"file": output, "format": sbom_format})
+        else:
+            talk(f"wrote {output}")
+    else:
+        print_data(text)
+
+
+_EXPLAIN_HELP = """
+\b
+Examples:
+  torchyard build explain build.log
+  pip install . 2>&1 | torchyard build explain -
+  torchyard build explain build.log --json
+
+Read the log of a failed build, whoever ran it, and say the cause and the remedy; for an unknown
+failure, the first real error and the command that failed. A log that ends in success gives "No
+failure found" and exit code 0, too; --json has `failed`.
+"""
+
+
+@click.command("explain", help=_EXPLAIN_HELP)
+@click.argument("log", metavar="LOG|-")
+@click.option(
+    "--exit-code", type=Count(-64, 255), default=None, help="Exit code of the build, if known."
+)
+@common_options
+def explain(log: str, exit_code: int | None, as_json: bool) -> None:
+    """Diagnose a log."""
+    from torchyard.builds.diagnosis import describe, diagnose
+    from torchyard.core.records import encode
+
+    diagnosis = diagnose(sys.stdin.buffer if log == "-" else Path(log), exit_code=exit_code)
+    if as_json:
+        print_json({"diagnosis": encode(diagnosis)})
+    else:
+        print_data(printable(describe(diagnosis)))

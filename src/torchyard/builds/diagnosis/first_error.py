@@ -1,0 +1,405 @@
+"""Find the first real error of a log, and the command that failed.
+
+Classifies single lines (error, check, command, wrapper) and follows messages over several lines:
+CMake's blocks, Python's tracebacks (the last exception is the error), ninja's FAILED blocks. Knows
+nothing of signatures.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from torchyard.builds.diagnosis.log_blocks import shortened
+from torchyard.builds.diagnosis.model import FailedCommand, FirstError
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A line that states an error."""
+
+    tool: str
+    weak: bool
+    """Only says that something before it failed."""
+
+
+ERROR_FRAGMENTS: tuple[bytes, ...] = (
+    b"error",
+    b"fatal",
+    b"traceback (most recent call last)",
+    b"undefined reference to",
+    b"undefined symbol",
+    b"cannot find -l",
+    b"relocation truncated",
+    b"multiple definition of",
+    b"failed:",
+    b": failed",
+    b"unavailable",
+    b"exception: ",
+    b"notfound: ",
+    b"*** ",
+    b"killed",
+    b"segmentation fault",
+    b"illegal instruction",
+    b"not found",
+    b"no such file",
+    b"permission denied",
+    b"no space left",
+    b"cannot ",
+    b"curl: (",
+    b"e: ",
+    b"terminate called",
+    b"assertion ",
+    b"hunk ",
+    b"cmake warning",
+    b"change dir: ",
+)
+"""Lower-case texts, one of which is in every line that matters here."""
+
+_PLACE = r"\S[^:]*:\d+(?::\d+)?"
+_COMPILER = (
+    r"(?:\S*/)?(?:[\w.-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|hipcc|gfortran)(?:-[\d.]+)?"
+)
+_LINKER = r"(?:\S*/)?(?:[\w.-]*-)?(?:ld(?:\.\w+)?|mold|collect2|ld64)[\s:](?!.*\bwarning: )"
+_SHELL = r"(?:\S*/)?(?:ba|da|z)?sh"
+_SIGNALS = r"(?:Killed|Segmentation fault|Illegal instruction|Bus error|Aborted)"
+_FORMS: dict[str, tuple[str, ...]] = {
+    # tool: patterns for the beginning of a line; the first tool with one that matches is named
+    "compiler": (
+        rf"{_PLACE}: (?:fatal |internal compiler )?error\b",
+        r"\S.*\(\d+\): (?:catastrophic )?error\b",
+        r"(?:nvcc|ptxas|nvlink|fatbinary|cicc)\b[^;:]*(?:; )?\b(?:fatal|error)\s*:",
+        rf"{_COMPILER}: (?:fatal |internal compiler )?error: ",
+        r"(?:cc1(?:plus)?|f951|lto1): (?:fatal |internal compiler )?error: ",
+        r"virtual memory exhausted: ",
+    ),
+    "assembler": (r"\S[^:]*:\d+: (?:Fatal )?Error: ",),
+    "linker": (
+        r".*\bundefined reference to ",
+        r".*: relocation truncated to fit: ",
+        r".*: multiple definition of ",
+        rf"{_LINKER}.*(?:error|cannot (?:find|open)|undefined symbol|not recognized|No such file)",
+        rf"{_LINKER}.*(?:No space left|exhausted|recompile with -fPIC|incompatible|terminated)",
+    ),
+    "loader": (r".*: (?:error while loading shared libraries|symbol lookup error): ",),
+    "ninja": (r"ninja: (?:error|fatal): ",),
+    "make": (
+        r"(?:\S*/)?g?make(?:\[\d+\])?: \*\*\* (?!\[|Waiting for)",
+        r"\S*[Mm]akefile\S*:\d+: \*\*\* ",
+    ),
+    "scons": (r"scons: \*\*\* ",),
+    "configure": (r"configure: error: ",),
+    "git": (r"fatal: ",),
+    "apt": (r"(?:E|Err): ",),
+    "dpkg": (r"dpkg(?:-\w+)?: error",),
+    "cache": (r"s?ccache: (?:error|caused by)",),
+    "pip": (
+        r"ERROR: ",
+        r"error: (?:externally-managed-environment|backend-unavailable)",
+        r"error: (?:subprocess-exited-with-error|metadata-generation-failed)",
+        r"× Cannot import build backend",
+    ),
+    "curl": (r"curl: \(\d+\) ",),
+    "patch": (r"(?:Hunk #\d+ FAILED|\d+ out of \d+ hunks? FAILED)",),
+    "shell": (
+        rf"{_SHELL}: .*: (?:(?:command )?not found|No such file|Permission denied)",
+        rf"{_SHELL}: .*: cannot execute",
+        rf"{_SHELL}: fork: ",
+        rf"(?:\S+: line \d+: )?\s*(?:\d+ )?{_SIGNALS}\b",
+        r"\S+: line \d+: .*: (?:command not found|No such file|Permission denied)",
+    ),
+    "python": (
+        r"Fatal Python error: ",
+        r"\S*python[\d.]*: (?:can't open file|No module named|error while finding) ",
+        # An exception whose traceback the program kept to itself.
+        r"[A-Z]\w*(?:Error|Exception|NotFound): ",
+    ),
+    "program": (
+        r"(?:terminate called |LLVM ERROR: |\S.*: Assertion .* failed)",
+        r"(?:tar|gzip|xz|unzip|cp|mv|mkdir|rmdir|touch|chmod|install|ln|rm|cat|sed)(?: \w+)?: .*(?:cannot|No such|denied)",
+        r"(?:tar|gzip|xz|unzip|cp|mv)(?: \w+)?: .*(?:No space|unexpected|not recoverable|Error)",
+        r"(?:\S*/)?(?:ar|ranlib|objcopy|strip|patchelf): .*: (?:No space|No such|malformed)",
+        r"\S+: FAILED(?: open or read)?$",
+        r"(?:\S*/)?[\w.+-]*: (?:fatal )?error: ",
+        r"(?:fatal |internal )?error(?:\[\w+\])?: ",
+        r"(?:FATAL|Error)(?: ERROR)?: ",
+    ),
+}
+_COMPILED = [
+    (tool, re.compile(pattern, re.ASCII))
+    for tool, patterns in _FORMS.items()
+    for pattern in patterns
+]
+
+_ANY_FORM = re.compile("|".join(f"(?:{form.pattern})" for _, form in _COMPILED), re.ASCII)
+"""One expression for all: most lines that are looked at have none of the forms."""
+
+_NOT_STATED = re.compile(
+    r"(?:\[\s*\d+(?:/\d+|%)\]|-- |#|//|\+ |\$ |\d+ \||\| )"
+    r"|.*\b(?:warning|note|remark): "
+    r"|(?:WARNING|DEPRECATION|INFO|DEBUG)\b",
+    re.ASCII,
+)
+# What CMake and autoconf compile to see whether it compiles.
+_CHECK = re.compile(
+    r"CMakeFiles/CMakeTmp|CMakeScratch/TryCompile|/TryCompile-|cmTC_[0-9a-f]{4,}"
+    r"|conftest\.c|testC(?:XX)?Compiler\.c|CheckSymbolExists|CheckFunctionExists",
+    re.ASCII,
+)
+_WEAK_ERROR = re.compile(
+    r".*(?:ld returned \d+ exit status|linker command failed with exit code"
+    r"|fatal: not a git repository"
+    r"|error: command .* failed(?: with exit (?:code|status)| ?$)"
+    r"|subprocess-exited-with-error|metadata-generation-failed|legacy-install-failure"
+    r"|error: backend-unavailable|Failed (?:building wheel|to build)|Could not build wheels|Error compiling objects"
+    r"|scons: \*\*\* \[.*\] Error|\*\*\* \[.*\] Error|error: recipe for target"
+    r"|E: Can not write log|compilation terminated|Failed to recurse into submodule|error: failed to push)",
+    re.ASCII,
+)
+_BEFORE_PROGRAM = re.compile(
+    # What a shell does before the program: nothing, a change of folder, variables.
+    r"(?:: && |cd (?:\S+|'[^']*'|\"[^\"]*\") && |[A-Za-z_]\w*=\S* |\(|env |exec |time )+"
+)
+_PROGRAM = re.compile(r"[\w.+@/~-]*[\w+]")
+_TOOL = re.compile(
+    r"(?:[\w.]+-)*(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|nvcc|hipcc|icpx?|icx|gfortran|ld|ar|ranlib|as"
+    r"|ccache|sccache|distcc|python\w*|cmake|ninja|make|sh|bash|perl|git|cp|mv|ln|rm|touch|mkdir|cat"
+    r"|sed|tar|protoc|objcopy|strip|patchelf|swig|cython|rustc|cargo|go|node|install|echo|test)"
+    r"(?:-?[\d.]+)?"
+)
+_OPTION = re.compile(r"(?:^|\s)--?[A-Za-z]")
+_COMMAND_SEARCHED = 4096
+_WRAPPER = re.compile(
+    r"(?:subprocess\.CalledProcessError|(?:\w+\.)*(?:CompileError|LinkError|DistutilsExecError"
+    r"|DistutilsError|BuildBackendException|InstallationSubprocessError)"
+    r"|RuntimeError: Error (?:compiling objects|building extension)"
+    r"|SystemExit|build\.BuildException)",
+    re.ASCII,
+)
+
+
+def is_error(text: str) -> Stated | None:
+    """Who states an error in this line, if it is one."""
+    # Without its indentation: patterns that skip it themselves take quadratic time.
+    text = text.lstrip()
+    if _ANY_FORM.match(text) is None or _NOT_STATED.match(text) or is_check(text):
+        return None
+    for tool, form in _COMPILED:
+        if form.match(text):
+            return Stated(tool, weak=_WEAK_ERROR.match(text) is not None)
+    return None
+
+
+def is_check(text: str) -> bool:
+    """Whether the line is about a file that a configuration compiles only to see whether it can."""
+    return _CHECK.search(text) is not None
+
+
+def is_command(text: str) -> bool:
+    """Whether a line can be a command of a build: begins with a program, states no error."""
+    text = text.strip()
+    command = _BEFORE_PROGRAM.match(text)
+    rest = text[command.end() if command else 0 :]
+    words = rest.split(None, 2)
+    if not words or not _PROGRAM.fullmatch(words[0]) or is_error(text) is not None:
+        return False
+    if "/" in words[0] or _TOOL.fullmatch(words[0]):
+        return len(words) > 1 or command is not None
+    return bool(_OPTION.search(rest[:_COMMAND_SEARCHED]))
+
+
+def is_wrapper(exception: str) -> bool:
+    """Whether a Python exception only reports that a program it started failed."""
+    return _WRAPPER.match(exception.strip()) is not None
+
+
+_TEXT_LENGTH = 1000
+_COMMAND_LENGTH = 64 * 1024
+_TRACEBACK_LINES = 400
+_WRAPPED_LINES = 6
+_WRAPPED_LENGTH = 500
+_TRACEBACK = re.compile(r"(?P<indent>[\s|+>]*)Traceback \(most recent call last\):")
+_REPLACED = re.compile(r"[\s|]*During handling of the above exception, another exception")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$", re.ASCII)
+_FAILED = re.compile(r"\s*FAILED: (?!\d+\b)(?:\[code=(?P<code>\d+)\] )?(?P<target>.*)")
+_PROGRESS = re.compile(r"\[\d+/\d+\] +")
+_FAILED_END = re.compile(r"\s*(?:\[\d+/\d+\] |ninja: |FAILED: )")
+_MAKE_FAILED = re.compile(
+    r"g?make(?:\[\d+\])?: \*\*\* \[(?:[^\]:]*:\d+: )?(?P<target>[^\]]+)\] Error (?P<code>\d+)"
+)
+_TRY_COMPILE_BEGIN = re.compile(r".*\bChange Dir: .*(?:CMakeTmp|CMakeScratch|TryCompile)")
+_TRY_COMPILE_END = re.compile(r"-- |CMake |(?:ninja|g?make): ")
+
+_SURE, _LIKELY, _WEAK = 0, 1, 2
+
+
+class FirstErrorFinder:
+    """Keeps the best error so far; the earliest of the surest kind wins."""
+
+    def __init__(self) -> None:
+        self._best: tuple[int, FirstError] | None = None
+        self.last_line = 0
+        """Number of the last line that states an error or a failed target."""
+        self.failed_command: FailedCommand | None = None
+        self.in_failed_block = False
+        self.command_follows = False
+        self._traceback_indent = -1
+        self._traceback_lines = 0
+        self._exception: FirstError | None = None
+        self.in_check = False
+        """Whether the last line belongs to a check that CMake makes by compiling."""
+        self._trying = False
+        self.in_frames = False
+        """Whether the last line was a frame of a traceback: it quotes code, it says nothing."""
+
+    @property
+    def found(self) -> FirstError | None:
+        """The first real error."""
+        return self._best[1] if self._best else None
+
+    @property
+    def wants_every_line(self) -> bool:
+        """Whether a message is open whose next lines count, whatever is in them."""
+        return (
+            self.command_follows
+            or self._trying
+            or self._traceback_indent >= 0
+            or self.in_failed_block
+            or self._exception is not None
+        )
+
+    def see(self, line: int, text: str) -> None:
+        """One line, in the order of the log."""
+        self.in_frames = False
+        if self.command_follows:
+            self.command_follows = False
+            if is_command(text):
+                self._take_command(text)
+                return
+        text = shortened(text)
+        if self._noise(text):
+            return
+        if self._exception is not None and text.strip():
+            self._decide_exception(replaced=_REPLACED.match(text) is not None)
+        if self.in_failed_block and _FAILED_END.match(text):
+            self.in_failed_block = False
+        if self._traceback_indent >= 0 and self._in_traceback(line, text):
+            return
+        if traceback := _TRACEBACK.match(text):
+            self._traceback_indent = len(traceback["indent"])
+            self._traceback_lines = 0
+            return
+        if stated := is_error(text):
+            self._keep(line, text, stated.tool, weak=stated.weak)
+        elif make := _MAKE_FAILED.match(text):
+            self._begin_make_failed(line, make)
+
+    def see_failed(self, line: int, text: str, *, command: str) -> None:
+        """Ninja's report of a failed target; `command` is its last progress line.
+
+        The command follows on the next line. Where it does not, because ninja was called with -v or
+        the log was filtered, it may be in the progress line.
+        """
+        self.in_frames = False
+        self.command_follows = False
+        if self._noise(shortened(text)):
+            return
+        if self._exception is not None:
+            self._decide_exception(replaced=False)
+        failed = _FAILED.match(shortened(text))
+        if failed is None:
+            return
+        self._traceback_indent = -1
+        self.in_failed_block = True
+        self.command_follows = True
+        self.last_line = line
+        if self.failed_command is not None and self.failed_command.from_ninja:
+            self.command_follows = False
+            return
+        target = failed["target"].strip()[:_TEXT_LENGTH]
+        shown = _PROGRESS.sub("", command.strip())
+        mentioned = target.split()[:1]
+        in_progress = mentioned and mentioned[0] in shown.split() and is_command(shown)
+        self.failed_command = FailedCommand(
+            target=target,
+            command=shown[:_COMMAND_LENGTH] if in_progress else "",
+            line=line,
+            exit_code=int(failed["code"]) if failed["code"] else None,
+            from_ninja=True,
+        )
+
+    def see_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
+        """A whole `CMake Error` with its line breaks undone, and the lines it was made of.
+
+        A compiler's or a downloader's own words inside it say more than CMake's about them. CMake
+        wraps long lines, so a message without a place of its own goes on in the next ones.
+        """
+        for index, (number, text) in enumerate(inner):
+            stated = is_error(text)
+            if stated is None or stated.weak:
+                continue
+            length = _WRAPPED_LINES if stated.tool == "program" else 1
+            said = " ".join(part.strip() for _, part in inner[index : index + length])
+            self._keep(number, said[:_WRAPPED_LENGTH], stated.tool)
+            return
+        self._keep(line, message, "cmake")
+
+    def end(self) -> None:
+        """The log is over."""
+        self._decide_exception(replaced=False)
+
+    def _keep(self, line: int, text: str, tool: str, *, weak: bool = False) -> None:
+        self.last_line = line
+        sureness = _WEAK if weak else _SURE if self.in_failed_block else _LIKELY
+        if self._best is None or sureness < self._best[0]:
+            text = text.strip()[:_TEXT_LENGTH]
+            error = FirstError(line=line, text=text, tool=tool, weak=weak)
+            self._best = (sureness, error)
+
+    def _begin_make_failed(self, line: int, make: re.Match[str]) -> None:
+        self.last_line = line
+        if self.failed_command is None:
+            self.failed_command = FailedCommand(
+                target=make["target"][:_TEXT_LENGTH],
+                command="",
+                line=line,
+                exit_code=int(make["code"]),
+            )
+
+    def _take_command(self, text: str) -> None:
+        if self.failed_command is not None:
+            command = text.strip()[:_COMMAND_LENGTH]
+            self.failed_command = replace(self.failed_command, command=command)
+
+    def _in_traceback(self, line: int, text: str) -> bool:
+        """Whether the line belongs to the open traceback."""
+        self._traceback_lines += 1
+        if self._traceback_lines > _TRACEBACK_LINES:
+            self._traceback_indent = -1
+            return False
+        body = text[self._traceback_indent :]
+        deeper = len(text) - len(text.lstrip(" |+>")) > self._traceback_indent
+        if deeper or not body.strip():
+            self.in_frames = True
+            return True
+        if _EXCEPTION.match(body) and not text[: self._traceback_indent].strip(" |+>"):
+            self._exception = FirstError(line=line, text=body.strip()[:_TEXT_LENGTH], tool="python")
+            self._traceback_indent = -1
+            return True
+        return False  # a line of another process in between; the exception may still come
+
+    def _decide_exception(self, *, replaced: bool) -> None:
+        """Keep the exception that ended a traceback, unless handling it raised the next one."""
+        if self._exception is not None and not replaced:
+            kept = self._exception
+            self._keep(kept.line, kept.text, "python", weak=is_wrapper(kept.text))
+        self._exception = None
+
+    def _noise(self, text: str) -> bool:
+        """Whether the line is output of a check that CMake makes by compiling."""
+        self.in_check = self._trying
+        if _TRY_COMPILE_BEGIN.match(text):
+            self._trying = self.in_check = True
+        elif self._trying and _TRY_COMPILE_END.match(text):
+            self._trying = False
+        return self.in_check

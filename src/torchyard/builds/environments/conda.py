@@ -1,0 +1,345 @@
+"""A conda environment, made by pixi, micromamba, mamba or conda, whichever is installed.
+
+It is described by an environment.yml, or by a pixi.toml for pixi.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchyard.builds.environments.base_interpreter import find_program
+from torchyard.builds.environments.model import (
+    COMPONENT,
+    EnvironmentPlan,
+    EnvironmentRequest,
+    base_variables,
+    ordered_variables,
+)
+from torchyard.builds.environments.python_packages import packages_steps, pip_installer
+from torchyard.builds.plan import Action, Command, Step, Variables, WriteFile
+from torchyard.builds.recipe import EnvironmentKind
+from torchyard.errors import UsageError
+
+_PACKAGE: Final = re.compile(
+    r"(?:(?P<channel>[A-Za-z0-9][A-Za-z0-9_.:/-]*?)::)?"
+    r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)"
+    r"\s*(?P<version>[=<>!~][=<>!~|,.*+A-Za-z0-9_ -]*|[0-9*][|,.*+A-Za-z0-9_<>=! -]*)?"
+)
+_ANACONDA_MAIN: Final = "main"
+"""What pixi, which does not know the name `defaults`, calls the channel that stands behind it."""
+_WRITTEN_BY: Final = (
+    "# Written by torchyard from the recipe; a change here is lost at the next build."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CondaPackage:
+    """One wanted package: `nvidia/label/cuda-12.2.0::cuda-toolkit`, `cmake<3.30`."""
+
+    name: str
+    version: str = ""
+    """As written: `=10.3.0`, `<3.30`, `>=1,<2`."""
+    channel: str = ""
+
+    @property
+    def text(self) -> str:
+        """As conda reads it."""
+        return (f"{self.channel}::" if self.channel else "") + self.name + self.version
+
+
+def parse_package(text: str, *, where: str) -> CondaPackage:
+    """The package that a recipe names; raises UsageError for what no conda would understand."""
+    found = _PACKAGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{where}: {text!r} names no conda package",
+            hint="write NAME, NAME=VERSION, NAME>=VERSION,<VERSION or CHANNEL::NAME",
+        )
+    version = (found["version"] or "").replace(" ", "")
+    if version and version[0].isdigit():
+        version = f"={version}"
+    return CondaPackage(name=found["name"], version=version, channel=found["channel"] or "")
+
+
+def conda_platform(machine: str = "") -> str:
+    """The name conda has for this kind of machine, such as linux-64."""
+    names = {"x86_64": "linux-64", "amd64": "linux-64", "arm64": "linux-aarch64"}
+    machine = (machine or platform.machine()).lower()
+    return names.get(machine, f"linux-{machine}")
+
+
+def environment_yaml(channels: Sequence[str], packages: Sequence[CondaPackage]) -> str:
+    """For conda, mamba and micromamba.
+
+    A channel that one package names comes last in the list: it is looked at for that package, and
+    takes nothing over from the others. Without `defaults` in the list, `nodefaults` keeps the
+    user's own configuration from adding it.
+    """
+    listed = _all_channels(channels, packages)
+    if "defaults" not in listed:
+        listed = (*listed, "nodefaults")
+    lines = [_WRITTEN_BY, "channels:"]
+    lines += [f"  - {_quoted(channel)}" for channel in listed]
+    lines += ["dependencies:"]
+    lines += [f"  - {_quoted(package.text)}" for package in packages]
+    return "\n".join(lines) + "\n"
+
+
+def pixi_toml(
+    name: str, channels: Sequence[str], packages: Sequence[CondaPackage], *, machine: str = ""
+) -> str:
+    """For pixi, whose package lines are keys and whose channels must all be listed."""
+    listed = tuple(_pixi_channel(channel) for channel in _all_channels(channels, packages))
+    lines = [
+        _WRITTEN_BY,
+        "[workspace]",
+        f"name = {_quoted(name)}",
+        f"channels = [{', '.join(_quoted(channel) for channel in listed)}]",
+        f"platforms = [{_quoted(conda_platform(machine))}]",
+        "",
+        "[dependencies]",
+    ]
+    lines += [f"{_quoted(package.name)} = {_pixi_value(package)}" for package in packages]
+    return "\n".join(lines) + "\n"
+
+
+def _all_channels(channels: Sequence[str], packages: Sequence[CondaPackage]) -> tuple[str, ...]:
+    named = (package.channel for package in packages if package.channel)
+    return tuple(dict.fromkeys((*channels, *named)))
+
+
+def _pixi_channel(channel: str) -> str:
+    return _ANACONDA_MAIN if channel == "defaults" else channel
+
+
+def _pixi_value(package: CondaPackage) -> str:
+    version, build = _pixi_version(package.version)
+    if not package.channel and not build:
+        return _quoted(version)
+    fields = [f"version = {_quoted(version)}"]
+    if build:
+        fields.append(f"build = {_quoted(build)}")
+    if package.channel:
+        fields.append(f"channel = {_quoted(_pixi_channel(package.channel))}")
+    return "{ " + ", ".join(fields) + " }"
+
+
+def _pixi_version(version: str) -> tuple[str, str]:
+    """Version and build for pixi: to conda, `=1.2` means any 1.2.x, and `=1.2=b` is exactly 1.2."""
+    single = re.fullmatch(r"=([^=<>!~|,]+)(?:=([^=]+))?", version)
+    if single is None:
+        return version or "*", ""
+    number, build = single[1], single[2] or ""
+    if build:
+        return f"=={number}", build
+    return (number if number.endswith("*") else f"{number}.*"), ""
+
+
+def _quoted(text: str) -> str:
+    """A JSON string is a string in YAML and in TOML as well."""
+    return json.dumps(text)
+
+
+TOOLS: Final = ("pixi", "micromamba", "mamba", "conda")
+"""In the order they are looked for: the fastest first."""
+
+_DEFAULT_CHANNELS: Final = ("conda-forge",)
+_COMPILER_TRIPLES: Final = {
+    "linux-64": "x86_64-conda-linux-gnu",
+    "linux-aarch64": "aarch64-conda-linux-gnu",
+    "linux-ppc64le": "powerpc64le-conda-linux-gnu",
+}
+_CUDA_PACKAGES: Final = ("cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler")
+
+
+class Conda:
+    """The environment kind `conda`."""
+
+    kind: EnvironmentKind = "conda"
+
+    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
+        """Write the environment file, make `env` below the plan's folder from it, then use pip."""
+        if request.table.base:
+            raise UsageError(
+                f"{request.where}.base: a conda environment has no base",
+                hint='use = "venv" makes an environment over that base',
+            )
+        packages = _packages(request)
+        tool, path = _tool(request)
+        prefix = str(request.folder / "env")
+        python = f"{prefix}/bin/python"
+        variables = _variables(request, packages, prefix)
+        installer = pip_installer(python)
+        notes = [f"{tool} makes the environment"] if path else []
+        if any(package.channel == "defaults" for package in packages):
+            notes.append("the channel `defaults` is Anaconda's: its terms of use apply")
+        return EnvironmentPlan(
+            kind=self.kind,
+            python=python,
+            steps=(
+                _python_step(request, tool, path or tool, packages, prefix),
+                *packages_steps(request, installer, variables),
+            ),
+            variables=variables,
+            installer=installer,
+            missing=() if path else (f"one of {', '.join(TOOLS)}",),
+            notes=tuple(notes),
+        )
+
+
+def _tool(request: EnvironmentRequest) -> tuple[str, str]:
+    """Name and path of the tool; without any, conda's commands are planned, without a path."""
+    for name in TOOLS:
+        path = find_program(name, request.environ)
+        if path:
+            return name, path
+    return "conda", ""
+
+
+def _packages(request: EnvironmentRequest) -> tuple[CondaPackage, ...]:
+    where = f"{request.where}.conda.packages"
+    packages = [parse_package(text, where=where) for text in request.table.conda.packages]
+    names = [package.name for package in packages]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: {name} is wanted twice", hint="keep one of the lines")
+    if "python" not in names:
+        packages.insert(0, _python_package(request))
+    elif request.table.python:
+        raise UsageError(
+            f"{request.where}.python: conda.packages names a python, too",
+            hint="keep one of them",
+        )
+    if "pip" not in names:
+        packages.append(CondaPackage(name="pip"))
+    return tuple(packages)
+
+
+def _python_package(request: EnvironmentRequest) -> CondaPackage:
+    version = request.table.python
+    if version and not version.replace(".", "").isdigit():
+        raise UsageError(
+            f"{request.where}.python: {version!r} is no version",
+            hint="conda brings a Python of its own: give its version, such as 3.12",
+        )
+    return CondaPackage(name="python", version=f"={version}" if version else "")
+
+
+def _python_step(
+    request: EnvironmentRequest,
+    tool: str,
+    path: str,
+    packages: Sequence[CondaPackage],
+    prefix: str,
+) -> Step:
+    """From nothing: what an earlier list installed must not stay."""
+    channels = request.table.conda.channels or _DEFAULT_CHANNELS
+    remove = Command(argv=("rm", "-rf", "--", prefix))
+    actions: tuple[Action, ...]
+    if tool == "pixi":
+        file = str(request.folder / "pixi.toml")
+        actions = (
+            WriteFile(path=file, text=pixi_toml(request.folder.name, channels, packages)),
+            remove,
+            Command(argv=(path, "install", "--manifest-path", file)),
+            # pixi has a place of its own for environments; everything else looks for `env`.
+            Command(argv=("ln", "-sfnT", "--", ".pixi/envs/default", prefix)),
+        )
+    else:
+        file = str(request.folder / "environment.yml")
+        verb = ("create", "--yes") if tool == "micromamba" else ("env", "create")
+        actions = (
+            WriteFile(path=file, text=environment_yaml(channels, packages)),
+            remove,
+            Command(argv=(path, *verb, "--file", file, "--prefix", prefix)),
+        )
+    return Step(
+        name=f"{COMPONENT}/python",
+        component=COMPONENT,
+        title=f"make the conda environment with {tool}",
+        actions=(*actions, *_rocm_headers(request.table.include, request.table.variables, prefix)),
+        variables=(
+            *base_variables(request.environ),
+            ("CONDA_ALWAYS_YES", "true"),
+            ("MAMBA_ALWAYS_YES", "true"),
+        ),
+        network=True,
+        creates=(f"{prefix}/bin/python", file),
+        inputs=_rocm_inputs(request.table.include, request.table.variables, prefix),
+    )
+
+
+def _variables(
+    request: EnvironmentRequest, packages: Sequence[CondaPackage], prefix: str
+) -> Variables:
+    """Environment first, system after, for programs, headers, linker and loader alike.
+
+    What the recipe lists in `include` and `libraries` (ROCm) comes before the environment's own.
+    """
+    return ordered_variables(
+        request,
+        programs=(f"{prefix}/bin",),
+        headers=(f"{prefix}/include",),
+        libraries=(f"{prefix}/lib",),
+        loaded=(f"{prefix}/lib",),
+        prefixes=(prefix,),
+        more=(
+            ("CONDA_PREFIX", prefix),
+            ("PYTHONNOUSERSITE", "1"),
+            *_compilers(packages, prefix),
+        ),
+    )
+
+
+def _compilers(packages: Sequence[CondaPackage], prefix: str) -> Variables:
+    """What activating gcc_linux-64 and gxx_linux-64 would set: their programs have long names."""
+    names = {package.name for package in packages}
+    found: dict[str, str] = {}
+    for platform_name, triple in _COMPILER_TRIPLES.items():
+        if f"gcc_{platform_name}" in names:
+            found["CC"] = f"{prefix}/bin/{triple}-gcc"
+        if f"gxx_{platform_name}" in names:
+            found["CXX"] = f"{prefix}/bin/{triple}-g++"
+    if "CXX" in found and names.intersection(_CUDA_PACKAGES):
+        found["CUDAHOSTCXX"] = found["CXX"]
+    return tuple(found.items())
+
+
+def _rocm_headers(
+    include: Sequence[str], variables: Mapping[str, str], prefix: str
+) -> tuple[Action, ...]:
+    """Copy ROCm's headers where the recipe lists ENV/rocm-include.
+
+    hipcc moves -I ROCM/include behind all other folders, so that conda's thrust would win over
+    ROCm's. It does not know the copy, and leaves it where it is (ROCm/HIP issue 3587).
+    """
+    copy = f"{prefix}/rocm-include"
+    if copy not in include:
+        return ()
+    return (
+        Command(argv=("rm", "-rf", "--", copy)),
+        Command(argv=("cp", "-R", "--", f"{_rocm(variables)}/include", copy)),
+    )
+
+
+def _rocm_inputs(
+    include: Sequence[str], variables: Mapping[str, str], prefix: str
+) -> tuple[tuple[str, str], ...]:
+    """The version of ROCm: another one means other headers to copy."""
+    if f"{prefix}/rocm-include" not in include:
+        return ()
+    try:
+        version = Path(_rocm(variables), ".info", "version").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        version = "not found"
+    return (("rocm", version),)
+
+
+def _rocm(variables: Mapping[str, str]) -> str:
+    return variables.get("ROCM_PATH", "/opt/rocm").rstrip("/")

@@ -1,0 +1,72 @@
+"""The existing interpreter that the recipe names, or none; installs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchyard.builds.environments.base_interpreter import find_interpreter
+from torchyard.builds.environments.model import (
+    SYSTEM_PATH,
+    EnvironmentPlan,
+    EnvironmentRequest,
+    ordered_variables,
+)
+from torchyard.builds.environments.python_packages import pip_installer, wanted_packages
+from torchyard.builds.plan import Variables
+from torchyard.builds.recipe import EnvironmentKind
+from torchyard.errors import UsageError
+
+__all__ = ["Current"]
+
+
+class Current:
+    """The environment kind `current`."""
+
+    kind: EnvironmentKind = "current"
+
+    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
+        """No steps: only variables that put the named interpreter first."""
+        named, packages = request.table.python, wanted_packages(request)
+        if request.table.base:
+            raise UsageError(
+                f"{request.where}.base: the environment 'current' has no base of its own",
+                hint='use = "venv" makes an environment over that base',
+            )
+        if not named:
+            if packages:
+                raise UsageError(
+                    f"{request.where}.python: {', '.join(packages)} is wanted, and no interpreter is named",
+                    hint='give environment.python, or use = "venv" to have them installed',
+                )
+            return EnvironmentPlan(kind=self.kind, python="", variables=ordered_variables(request))
+        interpreter = find_interpreter(named, request.environ, where=f"{request.where}.python")
+        if not interpreter.version:
+            return EnvironmentPlan(
+                kind=self.kind,
+                python=interpreter.path,
+                variables=ordered_variables(request),
+                missing=(f"{interpreter.path} (install it, or give another environment.python)",),
+            )
+        notes = [f"the build uses {interpreter.path} as it is (Python {interpreter.version})"]
+        if packages:
+            notes.append(f"not installed, because the environment is yours: {', '.join(packages)}")
+        return EnvironmentPlan(
+            kind=self.kind,
+            python=interpreter.path,
+            variables=_variables(request, Path(interpreter.path).parent),
+            installer=pip_installer(interpreter.path),
+            notes=tuple(notes),
+        )
+
+
+def _variables(request: EnvironmentRequest, programs: Path) -> Variables:
+    if str(programs) in SYSTEM_PATH.split(":"):
+        return ordered_variables(request)
+    prefix = str(programs.parent)
+    if (programs.parent / "pyvenv.cfg").is_file():
+        more: Variables = (("VIRTUAL_ENV", prefix), ("PYTHONNOUSERSITE", "1"))
+    elif (programs.parent / "conda-meta").is_dir():
+        more = (("CONDA_PREFIX", prefix),)
+    else:
+        more = ()
+    return ordered_variables(request, programs=(str(programs),), prefixes=(prefix,), more=more)

@@ -1,0 +1,47 @@
+"""Export a plan: text, JSON, shell script, Dockerfile, Apptainer definition, devcontainer.
+
+Adding a format means one function and one entry in EXPORTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from torchyard.builds.export.apptainer import export_apptainer
+from torchyard.builds.export.dockerfile import export_devcontainer, export_dockerfile
+from torchyard.builds.export.listing import export_json, export_text
+from torchyard.builds.export.model import Export, ExportedFile, ExportFacts
+from torchyard.builds.export.shell_script import export_script
+from torchyard.builds.plan import Plan
+from torchyard.core.records import nearest_hint
+from torchyard.errors import UsageError
+
+__all__ = [
+    "DEFAULT_EXPORT",
+    "EXPORTS",
+    "Export",
+    "ExportFacts",
+    "ExportedFile",
+    "export_plan",
+]
+
+EXPORTS: Final[Mapping[str, Export]] = {
+    "text": export_text,
+    "json": export_json,
+    "script": export_script,
+    "dockerfile": export_dockerfile,
+    "apptainer": export_apptainer,
+    "devcontainer": export_devcontainer,
+}
+DEFAULT_EXPORT: Final = "text"
+
+
+def export_plan(plan: Plan, name: str, facts: ExportFacts) -> tuple[ExportedFile, ...]:
+    """The plan in the format of that name; the first file is the main one."""
+    if name not in EXPORTS:
+        raise UsageError(
+            f"--format {name}: there is no such format",
+            hint=nearest_hint(name, tuple(EXPORTS), what="format"),
+        )
+    return EXPORTS[name](plan, facts)

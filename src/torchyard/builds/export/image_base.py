@@ -1,0 +1,256 @@
+"""Inputs of a container image: base image, system packages, conda, local files. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from torchyard.builds.compatibility import debian_toolchain
+from torchyard.builds.environments.conda import TOOLS
+from torchyard.builds.environments.model import SYSTEM_PATH
+from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.plan import AptSources, Command, Component, Plan, SdistDownload, Step
+from torchyard.builds.recipe import Recipe, Scalar, SourceTable
+from torchyard.builds.sources.fetch_plan import local_path_of
+from torchyard.errors import UsageError
+
+_IMAGE_NAME: Final = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
+_PYTHON: Final = re.compile(r"python(3\.\d+)")
+_DEFAULT_SUITE: Final = "trixie"
+_SUITES: Final = ("trixie", "bookworm")
+_CUDA_IMAGE: Final = "nvidia/cuda:12.8.1-devel-ubuntu24.04"
+_ROCM_IMAGE: Final = "rocm/dev-ubuntu-24.04:6.4.4-complete"
+
+CONDA_PROGRAMS: Final = {
+    "pixi": "/usr/local/bin/pixi",
+    "micromamba": "/usr/local/bin/micromamba",
+    "mamba": "/opt/conda/bin/mamba",
+    "conda": "/opt/conda/bin/conda",
+}
+"""Where the installers put each program."""
+_MINIFORGE: Final = (
+    (
+        "curl -fL -o /tmp/miniforge.sh https://github.com/conda-forge/miniforge/releases/latest/download/"
+        'Miniforge3-Linux-"$(uname -m)".sh'
+    ),
+    "bash /tmp/miniforge.sh -b -p /opt/conda",
+    "rm /tmp/miniforge.sh",
+)
+CONDA_INSTALLERS: Final = {
+    "pixi": (
+        (
+            "curl -fL https://github.com/prefix-dev/pixi/releases/latest/download/"
+            'pixi-"$(uname -m)"-unknown-linux-musl.tar.gz | tar -xz -C /usr/local/bin'
+        ),
+    ),
+    "micromamba": (
+        'platform=linux-"$(uname -m | sed s/x86_64/64/)"',
+        (
+            'curl -fL "https://micro.mamba.pm/api/micromamba/$platform/latest" |'
+            " tar -xj -C /usr/local bin/micromamba"
+        ),
+    ),
+    "mamba": _MINIFORGE,
+    "conda": _MINIFORGE,
+}
+"""Statements of a shell; each takes the newest release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageBase:
+    """The image that the build starts from."""
+
+    name: str
+    why: str
+    has_python: bool = False
+    """Whether it brings a Python of its own, so that none is installed."""
+
+
+def choose_base(plan: Plan, facts: ExportFacts) -> ImageBase:
+    """The image that fits the plan's environment, unless the user names one."""
+    if facts.base_image:
+        if not _IMAGE_NAME.fullmatch(facts.base_image):
+            raise UsageError(
+                f"{facts.base_image!r} names no image",
+                hint="give a name such as debian:trixie-slim",
+            )
+        return ImageBase(name=facts.base_image, why="named by you; it must have apt-get")
+    root, suite = root_of(plan)
+    if root:
+        why = f"the plan builds in a Debian {suite} of its own; here the image is that Debian"
+        return ImageBase(name=f"debian:{suite}-slim", why=why)
+    outside = _system_toolkits(plan)
+    if "ROCM_PATH" in outside:
+        why = "assumed to have ROCm in /opt/rocm; name another to build for another ROCm"
+        return ImageBase(name=_ROCM_IMAGE, why=why)
+    if "CUDA_HOME" in outside:
+        why = "assumed to have the CUDA toolkit in /usr/local/cuda; name another for another CUDA"
+        return ImageBase(name=_CUDA_IMAGE, why=why)
+    version = _python_version(plan)
+    if not version:
+        return ImageBase(name=f"debian:{_DEFAULT_SUITE}-slim", why="a current Debian")
+    for suite in _SUITES:
+        if debian_toolchain(suite).get("python", "").startswith(f"{version}."):
+            why = f"its Python is {version}, as in the plan"
+            return ImageBase(name=f"debian:{suite}-slim", why=why)
+    why = f"Python {version} as in the plan, on Debian {_DEFAULT_SUITE}"
+    return ImageBase(name=f"python:{version}-slim-{_DEFAULT_SUITE}", why=why, has_python=True)
+
+
+def root_of(plan: Plan) -> tuple[str, str]:
+    """The plan's root folder and its suite; nothing where it has none."""
+    root = next((step.root for step in plan.steps if step.root), "")
+    for step in plan.steps:
+        for action in step.actions:
+            # The command that makes the root names it, and the suite behind it.
+            if root and isinstance(action, Command) and not step.root and root in action.argv[:-1]:
+                return root, action.argv[action.argv.index(root) + 1]
+    return root, _DEFAULT_SUITE if root else ""
+
+
+def conda_tool(step: Step) -> tuple[str, str]:
+    """Name and path of the conda program that the step starts; nothing where it starts none."""
+    for action in step.actions:
+        if isinstance(action, Command) and PurePosixPath(action.argv[0]).name in TOOLS:
+            return PurePosixPath(action.argv[0]).name, action.argv[0]
+    return "", ""
+
+
+def gpu_of(plan: Plan) -> str:
+    """`cuda`, `rocm` or nothing: what the built thing wants to find at run time."""
+    recipes = [part.recipe for part in plan.components]
+    if any(_is_on(recipe, "USE_ROCM") for recipe in recipes):
+        return "rocm"
+    if any(_is_on(recipe, "USE_CUDA") or _is_on(recipe, "FORCE_CUDA") for recipe in recipes):
+        return "cuda"
+    return ""
+
+
+def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
+    """Debian packages the steps need, apart from those that a step installs itself."""
+    names = ["ca-certificates", "curl", "git", "patch", "unzip", "xz-utils"]
+    root, _ = root_of(plan)
+    conda = any(conda_tool(step)[0] for step in plan.steps)
+    if not root:
+        names += ["build-essential", "cmake", "ninja-build", "pkg-config"]
+        python = any(part.python for part in plan.components)
+        if python and not conda and not base.has_python:
+            names += ["python3-dev", "python3-venv"]
+    actions = [action for step in plan.steps for action in step.actions]
+    if any(isinstance(action, AptSources) for action in actions):
+        names.append("dpkg-dev")
+    sdists = any(isinstance(action, SdistDownload) for action in actions)
+    if sdists and not all(part.python for part in plan.components):
+        names.append("python3-pip")
+    if conda:
+        names.append("bzip2")
+    if any(_is_on(part.recipe, "USE_MPI") for part in plan.components):
+        names += ["libopenmpi-dev", "openmpi-bin"]
+    return tuple(sorted(names))
+
+
+def _system_toolkits(plan: Plan) -> set[str]:
+    """Names of the variables that lead to a GPU toolkit outside the build's own folder."""
+    return {name for name, value in _all_variables(plan) if not value.startswith(plan.folder)} & {
+        "CUDA_HOME",
+        "ROCM_PATH",
+    }
+
+
+def _all_variables(plan: Plan) -> Iterator[tuple[str, str]]:
+    for step in plan.steps:
+        yield from step.variables
+
+
+def _python_version(plan: Plan) -> str:
+    """`3.12` of the interpreter that the virtual environment is made with, where it is known."""
+    for step in plan.steps:
+        said = dict(step.inputs).get("python", "").rpartition(" ")[2].split(".")
+        if len(said) > 1 and all(part.isdigit() for part in said[:2]):
+            return ".".join(said[:2])
+        for action in step.actions:
+            if isinstance(action, Command) and action.argv[1:3] == ("-m", "venv"):
+                # A version that this machine does not have is planned by its bare name.
+                named = _PYTHON.fullmatch(PurePosixPath(action.argv[0]).name)
+                if named:
+                    return named[1]
+    return ""
+
+
+def _is_on(recipe: Recipe, option: str) -> bool:
+    value: Scalar = recipe.options.get(option, False)
+    return str(value).lower() in ("1", "on", "yes", "true", "y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalInput:
+    """A file or folder of this machine."""
+
+    path: str
+    name: str
+    """What it is called beside the definition, below `local`, and inside the image."""
+
+
+def local_inputs(plan: Plan) -> tuple[LocalInput, ...]:
+    """Folders, archives and repositories on this machine, and patches of recipes."""
+    found: dict[str, LocalInput] = {}
+    for component in plan.components:
+        for path, name in _paths(component):
+            found.setdefault(path, LocalInput(path=path, name=name))
+    return tuple(found.values())
+
+
+def _paths(component: Component) -> Iterator[tuple[str, str]]:
+    recipe = component.recipe
+    source = _source_path(recipe.source)
+    if source:
+        ending = Path(source).name if recipe.source.tarball else "source"
+        yield source, f"{component.name}-{_plain(ending)}"
+    for number, name in enumerate(recipe.patches, start=1):
+        yield str(Path(recipe.folder, name)), f"{component.name}-{number}.patch"
+
+
+def _source_path(source: SourceTable) -> str:
+    tables = (source.git, source.folder, source.tarball, source.sdist, source.debian)
+    given = [table for table in tables if table is not None]
+    only = given[0] if len(given) == 1 else None
+    chosen = getattr(source, source.use) if source.use else only
+    if chosen is None:
+        return ""
+    if chosen is source.folder and source.folder:
+        return str(Path(source.folder.path).expanduser().absolute())
+    address = getattr(chosen, "url", "")
+    # `github.com:owner/name` is an address too, and no path.
+    starts = ("/", "./", "../", "~", "file://")
+    path = local_path_of(address) if address.startswith(starts) else None
+    return str(path.expanduser().absolute()) if path else ""
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._+-" else "_" for letter in name)
+
+
+def refuse_foreign_python(plan: Plan) -> None:
+    """A plan that builds with an interpreter of this machine, or against its packages, stays here."""
+    mend = 'build in an environment of its own: --set environment.use="venv", without --base'
+    for step in plan.steps:
+        constraint = dict(step.variables).get("PIP_CONSTRAINT", "")
+        if constraint.startswith(Path(plan.folder).as_uri()):
+            raise UsageError(
+                f"{plan.name} builds against packages of this machine, which no image has",
+                why="its environment has a base",
+                hint=f"{mend}; or export a script",
+            )
+    system = SYSTEM_PATH.split(":")
+    for component in plan.components:
+        python = component.python
+        if not python or PurePosixPath(python).is_relative_to(plan.folder):
+            continue
+        if "/" in python and str(PurePosixPath(python).parent) not in system:
+            raise UsageError(
+                f"{plan.name} builds with {python} of this machine, which no image has",
+                hint=f"{mend}; or export a script",
+            )

@@ -1,0 +1,449 @@
+"""Memory and time of every compile: the log of the meter, and the history of this machine.
+
+A damaged line of the log (full disk, power loss) is skipped and counted. The history is one small
+JSON file per component. It only improves estimates, so it never fails a build: a damaged file
+counts as none, and a file that cannot be written is not written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from torchyard.errors import TorchyardError
+from torchyard.files.safe_writing import replace_file, to_json_text
+
+_MIB: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile:
+    """One run of a compiler, from its start to its end."""
+
+    output: str
+    """Absolute."""
+    source: str
+    """As the command line had it; empty for a link."""
+    kind: Literal["compile", "link"]
+    language: str
+    tool: str
+    """Program that was started: a compiler, or the cache before it."""
+    start_s: float
+    """Seconds since 1970."""
+    end_s: float
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    """Of the largest single process (the compiler proper), not of driver and assembler together."""
+    waited_s: float
+    """Until a slot and the memory were free."""
+    expected_mib: int
+    status: int
+    """Exit status; -1 when a signal ended it."""
+    signal: int
+    attempt: int
+    out_of_memory: bool
+    retried: bool
+    """It was killed for want of memory, and a second attempt, alone, follows."""
+
+    @property
+    def name(self) -> str:
+        """Basename of the output."""
+        return Path(self.output).name
+
+    @property
+    def succeeded(self) -> bool:
+        """The compiler was content."""
+        return self.status == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeterLog:
+    """All that a meter log tells."""
+
+    compiles: tuple[Compile, ...] = ()
+    """In the order of their ends."""
+    unfinished: tuple[str, ...] = ()
+    """Outputs whose last compile was cut short or failed: they may be half-written."""
+    damaged_lines: int = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time of everything."""
+        return sum(compile_.cpu_s for compile_ in self.compiles)
+
+    @property
+    def peak_mib(self) -> float:
+        """Of the biggest compile."""
+        return max((compile_.peak_mib for compile_ in self.compiles), default=0.0)
+
+    @property
+    def waited_s(self) -> float:
+        """Time that compiles waited for a slot or for memory, added up."""
+        return sum(compile_.waited_s for compile_ in self.compiles)
+
+    @property
+    def retried(self) -> tuple[Compile, ...]:
+        """Compiles that were killed for want of memory and tried again alone."""
+        return tuple(compile_ for compile_ in self.compiles if compile_.retried)
+
+    def since(self, start_s: float) -> MeterLog:
+        """Only the compiles that began at that time (seconds since 1970) or later."""
+        return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
+
+    def made(self) -> MeterLog:
+        """Of what is on disk now, the compiles and links that made it: each output once."""
+        last = {one.output: one for one in self.compiles if one.succeeded}
+        there = (one for one in last.values() if Path(one.output).exists())
+        return replace(self, compiles=tuple(there))
+
+    @property
+    def busy_s(self) -> float:
+        """Wall time during which anything was compiled, over all runs."""
+        total = until = 0.0
+        for start_s, end_s in sorted((one.start_s, one.end_s) for one in self.compiles):
+            total += max(end_s - max(start_s, until), 0.0)
+            until = max(until, end_s)
+        return total
+
+    def slowest(self, count: int = 10) -> tuple[Compile, ...]:
+        """Those that took the most CPU time."""
+        return tuple(sorted(self.compiles, key=lambda one: one.cpu_s, reverse=True)[:count])
+
+    def biggest(self, count: int = 10) -> tuple[Compile, ...]:
+        """Those that took the most memory."""
+        return tuple(sorted(self.compiles, key=lambda one: one.peak_mib, reverse=True)[:count])
+
+    def together_mib(self) -> float:
+        """The most memory that compiles running at one time can have used together."""
+        changes = sorted(
+            change
+            for one in self.compiles
+            for change in ((one.start_s, one.peak_mib), (one.end_s, -one.peak_mib))
+        )
+        most = present = 0.0
+        for _, change in changes:
+            present += change
+            most = max(most, present)
+        return most
+
+
+def read_meter_log(path: Path) -> MeterLog:
+    """Read a log; one that is not there is empty."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return MeterLog()
+    compiles: list[Compile] = []
+    open_outputs: dict[str, str] = {}
+    failed: dict[str, None] = {}
+    damaged = 0
+    for line in text.split("\n"):
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            name, output = str(record["id"]), str(record["output"])
+            if record["event"] == "begin":
+                open_outputs[name] = output
+                failed.pop(output, None)
+                continue
+            compile_ = _compile(record)
+        except (ValueError, KeyError, TypeError):
+            damaged += 1
+            continue
+        compiles.append(compile_)
+        open_outputs.pop(name, None)
+        # A later success makes up for an earlier interruption of the same output.
+        open_outputs = {key: value for key, value in open_outputs.items() if value != output}
+        if compile_.succeeded:
+            failed.pop(output, None)
+        else:
+            failed[output] = None
+    unfinished = dict.fromkeys([*failed, *open_outputs.values()])
+    return MeterLog(compiles=tuple(compiles), unfinished=tuple(unfinished), damaged_lines=damaged)
+
+
+def remove_unfinished(log: MeterLog, *, below: Path | None = None) -> tuple[Path, ...]:
+    """Delete half-written outputs, so that make does not take them for whole.
+
+    Only regular files, because a compile may well have had `-o /dev/null`; and only those below
+    the folder, where one is given.
+    """
+    removed: list[Path] = []
+    for output in log.unfinished:
+        path = Path(output)
+        try:
+            if below is not None and not path.parent.resolve().is_relative_to(below.resolve()):
+                continue
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.unlink()
+                removed.append(path)
+        except (OSError, ValueError):
+            # Gone already, or not ours to remove: the compiler deletes its failed outputs itself.
+            continue
+    return tuple(removed)
+
+
+def _compile(record: dict[str, Any]) -> Compile:
+    kind: Literal["compile", "link"] = "link" if record["kind"] == "link" else "compile"
+    return Compile(
+        output=str(record["output"]),
+        source=str(record["source"]),
+        kind=kind,
+        language=str(record["language"]),
+        tool=str(record["tool"]),
+        start_s=float(record["start"]),
+        end_s=float(record["end"]),
+        wall_s=float(record["wall_s"]),
+        cpu_s=float(record["user_s"]) + float(record["system_s"]),
+        peak_mib=int(record["rss_kib"]) / _MIB,
+        waited_s=float(record["waited_s"]),
+        expected_mib=int(record["expected_mib"]),
+        status=int(record["status"]),
+        signal=int(record["signal"]),
+        attempt=int(record["attempt"]),
+        out_of_memory=bool(record["out_of_memory"]),
+        retried=bool(record["retried"]),
+    )
+
+
+_FORMAT: Final = 1
+_MOST_FILES: Final = 20_000
+_MOST_STEPS: Final = 40
+_MOST_POINTS: Final = 120
+_TABLE_MARGIN: Final = 1.1
+"""Files grow from release to release, and ru_maxrss leaves out driver and assembler."""
+_FORGET: Final = 0.25
+"""Share by which a remembered peak above the new one comes down at each measurement."""
+_HIT_MIB: Final = 16.0
+"""Less than a compiler proper takes: measured, gcc 12 takes 20 MiB for a one-line C file, and
+ccache 4.7 takes 4 MiB for a hit."""
+_HIT_CPU_SHARE: Final = 0.5
+_ELSEWHERE: Final = {"sccache", "distcc", "icecc"}
+"""Their compiles run in another process than the one that the meter waits for."""
+_PROBES: Final = re.compile(r"/CMakeFiles/CMake(Tmp|Scratch)/|/cmTC_[^/]*$|/TryCompile-|/conftest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCost:
+    """What one file of a component needs."""
+
+    peak_mib: float
+    cpu_s: float
+    copies: int = 1
+    """Outputs of this basename in one build."""
+    seen: int = 0
+    """Day of the last measurement, for dropping the oldest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """Where a step was at a time: in its n-th counted build, so many of so many."""
+
+    build: int
+    done: int
+    total: int
+    """0: that build gave no total."""
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRun:
+    """One whole run of a step."""
+
+    wall_s: float
+    jobs: int = 0
+    cpu_s: float = 0.0
+    curve: tuple[CurvePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentHistory:
+    """All that is remembered of a component."""
+
+    files: Mapping[str, FileCost] = field(default_factory=dict)
+    """By basename of the output."""
+    steps: Mapping[str, StepRun] = field(default_factory=dict)
+    """The last whole run of each step."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of a build of everything remembered."""
+        return sum(cost.cpu_s * cost.copies for cost in self.files.values())
+
+    def needs_mib(self) -> dict[str, int]:
+        """Memory to reserve for each file, with a margin."""
+        return {
+            name: max(math.ceil(cost.peak_mib * _TABLE_MARGIN), 1)
+            for name, cost in self.files.items()
+            if cost.peak_mib > 0
+        }
+
+    def peak_quantile_mib(self, share: float) -> float | None:
+        """The peak that this share of the files stays under; None when nothing is known."""
+        peaks = sorted(cost.peak_mib for cost in self.files.values() if cost.peak_mib > 0)
+        return peaks[min(int(share * len(peaks)), len(peaks) - 1)] if peaks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The folder of all components' histories."""
+
+    folder: Path
+
+    def read(self, component: str) -> ComponentHistory:
+        """What is known of a component; empty when nothing is, or when the file is damaged."""
+        try:
+            content = json.loads(self._path(component).read_bytes())
+            if content["format"] != _FORMAT:
+                return ComponentHistory()
+            return ComponentHistory(
+                files={str(name): _file_cost(cost) for name, cost in content["files"].items()},
+                steps={str(name): _step_run(run) for name, run in content["steps"].items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return ComponentHistory()
+
+    def learn(self, component: str, log: MeterLog) -> bool:
+        """Add the compiles of a log; False when it could not be kept."""
+        return self._change(
+            component, lambda known: replace(known, files=_merged(known.files, log))
+        )
+
+    def learn_step(self, component: str, step: str, run: StepRun) -> bool:
+        """Remember the whole run of a step; False when it could not be kept."""
+        thinned = replace(run, curve=_thinned(run.curve))
+
+        def add(known: ComponentHistory) -> ComponentHistory:
+            steps = {name: other for name, other in known.steps.items() if name != step}
+            newest = [*steps.items(), (step, thinned)][-_MOST_STEPS:]
+            return replace(known, steps=dict(newest))
+
+        return self._change(component, add)
+
+    def _change(
+        self, component: str, change: Callable[[ComponentHistory], ComponentHistory]
+    ) -> bool:
+        path = self._path(component)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(path.with_suffix(".lock")):
+                replace_file(path, _history_text(change(self.read(component))))
+        except (OSError, TorchyardError):
+            return False
+        return True
+
+    def _path(self, component: str) -> Path:
+        return self.folder / f"{quote(component, safe='')}.json"
+
+
+def _merged(known: Mapping[str, FileCost], log: MeterLog) -> dict[str, FileCost]:
+    files = dict(known)
+    for name, compiles in _by_name(log).items():
+        old = files.get(name)
+        real = [one for one in compiles if not _is_hit(one, old)]
+        if not real:
+            continue
+        peak = max(one.peak_mib for one in real)
+        cpu = sum(one.cpu_s for one in real) / len(real)
+        if old is not None:
+            peak = max(peak, old.peak_mib - (old.peak_mib - peak) * _FORGET)
+            cpu = (cpu + old.cpu_s) / 2
+        copies = max(len({one.output for one in real}), old.copies if old else 1)
+        today = int(time.time() // 86_400)
+        files[name] = FileCost(peak_mib=peak, cpu_s=cpu, copies=copies, seen=today)
+    if len(files) > _MOST_FILES:
+        newest = sorted(files.items(), key=lambda item: item[1].seen, reverse=True)[:_MOST_FILES]
+        files = dict(newest)
+    return files
+
+
+def _by_name(log: MeterLog) -> dict[str, list[Compile]]:
+    """Compiles worth learning from, by basename: real ones that ended well or for want of memory.
+
+    Of a failed compile neither time nor memory is that of the whole file; of one that the kernel
+    killed, the memory is a lower bound worth having.
+    """
+    found: dict[str, list[Compile]] = {}
+    for one in log.compiles:
+        if (one.succeeded or one.out_of_memory) and not _PROBES.search(one.output):
+            found.setdefault(one.name, []).append(one)
+    return found
+
+
+def _is_hit(one: Compile, old: FileCost | None) -> bool:
+    if one.tool in _ELSEWHERE:
+        return True
+    if one.tool != "ccache":
+        return False
+    return one.peak_mib < _HIT_MIB or (old is not None and one.cpu_s < old.cpu_s * _HIT_CPU_SHARE)
+
+
+def _thinned(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+    if len(curve) <= _MOST_POINTS:
+        return curve
+    last = len(curve) - 1
+    picks = sorted({round(index * last / (_MOST_POINTS - 1)) for index in range(_MOST_POINTS)})
+    return tuple(curve[index] for index in picks)
+
+
+def _file_cost(content: Any) -> FileCost:
+    peak, cpu, copies, seen = content
+    return FileCost(peak_mib=float(peak), cpu_s=float(cpu), copies=int(copies), seen=int(seen))
+
+
+def _step_run(content: Mapping[str, Any]) -> StepRun:
+    points = (
+        CurvePoint(build=int(build), done=int(done), total=int(total), elapsed_s=float(elapsed))
+        for build, done, total, elapsed in content["curve"]
+    )
+    return StepRun(
+        wall_s=float(content["wall_s"]),
+        jobs=int(content["jobs"]),
+        cpu_s=float(content["cpu_s"]),
+        curve=tuple(points),
+    )
+
+
+def _history_text(history: ComponentHistory) -> str:
+    """Lists instead of named values: a component may have thousands of files."""
+    files = {
+        name: [round(cost.peak_mib, 1), round(cost.cpu_s, 3), cost.copies, cost.seen]
+        for name, cost in history.files.items()
+    }
+    steps = {
+        name: {
+            "wall_s": round(run.wall_s, 3),
+            "jobs": run.jobs,
+            "cpu_s": round(run.cpu_s, 3),
+            "curve": [
+                [point.build, point.done, point.total, round(point.elapsed_s, 2)]
+                for point in run.curve
+            ],
+        }
+        for name, run in history.steps.items()
+    }
+    return to_json_text({"format": _FORMAT, "files": files, "steps": steps}) + "\n"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file: reading, merging and replacing is one act, whoever else does it too."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,409 @@
+"""Read recipe files and resolve a request into the ordered list of components to build.
+
+A shipped recipe is found by name in `recipes/`, a user's recipe by path. A variant, `[[when]]`
+tables and `--set` settings are merged into one table before it is decoded. `resolve` follows the
+components of a stack and chooses the versions of companions that match torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from torchyard.builds.compatibility import matching_companions, release_facts
+from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
+from torchyard.core.records import decode, nearest_hint
+from torchyard.core.toml_file import DEEPEST, parse_toml, read_toml
+from torchyard.errors import UsageError
+
+_KEY_PART: Final = re.compile(r'"([^"]*)"|([^."]+)')
+_CONDITIONS: Final = ("release", "source", "environment", "machine", "variant")
+_FIELDS: Final = {field.name.replace("_", "-") for field in fields(Recipe)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What was chosen for one recipe."""
+
+    variant: str
+    version: str
+    settings: Mapping[str, Any]
+    machine: str
+
+
+def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
+    """`[COMPONENT/]KEY=VALUE` as component, key and value; the value is TOML where it can be."""
+    key, equals, raw = text.partition("=")
+    component, slash, rest = key.rpartition("/")
+    if not equals or not (rest if slash else key):
+        raise UsageError(
+            f"{where}: {text!r} is not KEY=VALUE",
+            hint="write USE_CUDA=0, version=2.6.0 or source.git.ref=main",
+        )
+    try:
+        value: Any = parse_toml(f"value = {raw}", where=where)["value"]
+    except UsageError as error:
+        if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            raise
+        value = raw
+    # A version such as 2.10 must not become the number 2.1.
+    return component, rest, raw if isinstance(value, float) else value
+
+
+def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str, Any]:
+    """One recipe table, without the keys that only steer the merging."""
+    result = {
+        key: copy.deepcopy(value)
+        for key, value in table.items()
+        if key not in ("variants", "when", "default-variant")
+    }
+    for overlay in _variant_chain(table, choice.variant, where):
+        _overlay(result, overlay)
+    if choice.version:
+        result["version"] = choice.version
+    _apply_settings(result, choice.settings, where)
+    for index, conditional in enumerate(table.get("when", ())):
+        place = f"{where}: when[{index}]"
+        if _holds(conditional.get("if", {}), result, choice, place):
+            rest = {key: value for key, value in conditional.items() if key not in ("if", "why")}
+            if choice.version:  # what the user said stays
+                rest.pop("version", None)
+            _overlay(result, rest)
+    _apply_settings(result, choice.settings, where)
+    return result
+
+
+def _variant_chain(table: Mapping[str, Any], name: str, where: str) -> list[Mapping[str, Any]]:
+    """The overlays of a variant, the ones it extends first."""
+    chain: list[Mapping[str, Any]] = []
+    seen: set[str] = set()
+    while name:
+        if name in seen or name not in table.get("variants", {}):
+            raise UsageError(f"{where}: variants: {name!r} cannot be extended", hint="mend extends")
+        seen.add(name)
+        overlay = dict(table["variants"][name])
+        name = str(overlay.pop("extends", ""))
+        chain.insert(0, overlay)
+    return chain
+
+
+def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        present = below.get(key)
+        if isinstance(value, Mapping) and isinstance(present, dict):
+            _overlay(present, value)
+        elif isinstance(value, list) and isinstance(present, list):
+            below[key] = present + copy.deepcopy(value)
+        else:
+            below[key] = copy.deepcopy(value)
+
+
+def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: str) -> None:
+    for key, value in settings.items():
+        path = _key_path(key)
+        path[0] = path[0].replace("_", "-") if path[0].replace("_", "-") in _FIELDS else path[0]
+        if len(path) > 1 and path[0] not in _FIELDS:
+            raise UsageError(
+                f"--set {key}: there is no table {path[0]!r} in a recipe",
+                hint=nearest_hint(path[0], sorted(_FIELDS), what="table"),
+            )
+        if len(path) == 1 and path[0] not in _FIELDS:
+            path = ["options", key]
+        place = table
+        for part in path[:-1]:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"--set {key}: {part!r} is not a table in {where}")
+            place = inner
+        place[path[-1]] = copy.deepcopy(value)
+
+
+def _key_path(key: str) -> list[str]:
+    """The parts of a dotted key; one in quotes may hold dots: `compile-options."*.c"`."""
+    path = [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
+    if len(path) > DEEPEST:
+        raise UsageError(
+            f"--set {key[:80]!r}...: a key of more than {DEEPEST} parts", hint="give fewer parts"
+        )
+    return path
+
+
+def _holds(
+    condition: Mapping[str, Any], table: Mapping[str, Any], choice: Choice, where: str
+) -> bool:
+    for key, wanted in condition.items():
+        if key not in _CONDITIONS:
+            raise UsageError(
+                f"{where}.if: unknown key {key!r}", hint=nearest_hint(key, _CONDITIONS, what="key")
+            )
+        if key == "release":
+            if not _release_in(str(table.get("version", "")), str(wanted), where):
+                return False
+            continue
+        found = {
+            "source": _source_kind(table, where),
+            "environment": _table_of(table, "environment", where).get("use", "venv"),
+            "machine": choice.machine,
+            "variant": choice.variant,
+        }[key]
+        if found not in (wanted if isinstance(wanted, list) else [wanted]):
+            return False
+    return True
+
+
+def _table_of(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, Mapping):
+        raise UsageError(
+            f"{where}: {key} must be a table", hint=f"write [{key}] with keys below it"
+        )
+    return found
+
+
+def _source_kind(table: Mapping[str, Any], where: str) -> str:
+    source = _table_of(table, "source", where)
+    kinds = [key for key in source if key != "use"]
+    return str(source.get("use") or (kinds[0] if len(kinds) == 1 else ""))
+
+
+def _release_in(version: str, wanted: str, where: str) -> bool:
+    try:
+        allowed = SpecifierSet(wanted, prereleases=True)
+    except InvalidSpecifier as error:
+        raise UsageError(
+            f"{where}.if.release: {wanted!r} is no version range", hint='write ">=2.8,<2.14"'
+        ) from error
+    try:
+        return Version(version) in allowed
+    except InvalidVersion:
+        # A branch or commit: taken for newer than every release.
+        return Version("9999") in allowed
+
+
+RECIPE_FOLDER: Final = Path(__file__).parent / "recipes"
+_FILE_KEYS: Final = ("variants", "when", "default-variant")
+_FILLED_IN: Final = ("variant", "folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFile:
+    """A recipe file as it was written."""
+
+    path: Path
+    table: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The recipe's name: said in the file, or the file's own."""
+        return str(self.table.get("name", self.path.stem))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the variants, in the file's order."""
+        return tuple(self.table.get("variants", {}))
+
+
+def shipped_recipes() -> tuple[str, ...]:
+    """Names of the recipes that come with Torchyard."""
+    return tuple(sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml")))
+
+
+def load_recipe_file(name_or_path: str, *, folder: Path | None = None) -> RecipeFile:
+    """The file of a shipped recipe's name, or at a path (relative to `folder`)."""
+    path = RECIPE_FOLDER / f"{name_or_path}.toml"
+    if "/" in name_or_path or name_or_path.endswith(".toml"):
+        path = (folder or Path.cwd()) / Path(name_or_path).expanduser()
+    elif name_or_path not in shipped_recipes():
+        raise UsageError(
+            f"there is no recipe {name_or_path!r}",
+            hint=nearest_hint(name_or_path, shipped_recipes(), what="recipe")
+            + "; a recipe of your own is named by its path, such as ./mine.toml",
+        )
+    table = read_toml(path, what="recipe file")
+    _check_keys(path, table)
+    return RecipeFile(path=path, table=table)
+
+
+def read_recipe(
+    file: RecipeFile,
+    *,
+    variant: str = "",
+    version: str = "",
+    settings: Mapping[str, Scalar | list[Scalar]] | None = None,
+    machine: str,
+) -> Recipe:
+    """The recipe with one variant, one version and the user's settings merged in."""
+    chosen = variant or str(file.table.get("default-variant", ""))
+    if chosen and chosen not in file.variants:
+        raise UsageError(
+            f"{file.path.name}: {file.name} has no variant {chosen!r}",
+            hint=nearest_hint(chosen, file.variants, what="variant"),
+        )
+    choice = Choice(variant=chosen, version=version, settings=settings or {}, machine=machine)
+    table = merged(file.table, choice, where=str(file.path))
+    table["name"] = file.name
+    table["variant"] = chosen
+    table["folder"] = str(file.path.resolve().parent)
+    try:
+        return decode(Recipe, table, where="")
+    except UsageError as error:
+        raise UsageError(f"{file.path}: {error.what}", why=error.why, hint=error.hint) from error
+
+
+def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
+    """Unknown top keys are told at once, whatever variant is asked for."""
+    known = [
+        field.name.replace("_", "-") for field in fields(Recipe) if field.name not in _FILLED_IN
+    ]
+    known += _FILE_KEYS
+    for key in table:
+        if key not in known:
+            raise UsageError(
+                f"{path}: unknown key {key!r}", hint=nearest_hint(key, known, what="key")
+            )
+    when = table.get("when", [])
+    if not isinstance(when, list) or not all(
+        isinstance(item, Mapping) and isinstance(item.get("if", {}), Mapping) for item in when
+    ):
+        raise UsageError(
+            f"{path}: when must be a list of tables", hint="write [[when]] with `if = {...}`"
+        )
+    variants = table.get("variants", {})
+    if not isinstance(variants, Mapping) or not all(
+        isinstance(item, Mapping) for item in variants.values()
+    ):
+        raise UsageError(
+            f"{path}: variants must be tables", hint="write [variants.NAME] with keys below it"
+        )
+    for name, overlay in variants.items():
+        for key in overlay:
+            if key not in [*known, "extends"] or key in _FILE_KEYS:
+                raise UsageError(
+                    f"{path}: variants.{name}: unknown key {key!r}",
+                    hint=nearest_hint(key, known, what="key"),
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What a user asks for."""
+
+    recipe: str
+    variant: str = ""
+    version: str = ""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Component -> key -> value; the empty name means the recipe that was named."""
+    machine: str = field(default_factory=platform.machine)
+    folder: Path = field(default_factory=Path.cwd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedBuild:
+    """The named recipe and its components, each behind those it needs."""
+
+    recipe: Recipe
+    components: tuple[Recipe, ...]
+
+    @property
+    def environment(self) -> EnvironmentTable:
+        """The environment all components share: the one of the recipe that was named."""
+        return self.recipe.environment
+
+
+def resolve(request: BuildRequest) -> ResolvedBuild:
+    """Read every recipe that is needed; raises UsageError for loops and unknown components."""
+    file = load_recipe_file(request.recipe, folder=request.folder)
+    own = {**request.settings.get("", {}), **request.settings.get(file.name, {})}
+    top = read_recipe(
+        file,
+        variant=request.variant,
+        version=request.version,
+        settings=own,
+        machine=request.machine,
+    )
+    parts: dict[str, Recipe] = {}
+    if top.components:
+        for table in top.components:
+            recipe = _part(table, request, top)
+            if recipe.name in parts:
+                raise UsageError(
+                    f"{top.name}: {recipe.name!r} is a component twice",
+                    hint="leave one out, or give its recipe file another `name`",
+                )
+            parts[recipe.name] = recipe
+    else:
+        parts[top.name] = top
+    _add_needed(parts, request)
+    for name in request.settings:
+        if name and name not in parts and name != top.name:
+            raise UsageError(
+                f"--set {name}/...: {top.name} has no component {name!r}",
+                hint=nearest_hint(name, tuple(parts), what="component"),
+            )
+    return ResolvedBuild(recipe=top, components=_ordered(parts))
+
+
+def _part(table: ComponentTable, request: BuildRequest, top: Recipe) -> Recipe:
+    file = load_recipe_file(table.recipe, folder=Path(top.folder))
+    recipe = read_recipe(
+        file,
+        variant=table.variant,
+        version=table.version,
+        settings={**table.settings, **request.settings.get(file.name, {})},
+        machine=request.machine,
+    )
+    return replace(recipe, needs=tuple(dict.fromkeys((*recipe.needs, *table.needs))))
+
+
+def _add_needed(parts: dict[str, Recipe], request: BuildRequest) -> None:
+    waiting = [name for recipe in parts.values() for name in recipe.needs]
+    while waiting:
+        name = waiting.pop()
+        if name in parts:
+            continue
+        file = load_recipe_file(name)
+        parts[name] = read_recipe(
+            file,
+            version=_coupled_version(name, parts),
+            settings=request.settings.get(name, {}),
+            machine=request.machine,
+        )
+        waiting += parts[name].needs
+
+
+def _coupled_version(name: str, parts: Mapping[str, Recipe]) -> str:
+    """The release of a needed recipe that belongs to the PyTorch of this build, where one does."""
+    torch = parts.get("pytorch")
+    if torch is None:
+        return ""
+    if name == "arm-compute-library":
+        return release_facts("pytorch", torch.version).acl
+    return matching_companions(torch.version).get(name, "")
+
+
+def _ordered(parts: Mapping[str, Recipe]) -> tuple[Recipe, ...]:
+    """Each recipe behind those it needs; the order of the file where there is a choice."""
+    done: dict[str, Recipe] = {}
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if name in done:
+            return
+        if name in trail:
+            loop = " -> ".join((*trail[trail.index(name) :], name))
+            raise UsageError(f"recipes need each other in a circle: {loop}", hint="mend `needs`")
+        for needed in parts[name].needs:
+            visit(needed, (*trail, name))
+        done[name] = parts[name]
+
+    for name in parts:
+        visit(name, ())
+    return tuple(done.values())

@@ -1,0 +1,417 @@
+"""Plan and run a whole build: doctor, jobs, compiler cache, steps, record.
+
+`plan_build` and `run_build` are what the commands call. `BuildSession` is one run in a locked build
+folder: it chooses jobs and cache, runs the plan, and writes the record. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.builds.activation import write_runtime_files
+from torchyard.builds.build_folders import BuildFolder, YardHome, only_run, source_lock, standing_on
+from torchyard.builds.doctor.examination import can_build, examine
+from torchyard.builds.environments import passed_through
+from torchyard.builds.environments.base_interpreter import builds_below, named_base
+from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
+from torchyard.builds.meter.compile_costs import History
+from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
+from torchyard.builds.meter.jobs import JobChoice, parse_jobs, with_jobs
+from torchyard.builds.plan import (
+    BuildEvent,
+    BuildListener,
+    Plan,
+    Step,
+    Verify,
+    fingerprints,
+    ignore_build_events,
+)
+from torchyard.builds.planner import make_plan
+from torchyard.builds.recipe import Recipe
+from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
+from torchyard.builds.record import (
+    RecipeIdentity,
+    StepTimes,
+    VerifyReport,
+    freeze_text,
+    read_earlier,
+    write_record,
+)
+from torchyard.builds.running.compile_progress import CompileWatch
+from torchyard.builds.running.recording import RecordInputs, make_record
+from torchyard.builds.running.runner import (
+    Runner,
+    RunResult,
+    Selection,
+    read_state,
+    touch,
+    unfinished_steps,
+)
+from torchyard.builds.running.steps import StepPerformer, explain_failure
+from torchyard.builds.running.sync_tree import list_files
+from torchyard.builds.sandbox import Sandbox
+from torchyard.builds.verify import RunInTarget, perform_verify
+from torchyard.core.records import encode
+from torchyard.errors import MissingTool, StepFailed, TorchyardError
+from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.limits import read_limits
+from torchyard.process.tree import sweep_orphans
+
+_CHANGE_SOURCE: Final = ("fetch", "update")
+_COPY_SOURCE: Final = ("tree", "update-tree")
+
+
+@dataclass(kw_only=True)
+class BuildSession:
+    """Runs one plan."""
+
+    plan: Plan
+    home: YardHome
+    choice: JobChoice
+    cache: str = "auto"
+    listener: BuildListener = ignore_build_events
+    selection: Selection = field(default_factory=Selection)
+    keep_going: bool = False
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    identity: RecipeIdentity | None = None
+    """What was asked for; without it no record is written."""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the machine, for the record."""
+    lock: Lock | None = None
+    """What was fetched must be what it says."""
+    bases: tuple[BuildFolder, ...] = ()
+    """Builds that this one stands on; they stay as they are while it runs."""
+    times: Mapping[str, StepTimes] = field(default_factory=dict)
+    """What each step of the run cost; filled in by `run`."""
+    _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
+    _cache_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def folder(self) -> BuildFolder:
+        """The build's folder."""
+        return BuildFolder(folder=Path(self.plan.folder))
+
+    def run(self) -> RunResult:
+        """Run what is not done; failures are in the result, and Ctrl-C is raised."""
+        below = [base.lock_file for base in self.bases]
+        with only_run(self.folder.lock_file), standing_on(below):
+            sweep_orphans()
+            replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
+            if self.identity is not None:
+                # With the cache: `rebuild` and `update` use the one that was asked for.
+                asked = {**encode(self.identity), "cache": self.cache}
+                replace_file(self.folder.request_file, to_json_text(asked, indent=1) + "\n")
+                if self.lock is not None:
+                    write_lock(self.folder.used_lock_file, self.lock)
+                else:
+                    self.folder.used_lock_file.unlink(missing_ok=True)
+            watch = CompileWatch(
+                plan=self.plan,
+                folder=self.folder,
+                choice=self.choice,
+                history=History(folder=self.home.history),
+                cache_for=self._cache_for,
+                passed=passed_through(self.environ),
+            )
+            self.times = watch.times
+            runner = Runner(
+                plan=self.plan,
+                folder=self.folder,
+                performer=self._performer,
+                explain=lambda step, performer, error: explain_failure(
+                    self.plan, self.folder, step, performer, error
+                ),
+                watch=watch,
+                listener=self.listener,
+                selection=self.selection,
+                keep_going=self.keep_going,
+            )
+            result = runner.run()
+            if result.good and not unfinished_steps(self.plan, self.folder):
+                self._finish(ran=bool(result.ran))
+            return result
+
+    def _finish(self, *, ran: bool) -> None:
+        """Write what the build is used through, and its record, where they are not there yet."""
+        folder = self.folder
+        if self.identity is None or (not ran and folder.record_file.exists()):
+            return
+        python = write_runtime_files(self.plan, folder)
+        last = self.plan.steps[-1]
+        performer = self._performer(
+            last, {**passed_through(self.environ), **dict(last.variables)}, lambda _: None
+        )
+        record = make_record(
+            self.plan,
+            RecordInputs(
+                recipe=self.identity,
+                times=self.times,
+                machine=self.machine,
+                python=str(python or ""),
+                run=performer.run_in_target,
+                earlier=read_earlier(folder.folder),
+            ),
+        )
+        write_record(folder.folder, record)
+        if record.packages:
+            replace_file(folder.freeze_file, freeze_text(record))
+
+    def _performer(
+        self, step: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
+    ) -> StepPerformer:
+        return StepPerformer(
+            step=step,
+            folder=self.folder,
+            variables=variables,
+            verify=self._verify,
+            heard=heard,
+            guard=self._guard,
+        )
+
+    @contextmanager
+    def _guard(self, performer: StepPerformer) -> Iterator[None]:
+        """Steps that change or copy a source: other builds may be at the same one."""
+        step = performer.step
+        what = step.name.partition("/")[2]
+        if what not in (*_CHANGE_SOURCE, *_COPY_SOURCE):
+            yield
+            return
+        part = self.plan.component(step.component)
+        text = f"waiting for another build that is at {part.source}"
+        with source_lock(
+            Path(part.source),
+            alone=what in _CHANGE_SOURCE,
+            stopped=lambda: performer.stopped,
+            waiting=lambda: self.listener(BuildEvent(kind="note", step=step.name, text=text)),
+        ):
+            if what == "tree":
+                check_source(part, self.lock)
+            yield
+            if what == "tree":
+                # For an update: what the source has no longer goes, and what was built stays.
+                list_files(Path(part.source), self.folder.listed(part.name))
+
+    def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
+        component = self.plan.component(action.component)
+        report = perform_verify(component, root=step.root, run=run)
+        Path(action.report).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(Path(action.report), to_json_text(encode(report), indent=1) + "\n")
+        for finding in report.findings:
+            self.listener(
+                BuildEvent(kind="note", step=step.name, text=f"{finding.level}: {finding.what}")
+            )
+        if not report.good:
+            raise _not_good(report, action.report)
+
+    def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
+        recipe = self.plan.component(step.component).recipe
+        key = (step.root, _has_precompiled_headers(recipe))
+        with self._cache_lock:
+            if key not in self._caches:
+                self._caches[key] = self._choose_cache(step, precompiled=key[1])
+                why = self._caches[key][0].why
+                self.listener(
+                    BuildEvent(kind="note", step=step.name, text=f"compiler cache: {why}")
+                )
+            return self._caches[key]
+
+    def _choose_cache(
+        self, step: Step, *, precompiled: bool
+    ) -> tuple[CacheDecision, tuple[str, ...]]:
+        if precompiled and self.cache == "auto":
+            # ccache sees a precompiled header only with gcc's -fpch-preprocess, which CMake does
+            # not pass: a changed header could be answered with an old object.
+            return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
+        variables = {**passed_through(self.environ), **dict(step.variables)}
+        shown = self.folder.shown_in(step.root)
+        sandbox = Sandbox(root=step.root, network=False, writable=shown)
+        argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
+        before = tuple(argv[:-1])
+        decision = choose_cache(
+            self.cache, variables=full, base_folder=self.folder.folder, before=before
+        )
+        return decision, before
+
+
+def _has_precompiled_headers(recipe: Recipe) -> bool:
+    return bool(recipe.options.get("USE_PRECOMPILED_HEADERS"))
+
+
+def _not_good(report: VerifyReport, path: str) -> StepFailed:
+    failures = [finding for finding in report.findings if finding.level == "failure"]
+    first = failures[0]
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return StepFailed(
+        f"{report.component} was built, but does not pass its checks: {first.what}{more}",
+        why=first.why,
+        hint=first.mend or "see the report",
+        log=path,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildChoices:
+    """How to build, as opposed to what."""
+
+    name: str = ""
+    jobs: str = "auto"
+    cache: str = "auto"
+    lock_file: str = ""
+    selection: Selection = field(default_factory=Selection)
+    keep_going: bool = False
+    doctor: bool = True
+    touch: bool = False
+    """Take what earlier plans made for done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedBuild:
+    """A plan with everything that was looked at to make it."""
+
+    request: BuildRequest
+    resolved: ResolvedBuild
+    home: YardHome
+    plan: Plan
+    jobs: JobChoice
+    lock: Lock | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOutcome:
+    """What a run of a plan came to."""
+
+    plan: Plan
+    result: RunResult
+    times: Mapping[str, StepTimes]
+    folder: BuildFolder
+    partial: bool = False
+    """Only some steps were asked for."""
+
+    @property
+    def python(self) -> str:
+        """What starts the interpreter of the build; empty where it has none."""
+        script = self.folder.folder / "bin" / "python"
+        return str(script) if script.exists() else ""
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether the build can be measured: its environment sees a torch."""
+        record = read_earlier(self.folder.folder)
+        return record is not None and any(item.name == "torch" for item in record.packages)
+
+    @property
+    def errors(self) -> tuple[TorchyardError, ...]:
+        """The failed steps' errors."""
+        return tuple(self.result.failed.values())
+
+
+def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
+    """Resolve recipes, apply the lock, make the plan, choose the jobs; changes nothing."""
+    home = YardHome.default()
+    resolved = _with_named_base(resolve(request), home)
+    lock = read_lock(Path(choices.lock_file)) if choices.lock_file else None
+    if lock is not None:
+        resolved = apply_lock(resolved, lock)
+    plan = make_plan(request, home=home, name=choices.name, resolved=resolved)
+    plan, jobs = with_jobs(plan, parse_jobs(choices.jobs), home=home, limits=read_limits())
+    return PlannedBuild(
+        request=request, resolved=resolved, home=home, plan=plan, jobs=jobs, lock=lock
+    )
+
+
+def _with_named_base(build: ResolvedBuild, home: YardHome) -> ResolvedBuild:
+    """`build:NAME` as the path of that build's interpreter, for the plan and for the doctor."""
+    recipe = build.recipe
+    base = named_base(recipe.environment.base, home)
+    environment = replace(recipe.environment, base=base)
+    return replace(build, recipe=replace(recipe, environment=environment))
+
+
+def run_build(
+    planned: PlannedBuild, choices: BuildChoices, listener: BuildListener
+) -> BuildOutcome:
+    """Run what is not done; the doctor speaks first, and stops what cannot work."""
+    if choices.touch:
+        _touch(planned.plan, listener)
+    todo = unfinished_steps(
+        planned.plan, BuildFolder(folder=Path(planned.plan.folder)), choices.selection
+    )
+    _check_missing(planned.plan, todo)
+    # The doctor is worth the wait only where something will be compiled.
+    if choices.doctor and any(step.compiles and step.name in todo for step in planned.plan.steps):
+        _ask_doctor(planned, listener)
+    session = BuildSession(
+        plan=planned.plan,
+        home=planned.home,
+        choice=planned.jobs,
+        cache=choices.cache,
+        listener=listener,
+        selection=choices.selection,
+        keep_going=choices.keep_going,
+        identity=RecipeIdentity(
+            name=planned.request.recipe,
+            variant=planned.resolved.recipe.variant,
+            version=planned.resolved.recipe.version,
+            settings={
+                component: dict(values) for component, values in planned.request.settings.items()
+            },
+        ),
+        machine=read_facts(),
+        lock=planned.lock,
+        bases=builds_below(planned.resolved.recipe.environment.base, planned.home),
+    )
+    result = session.run()
+    return BuildOutcome(
+        plan=planned.plan,
+        result=result,
+        times=session.times,
+        folder=session.folder,
+        partial=bool(choices.selection.only),
+    )
+
+
+def _touch(plan: Plan, listener: BuildListener) -> None:
+    folder = BuildFolder(folder=Path(plan.folder))
+    prints = fingerprints(plan)
+    for step in plan.steps:
+        if step.counts and touch(step, folder.state(step.name), prints[step.name]):
+            state = read_state(folder.state(step.name))
+            done = state is not None and state.status == "done"
+            text = "taken as it is" if done else "goes on where it was cut off"
+            listener(BuildEvent(kind="note", step=step.name, text=text))
+
+
+def _check_missing(plan: Plan, todo: tuple[str, ...]) -> None:
+    """The environment must be made, and cannot be made here."""
+    if plan.missing and any(name.startswith("environment/") for name in todo):
+        raise MissingTool(
+            f"the environment of this build needs {plan.missing[0]}",
+            why="; ".join(plan.missing[1:]),
+            hint="install it, or choose another environment with --set environment.use=...",
+        )
+
+
+def _ask_doctor(planned: PlannedBuild, listener: BuildListener) -> None:
+    findings = examine(
+        planned.plan, environment=planned.resolved.environment, tool_cache=planned.home.tools
+    )
+    for finding in findings:
+        if finding.severity != "notes":
+            mend = f"; {finding.mend}" if finding.mend else ""
+            listener(BuildEvent(kind="note", text=f"doctor: {finding.what}{mend}"))
+    if not can_build(findings):
+        first = next(finding for finding in findings if finding.severity == "blocks")
+        raise MissingTool(
+            f"this build can't work: {first.what}",
+            why=first.why,
+            hint=f"{first.mend or 'torchyard doctor says more'}; --no-doctor builds all the same",
+        )

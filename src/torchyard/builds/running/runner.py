@@ -1,0 +1,412 @@
+"""Run the steps of a plan that are not done, in parallel where they do not depend on each other.
+
+The state of each step (done, its fingerprint, its cost) is kept on disk, so that an interrupted run
+resumes where it stopped. `steps_to_run` decides which steps must run: unfinished ones, requested
+ones, and those that depend on them. `steps` executes a single step.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from torchyard.builds.build_folders import BuildFolder
+from torchyard.builds.plan import BuildEvent, BuildListener, Plan, Step, fingerprints
+from torchyard.builds.running.steps import CommandFailed, StepPerformer
+from torchyard.core.records import decode, encode, nearest_hint
+from torchyard.errors import StepFailed, TorchyardError, UsageError
+from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What the user said about steps."""
+
+    force: bool = False
+    """Run every step again; with `start_from`, only those that it names and what follows."""
+    start_from: tuple[str, ...] = ()
+    """Run these steps and everything that depends on them."""
+    only: tuple[str, ...] = ()
+    """Run these steps and nothing else."""
+
+
+def find_step(plan: Plan, name: str, *, where: str) -> Step:
+    """A step by its name, or by the part behind the slash where that is unique."""
+    found = [
+        step for step in plan.steps if step.name == name or step.name.partition("/")[2] == name
+    ]
+    exact = [step for step in found if step.name == name]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    names = [step.name for step in plan.steps]
+    if found:
+        several = ", ".join(step.name for step in found)
+        raise UsageError(f"{where}: {name!r} is the name of several steps", hint=f"say {several}")
+    raise UsageError(
+        f"{where}: there is no step {name!r}", hint=nearest_hint(name, names, what="step")
+    )
+
+
+def steps_to_run(
+    plan: Plan, selection: Selection, *, fresh: Callable[[Step], bool]
+) -> tuple[str, ...]:
+    """Names of the steps to run, in the plan's order."""
+    if selection.only:
+        chosen = {find_step(plan, name, where="--only").name for name in selection.only}
+        _check_needs(plan, chosen, fresh)
+        return tuple(step.name for step in plan.steps if step.name in chosen)
+    forced = {find_step(plan, name, where="--from").name for name in selection.start_from}
+    # Beside --from, --force must not reach back: making the source tree anew would cost all objects.
+    everything = selection.force and not forced
+    running: set[str] = set()
+    counting = {step.name for step in plan.steps if step.counts}
+    for step in plan.steps:
+        follows = any(need in running and need in counting for need in step.needs)
+        if everything or step.name in forced or follows or not fresh(step):
+            running.add(step.name)
+    return _with_what_they_need(plan, running)
+
+
+def _with_what_they_need(plan: Plan, running: set[str]) -> tuple[str, ...]:
+    """A source that was removed is fetched again only where a step that runs needs it."""
+    for step in reversed(plan.steps):
+        if step.name not in running:
+            continue
+        for name in step.needs:
+            need = next(item for item in plan.steps if item.name == name)
+            if not need.kept and not all(Path(path).exists() for path in need.creates):
+                running.add(name)
+    return tuple(step.name for step in plan.steps if step.name in running)
+
+
+def _check_needs(plan: Plan, chosen: Collection[str], fresh: Callable[[Step], bool]) -> None:
+    steps = {step.name: step for step in plan.steps}
+    for name in chosen:
+        for need in steps[name].needs:
+            if need not in chosen and not fresh(steps[need]):
+                raise UsageError(
+                    f"--only {name}: the step {need}, which comes before it, is not done",
+                    hint=f"leave --only out, or add --only {need}",
+                )
+
+
+StepStatus = Literal["running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepState:
+    """The last run of a step."""
+
+    step: str
+    fingerprint: str
+    status: StepStatus
+    started_at: float
+    first_started_at: float = 0.0
+    """Start of the first of several attempts of one fingerprint that were cut off; 0: unknown."""
+    wall_s: float = 0.0
+    earlier_s: float = 0.0
+    """Time of runs of the same fingerprint that were cut off before."""
+    exit_code: int | None = None
+    detail: str = ""
+
+
+def read_state(path: Path) -> StepState | None:
+    """The state; None when there is none, or none that can be read: the step then runs again."""
+    try:
+        return decode(StepState, json.loads(path.read_text()), where=str(path), strict=False)
+    except (OSError, ValueError, UsageError):
+        return None
+
+
+def write_state(path: Path, state: StepState) -> None:
+    """Put the state on disk, whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_failed(path, error, kept="what was built") from error
+    replace_file(path, to_json_text(encode(state), indent=1) + "\n")
+
+
+def touch(step: Step, path: Path, fingerprint: str) -> bool:
+    """Take what an earlier plan's step made for what this plan wants; False where nothing is.
+
+    Of a step that was cut off only its time is kept: it goes on at the next run.
+    """
+    state = read_state(path)
+    if state is None or state.fingerprint == fingerprint:
+        return False
+    if state.status == "done" and not all(Path(made).exists() for made in step.creates):
+        return False
+    write_state(path, replace(state, fingerprint=fingerprint))
+    return True
+
+
+def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:
+    """Whether the step is done as the plan wants it and what it made is still there."""
+    return (
+        state is not None
+        and state.status == "done"
+        and state.fingerprint == fingerprint
+        and (not step.kept or all(Path(path).exists() for path in step.creates))
+    )
+
+
+_SIDE_BY_SIDE: Final = 4
+"""Steps at once. Compiles among them share the meter's slots, so cores are not oversubscribed."""
+
+
+class StepWatch(Protocol):
+    """What looks over a running step's shoulder: progress, and what its compiles cost."""
+
+    def begin(self, step: Step, since: float) -> Mapping[str, str]:
+        """Called before the step, with the time of its first attempt; returns its variables."""
+        ...
+
+    def heard(self, step: Step, output: bytes) -> BuildEvent | None:
+        """Called with the output; may answer with progress to tell."""
+        ...
+
+    def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
+        """Called after the step, whole or not."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run did."""
+
+    ran: tuple[str, ...]
+    skipped: tuple[str, ...]
+    failed: Mapping[str, TorchyardError]
+    blocked: tuple[str, ...]
+    """Steps that could not start because one they need failed."""
+    wall_s: float
+
+    @property
+    def good(self) -> bool:
+        """Everything that was to be done is done."""
+        return not self.failed and not self.blocked
+
+
+def unfinished_steps(
+    plan: Plan, folder: BuildFolder, selection: Selection | None = None
+) -> tuple[str, ...]:
+    """Names of the steps that a run would run now."""
+    prints = fingerprints(plan)
+
+    def fresh(step: Step) -> bool:
+        return is_fresh(step, read_state(folder.state(step.name)), prints[step.name])
+
+    return steps_to_run(plan, selection or Selection(), fresh=fresh)
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """One run of a plan in its folder."""
+
+    plan: Plan
+    folder: BuildFolder
+    performer: Callable[[Step, Mapping[str, str], Callable[[bytes], None]], StepPerformer]
+    explain: Callable[[Step, StepPerformer, CommandFailed], StepFailed]
+    watch: StepWatch
+    listener: BuildListener
+    selection: Selection = field(default_factory=Selection)
+    keep_going: bool = False
+    _active: dict[str, StepPerformer] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> RunResult:
+        """Run what must run; a failed step ends the run unless `keep_going`.
+
+        Ctrl-C ends the running steps, marks them as interrupted and goes on to whoever called.
+        """
+        started = time.monotonic()
+        prints = fingerprints(self.plan)
+        chosen = unfinished_steps(self.plan, self.folder, self.selection)
+        skipped = tuple(step.name for step in self.plan.steps if step.name not in chosen)
+        for name in skipped:
+            self.listener(BuildEvent(kind="skip", step=name))
+        done, failed = self._run_all(chosen, prints)
+        blocked = tuple(name for name in chosen if name not in done and name not in failed)
+        return RunResult(
+            ran=tuple(done),
+            skipped=skipped,
+            failed=failed,
+            blocked=blocked,
+            wall_s=time.monotonic() - started,
+        )
+
+    def _run_all(
+        self, chosen: tuple[str, ...], prints: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, TorchyardError]]:
+        steps = {step.name: step for step in self.plan.steps}
+        before = _all_needs(self.plan)
+        waiting, running = list(chosen), set[str]()
+        done: list[str] = []
+        failed: dict[str, TorchyardError] = {}
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
+        try:
+            while True:
+                if not failed or self.keep_going:
+                    for name in list(waiting):
+                        unmet = (before[name] & set(chosen)) - set(done)
+                        if len(running) < _SIDE_BY_SIDE and not unmet:
+                            waiting.remove(name)
+                            running.add(name)
+                            self._start(steps[name], prints[name], ended)
+                if not running:
+                    return done, failed
+                name, error = self._next_ended(ended)
+                running.discard(name)
+                if error is None:
+                    done.append(name)
+                else:
+                    failed[name] = _ours(error)
+        except BaseException:
+            self._stop_all()
+            raise
+
+    @staticmethod
+    def _next_ended(
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]],
+    ) -> tuple[str, BaseException | None]:
+        while True:  # waking up now and then lets Ctrl-C through
+            with suppress(queue.Empty):
+                return ended.get(timeout=0.5)
+
+    def _start(
+        self,
+        step: Step,
+        fingerprint: str,
+        ended: queue.SimpleQueue[tuple[str, BaseException | None]],
+    ) -> None:
+        def work() -> None:
+            try:
+                self._run_step(step, fingerprint)
+            except BaseException as error:  # noqa: BLE001  # belongs to the thread that waits
+                ended.put((step.name, error))
+            else:
+                ended.put((step.name, None))
+
+        threading.Thread(target=work, name=f"step-{step.name}", daemon=True).start()
+
+    def _run_step(self, step: Step, fingerprint: str) -> None:
+        state = self._begin_state(step, fingerprint)
+        write_state(self.folder.state(step.name), state)
+        self.listener(BuildEvent(kind="start", step=step.name, text=step.title))
+        started = time.monotonic()
+        variables = self.watch.begin(step, state.first_started_at)
+
+        def heard(output: bytes) -> None:
+            event = self.watch.heard(step, output)
+            if event is not None:
+                self.listener(event)
+
+        performer = self.performer(step, variables, heard)
+        with self._lock:
+            self._active[step.name] = performer
+        status: StepStatus = "failed"
+        detail, exit_code = "", None
+        try:
+            performer.perform()
+            status = "done"
+        except CommandFailed as error:
+            exit_code = error.command_exit_code
+            if error.stopped:
+                status = "interrupted"
+                raise
+            mended = self.explain(step, performer, error)
+            detail = mended.why or mended.what
+            raise mended from error
+        except TorchyardError as error:
+            detail = error.what
+            raise
+        finally:
+            wall_s = time.monotonic() - started
+            try:
+                self.watch.end(step, wall_s, whole=status == "done")
+                self._write_end(state, status, wall_s, exit_code, detail)
+            finally:
+                # After the state is written: the process ends once no step is active.
+                with self._lock:
+                    self._active.pop(step.name, None)
+            self.listener(
+                BuildEvent(
+                    kind="done" if status == "done" else "failed",
+                    step=step.name,
+                    text=detail,
+                    elapsed_s=wall_s,
+                )
+            )
+
+    def _begin_state(self, step: Step, fingerprint: str) -> StepState:
+        """The state of a step that starts: what cut-off attempts did still counts."""
+        now = time.time()
+        state = StepState(
+            step=step.name,
+            fingerprint=fingerprint,
+            status="running",
+            started_at=now,
+            first_started_at=now,
+        )
+        earlier = read_state(self.folder.state(step.name))
+        if earlier is None or earlier.fingerprint != fingerprint or earlier.status == "done":
+            return state
+        wall_s = earlier.wall_s
+        if earlier.status == "running":  # killed: the log's last line is the last sign of life
+            with suppress(OSError):
+                last = self.folder.log(step.name).stat().st_mtime
+                wall_s = max(last - earlier.started_at, 0.0)
+        return replace(
+            state,
+            first_started_at=earlier.first_started_at or earlier.started_at,
+            earlier_s=earlier.earlier_s + wall_s,
+        )
+
+    def _write_end(
+        self,
+        state: StepState,
+        status: StepStatus,
+        wall_s: float,
+        exit_code: int | None,
+        detail: str,
+    ) -> None:
+        # A full disk must not hide why the step failed.
+        with suppress(TorchyardError):
+            write_state(
+                self.folder.state(state.step),
+                replace(state, status=status, wall_s=wall_s, exit_code=exit_code, detail=detail),
+            )
+
+    def _stop_all(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with self._lock:
+                active = list(self._active.values())
+            if not active:
+                return
+            for performer in active:
+                performer.stop()
+            time.sleep(0.05)
+
+
+def _ours(error: BaseException) -> TorchyardError:
+    """The step's error; a mistake of our own goes on as it is."""
+    if isinstance(error, TorchyardError):
+        return error
+    raise error
+
+
+def _all_needs(plan: Plan) -> Mapping[str, frozenset[str]]:
+    """For each step everything that comes before it, however far: a step between may be done."""
+    found: dict[str, frozenset[str]] = {}
+    for step in plan.steps:
+        found[step.name] = frozenset(step.needs).union(*(found[name] for name in step.needs))
+    return found

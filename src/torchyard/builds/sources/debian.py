@@ -1,0 +1,173 @@
+"""Debian source packages of any suite, through the apt configuration of this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchyard.builds.plan import Action, AptSources
+from torchyard.builds.recipe import DebianSource
+from torchyard.builds.sources.fetch_plan import (
+    FetchPlan,
+    SourceIdentity,
+    arrive,
+    files_of,
+    keep_files,
+    nothing_to_update,
+    on_this_machine,
+    part_of,
+    sha256_of,
+    start_afresh,
+)
+from torchyard.errors import UsageError
+
+__all__ = ["fetch_actions", "source_identity", "update_actions"]
+
+_INDEX = "index"
+"""What the archive's index says of the package, kept among its files."""
+
+# Debian policy, 5.6.1 and 5.6.12; suites have no policy, and apt allows paths.
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
+_SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
+
+# Mirrors have holes: an index lists a file that the pool does not have. apt says so in the middle
+# of its output; here it is said last, with the mend.
+_DOWNLOAD = """\
+{index} >index 2>/dev/null || true
+if {download} 2>../errors; then cat ../errors; exit 0; else status=$?; fi
+cat ../errors
+sed -n '/^E: Failed to fetch .*  404 /{{s/%2b/+/g;s/%7e/~/g;s/%3a/:/g
+s|^[^/]*//[^ ]*/\\([^ /]*\\) .*|the mirror lists \\1 and does not have it (404): take another \
+suite or version, upstream_only, or another mirror|p}}' ../errors >&2
+if grep -q '^E: Unable to find a source package' ../errors; then
+  echo {unknown} >&2
+fi
+exit $status"""
+
+# The main archive becomes the tree, and each further one a folder in it, as dpkg-source does.
+_UNPACK_UPSTREAM = """\
+set -eu
+for archive in files/*.tar.*; do
+  case $archive in *.asc|*.orig-*|*.debian.tar.*) continue;; esac
+  mkdir unpacked
+  tar -x --no-same-owner --no-same-permissions -C unpacked -f "$archive"
+  top='find unpacked -mindepth 1 -maxdepth 1'
+  if [ "$($top | wc -l)" = 1 ] && [ -n "$($top -type d)" ]
+  then $top -exec mv -T {} tree ';'; rmdir unpacked; else mv -T unpacked tree; fi
+done
+for archive in files/*.orig-*.tar.*; do
+  case $archive in *.asc|*'*'*) continue;; esac
+  name=${archive##*.orig-}; name=${name%.tar.*}
+  rm -rf "tree/$name"; mkdir "tree/$name"
+  tar -x --no-same-owner --no-same-permissions --strip-components=1 -C "tree/$name" -f "$archive"
+done"""
+
+
+def fetch_actions(
+    table: DebianSource, *, destination: Path, downloads: Path, where: str
+) -> FetchPlan:
+    """Private apt state, update, download, unpack."""
+    _check(table, where)
+    part = part_of(destination)
+    # One apt folder for each package: apt locks its state, and components fetch side by side.
+    apt = downloads / "apt" / (table.suite or "own-suites") / table.package
+    configured = ("-c", str(apt / "apt.conf"))
+    package = f"{table.package}={table.version}" if table.version else table.package
+    wanted = table.suite or "this machine's suites"
+    tar_only = ("--tar-only",) if table.upstream_only else ()
+    download = ("source", "--download-only", "--only-source", *tar_only, package)
+    script = _DOWNLOAD.format(
+        index=shlex.join(("apt-cache", *configured, "showsrc", "--only-source", table.package)),
+        download=shlex.join(("apt-get", *configured, *download)),
+        unknown=shlex.quote(f"no source package {package} in {wanted}: correct {where}.package"),
+    )
+    unpack = _UNPACK_UPSTREAM if table.upstream_only else "dpkg-source -x files/*.dsc tree"
+    # Only source packages are wanted; the index of binary ones is as large again.
+    no_binaries = "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false"
+    strict = "APT::Update::Error-Mode=any"
+    actions: tuple[Action, ...] = (
+        *start_afresh(destination),
+        on_this_machine("mkdir", "--", str(part / "files")),
+        AptSources(folder=str(apt), suite=table.suite),
+        on_this_machine("apt-get", *configured, "-o", no_binaries, "-o", strict, "update"),
+        on_this_machine("sh", "-c", script, folder=part / "files"),
+        on_this_machine("sh", "-c", unpack, folder=part),
+        *keep_files(destination),
+        *arrive(destination, part / "tree"),
+    )
+    what = "upstream archive only" if table.upstream_only else "with Debian's patches"
+    return FetchPlan(
+        kind="debian", summary=f"{package} from Debian ({wanted}), {what}", actions=actions
+    )
+
+
+def update_actions(
+    table: DebianSource, *, destination: Path, downloads: Path, where: str
+) -> FetchPlan:
+    """Fetch the newest of the suite again, unless the recipe names a version."""
+    if table.version:
+        return nothing_to_update("debian", f"{table.package} {table.version} is a release")
+    return fetch_actions(table, destination=destination, downloads=downloads, where=where)
+
+
+def source_identity(table: DebianSource, destination: Path) -> SourceIdentity:
+    """The version and the checksums of the package's files."""
+    folder = files_of(destination)
+    found = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    files = {path.name: sha256_of(path) for path in found if path.name != _INDEX}
+    series = destination / "debian" / "patches" / "series"
+    patches = series.read_text(encoding="utf-8").splitlines() if series.is_file() else []
+    return SourceIdentity(
+        kind="debian",
+        origin=f"debian:{table.suite or 'own-suites'}/{table.package}",
+        version=_version(folder, files) or table.version,
+        files=files,
+        patches=tuple(
+            words[0] for line in patches if (words := line.split()) and words[0][0] != "#"
+        ),
+    )
+
+
+def _version(folder: Path, files: Mapping[str, str]) -> str:
+    """Of the .dsc; without one, of the newest package in the index that has these archives."""
+    described = [name for name in files if name.endswith(".dsc")]
+    if described:
+        return _version_line((folder / described[0]).read_text(encoding="utf-8", errors="replace"))
+    try:
+        index = (folder / _INDEX).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    stanzas = (text for text in index.split("\n\n") if all(sha in text for sha in files.values()))
+    newest = ""
+    for version in filter(None, map(_version_line, stanzas)):
+        if not newest or _is_newer(version, newest):
+            newest = version
+    return newest
+
+
+def _version_line(text: str) -> str:
+    found = re.search(r"^Version: (\S+)$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _is_newer(version: str, other: str) -> bool:
+    """Ask dpkg: epochs and tildes have rules of their own."""
+    argv = ("dpkg", "--compare-versions", version, "gt", other)
+    return subprocess.run(argv, check=False).returncode == 0
+
+
+def _check(table: DebianSource, where: str) -> None:
+    rules = (
+        ("package", table.package, _PACKAGE, "a source package's name, such as `pytorch`"),
+        ("suite", table.suite, _SUITE, "a suite's name, such as `trixie`"),
+        ("version", table.version, _VERSION, "a Debian version, such as `2.6.0+dfsg-7`"),
+    )
+    for key, value, rule, example in rules:
+        if (value or key == "package") and not rule.fullmatch(value):
+            raise UsageError(
+                f"{where}.{key} is {value!r}, which no Debian archive has", hint=f"give {example}"
+            )

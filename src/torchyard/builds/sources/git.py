@@ -1,0 +1,257 @@
+"""A git repository at one revision, with its submodules.
+
+`commit_of`, `is_dirty` and `submodule_commits` query a tree and change nothing, not even the index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path, PurePosixPath
+
+from torchyard.builds.plan import Command
+from torchyard.builds.recipe import GitSource
+from torchyard.builds.sources.fetch_plan import (
+    FetchPlan,
+    SourceIdentity,
+    arrive,
+    checked_address,
+    nothing_to_update,
+    on_this_machine,
+    part_of,
+    start_afresh,
+    without_credentials,
+)
+from torchyard.errors import UsageError
+
+
+def commit_of(tree: Path) -> str:
+    """The commit that is checked out; empty when the tree is no repository of its own."""
+    # Without this git would answer for a repository further up.
+    if not (tree / ".git").exists():
+        return ""
+    return _git_output(tree, "rev-parse", "--verify", "HEAD^{commit}") or ""
+
+
+def is_dirty(tree: Path) -> bool:
+    """Whether the tree holds changes or files that are in no commit."""
+    return bool(_git_output(tree, "status", "--porcelain", "--untracked-files=normal"))
+
+
+def submodule_commits(tree: Path) -> dict[str, str]:
+    """Path of each submodule, nested ones too, and the commit that is checked out in it."""
+    say = 'printf "%s\\t%s\\n" "$displaypath" "$(git rev-parse HEAD)"'
+    text = _git_output(tree, "submodule", "--quiet", "foreach", "--recursive", say) or ""
+    pairs = (line.rpartition("\t") for line in text.splitlines())
+    return {path: commit for path, _, commit in pairs if path}
+
+
+def _git_output(tree: Path, *arguments: str) -> str | None:
+    """What git prints; None when it fails or is not here."""
+    # Root may look at the tree of another user; nothing of the tree is executed by these.
+    argv = ("git", "-c", "safe.directory=*", "-C", str(tree), *arguments)
+    try:
+        ended = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except FileNotFoundError:
+        return None
+    return ended.stdout.strip() if ended.returncode == 0 else None
+
+
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# git check-ref-format, and no option by mistake.
+_BAD_REF = re.compile(r"^-|[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/$|\.$")
+
+_ALL_BRANCHES = "git fetch --tags origin '+refs/heads/*:refs/remotes/origin/*'"
+_SHALLOW = """\
+git fetch --depth 1 origin {ref} || missing {ref}
+git checkout -q --detach FETCH_HEAD"""
+# Some servers give branches and tags only, and none knows an abbreviated commit.
+_SHALLOW_COMMIT = """\
+if git fetch --depth 1 origin {ref}; then git checkout -q --detach FETCH_HEAD
+else
+  echo "the server does not give this commit alone: fetching the whole history"
+  {all_branches} || missing {ref}
+  git checkout -q --detach {ref} -- || missing {ref}
+fi"""
+# Pull requests and the like are no branches; a commit may be known already.
+_WHOLE = """\
+{all_branches} || missing {ref}
+if git fetch origin {ref}; then git checkout -q --detach FETCH_HEAD
+else git checkout -q --detach {ref} -- || missing {ref}; fi"""
+_MISSING = """\
+missing() {{
+  if git ls-remote -q origin HEAD >/dev/null 2>&1
+  then echo "the repository has no revision $1: correct "{key} >&2
+  else echo "the repository cannot be read: see git's own message above" >&2; fi
+  exit 1
+}}"""
+_SUBMODULES = "git submodule update --init --recursive"
+_SHALLOW_SUBMODULES = f"""\
+{_SUBMODULES} --depth 1 || {{
+  echo "no shallow submodules from this server: fetching them whole"
+  git submodule deinit -q --force --all
+  rm -rf .git/modules
+  {_SUBMODULES}
+}}"""
+_UPDATE = """\
+set -eu
+tip=$(git -C {tree} ls-remote origin {head} | cut -f 1)
+if [ -z "$tip" ]; then echo {no_branch}; exit 0; fi
+if [ "$tip" = "$(git -C {tree} rev-parse HEAD)" ]; then echo {at_tip}; exit 0; fi
+rm -rf {part}
+cp -a --reflink=auto {tree} {part}
+( cd {part}
+{steps}
+)
+rm -rf {tree}
+mv -T {part} {tree}"""
+
+
+def fetch_actions(
+    table: GitSource,
+    *,
+    destination: Path,
+    downloads: Path,  # noqa: ARG001 - as every source
+    where: str,
+) -> FetchPlan:
+    """An empty repository, the revision, the submodules, the overrides."""
+    url = _check(table, where)
+    part = part_of(destination)
+    return FetchPlan(
+        kind="git",
+        summary=f"git {without_credentials(url)} at {table.ref}",
+        actions=(
+            *start_afresh(destination),
+            _git_command(part, "init", "-q"),
+            _git_command(part, "remote", "add", "--", "origin", url),
+            _script(part, _steps(table, where)),
+            *arrive(destination, part),
+        ),
+    )
+
+
+def update_actions(
+    table: GitSource,
+    *,
+    destination: Path,
+    downloads: Path,  # noqa: ARG001 - as every source
+    where: str,
+) -> FetchPlan:
+    """Move a checkout to the tip of its branch; whether it is one, the repository is asked."""
+    url = _check(table, where)
+    if _COMMIT.fullmatch(table.ref) or table.ref.startswith("refs/tags/"):
+        return nothing_to_update("git", f"{table.ref} is no branch and does not move")
+    said = f"{without_credentials(url)} at {table.ref}"
+    script = _UPDATE.format(
+        tree=shlex.quote(str(destination)),
+        part=shlex.quote(str(part_of(destination))),
+        # `ls-remote main` would also find `refs/heads/other/main`.
+        head=shlex.quote(table.ref if table.ref.startswith("refs/") else f"refs/heads/{table.ref}"),
+        no_branch=shlex.quote(f"nothing to update: {table.ref} is no branch"),
+        at_tip=shlex.quote(f"nothing to update: {said} is at the tip"),
+        # A submodule that the new revision no longer has leaves its folder behind.
+        steps="\n".join((*_steps(table, where), "git clean -ffdxq")),
+    )
+    return FetchPlan(
+        kind="git", summary=f"update git {said}", actions=(_script(destination.parent, [script]),)
+    )
+
+
+def source_identity(table: GitSource, destination: Path) -> SourceIdentity:
+    """The commits that are checked out, of the tree and of every submodule."""
+    return SourceIdentity(
+        kind="git",
+        origin=without_credentials(table.url),
+        version=table.ref,
+        commit=commit_of(destination),
+        submodules=submodule_commits(destination),
+        overridden=tuple(table.overrides),
+    )
+
+
+def _steps(table: GitSource, where: str) -> list[str]:
+    """Lines of shell that bring the current folder to the revision."""
+    update = _SHALLOW_SUBMODULES if table.shallow else _SUBMODULES
+    lines = [
+        "set -eu",
+        _MISSING.format(key=shlex.quote(f"{where}.ref")),
+        _at(table.ref, shallow=table.shallow),
+    ]
+    if table.submodules:
+        # Their addresses may differ in another revision; without a submodule yet this does nothing.
+        lines += ["git submodule --quiet sync --recursive", update]
+    for path, ref in table.overrides.items():
+        key = f"{where}.overrides"
+        none = shlex.quote(f"no submodule at {path}: correct {key}")
+        quoted = shlex.quote(path)
+        lines += [
+            # In a plain folder git would work on the repository around it.
+            f"[ -e {quoted}/.git ] || {{ echo {none} >&2; exit 1; }}",
+            f"( cd {quoted}",
+            _MISSING.format(key=shlex.quote(f'{key}."{path}"')),
+            _at(ref, shallow=table.shallow),
+            f"{_SUBMODULES} )",
+        ]
+    return lines
+
+
+def _at(ref: str, *, shallow: bool) -> str:
+    commit = _COMMIT.fullmatch(ref) is not None
+    text = (_SHALLOW_COMMIT if commit else _SHALLOW) if shallow else _WHOLE
+    return text.format(ref=shlex.quote(ref), all_branches=_ALL_BRANCHES)
+
+
+def _check(table: GitSource, where: str) -> str:
+    url = checked_address(
+        table.url, f"{where}.url", mend="let git log in: `git help credentials`, or use ssh"
+    )
+    refs = {"ref": table.ref} | {
+        f'overrides."{path}"': ref for path, ref in table.overrides.items()
+    }
+    for key, ref in refs.items():
+        if not ref or _BAD_REF.search(ref):
+            raise UsageError(
+                f"{where}.{key} is {ref!r}, which no revision can be called",
+                hint="give a branch, a tag or a commit",
+            )
+    for path in table.overrides:
+        parts = PurePosixPath(path)
+        safe = re.fullmatch(r"[A-Za-z0-9._+/ -]+", path) and not path.startswith("-")
+        if not safe or parts.is_absolute() or ".." in parts.parts or str(parts) == ".":
+            raise UsageError(
+                f"{where}.overrides names {path!r}, which is no path of a submodule",
+                hint="give the path below the source tree, such as `third_party/ideep/mkl-dnn`",
+            )
+    if table.overrides and not table.submodules:
+        raise UsageError(
+            f"{where}.overrides needs {where}.submodules", hint=f"set {where}.submodules = true"
+        )
+    return url
+
+
+def _git_command(folder: Path, *arguments: str) -> Command:
+    return _quiet(on_this_machine("git", *arguments, folder=folder))
+
+
+def _script(folder: Path, lines: list[str]) -> Command:
+    return _quiet(on_this_machine("sh", "-c", "\n".join(lines), folder=folder))
+
+
+def _quiet(command: Command) -> Command:
+    """A repository that wants a password fails, and does not wait for somebody to type it."""
+    return Command(
+        argv=command.argv,
+        folder=command.folder,
+        variables=(*command.variables, ("GIT_TERMINAL_PROMPT", "0")),
+        inside_root=False,
+    )

@@ -1,0 +1,113 @@
+"""A folder on this machine, copied as it is, with its .git."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchyard.builds.recipe import FolderSource
+from torchyard.builds.sources.fetch_plan import (
+    FetchPlan,
+    SourceIdentity,
+    arrive,
+    on_this_machine,
+    part_of,
+    start_afresh,
+)
+from torchyard.builds.sources.git import commit_of, is_dirty, submodule_commits
+from torchyard.errors import UsageError
+
+__all__ = ["fetch_actions", "source_identity", "tree_digest", "update_actions"]
+
+
+def fetch_actions(
+    table: FolderSource,
+    *,
+    destination: Path,
+    downloads: Path,  # noqa: ARG001 - as every source
+    where: str,
+) -> FetchPlan:
+    """Copy; sharing blocks where the file system can."""
+    folder = _checked_folder(table, destination, where)
+    part = part_of(destination)
+    return FetchPlan(
+        kind="folder",
+        summary=f"copy of {folder}",
+        actions=(
+            *start_afresh(destination),
+            on_this_machine("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part)),
+            *arrive(destination, part),
+        ),
+        # The command is the same whatever the folder holds; this is what makes it run again.
+        inputs=(("folder", tree_digest(folder)),),
+    )
+
+
+def source_identity(table: FolderSource, destination: Path) -> SourceIdentity:
+    """The commit of a git tree, and whether there is more in it; else a digest of the tree."""
+    origin = str(Path(table.path).expanduser().absolute())
+    commit = commit_of(destination)
+    if not commit:
+        return SourceIdentity(kind="folder", origin=origin, digest=tree_digest(destination))
+    dirty = is_dirty(destination)
+    return SourceIdentity(
+        kind="folder",
+        origin=origin,
+        commit=commit,
+        dirty=dirty,
+        digest=tree_digest(destination) if dirty else "",
+        submodules=submodule_commits(destination),
+    )
+
+
+def update_actions(
+    table: FolderSource, *, destination: Path, downloads: Path, where: str
+) -> FetchPlan:
+    """Copy it again."""
+    return fetch_actions(table, destination=destination, downloads=downloads, where=where)
+
+
+def tree_digest(folder: Path) -> str:
+    """A digest of names, sizes and times of change, without .git; contents are not read.
+
+    Fast enough for every plan, and a copy that keeps times (`cp -a`) has the same digest.
+    """
+    digest = hashlib.sha256()
+    for name, status in _entries(folder, ""):
+        kind = stat.S_IFMT(status.st_mode)
+        told = f"{name}\0{kind}\0{status.st_mode & 0o111}\0"
+        if not stat.S_ISDIR(kind):
+            told += f"{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(told.encode("utf-8", "surrogateescape"))
+    return f"sha256 of names, sizes and times: {digest.hexdigest()}"
+
+
+def _entries(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name == ".git":
+            continue
+        name = f"{below}{entry.name}"
+        yield name, entry.stat(follow_symlinks=False)
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(Path(entry.path), f"{name}/")
+
+
+def _checked_folder(table: FolderSource, destination: Path, where: str) -> Path:
+    folder = Path(table.path).expanduser().absolute()
+    if not table.path or not folder.is_dir():
+        raise UsageError(
+            f"{where}.path is {table.path!r}, which is no folder",
+            hint="give the path of a source tree on this machine",
+        )
+    if destination.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{where}.path is {table.path!r}, and the copy of it would lie inside it",
+            why=f"the copy goes to {destination}",
+            hint="set TORCHYARD_HOME to a folder outside the source tree",
+        )
+    return folder

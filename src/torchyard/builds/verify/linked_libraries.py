@@ -1,0 +1,431 @@
+"""Check linked libraries: all found, each from the right place, and only one copy of each runtime.
+
+Reads the dynamic section of ELF files and determines which file the loader of the target takes for
+each.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Final
+
+from torchyard.builds.record import CheckFinding, FindingLevel, LinkedLibrary
+from torchyard.builds.verify.target_python import Checked, RunInTarget, Subject
+
+_MAGIC: Final = b"\x7fELF"
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_NULL, _NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 14, 15, 29
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicSection:
+    """What the loader reads of a shared library."""
+
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    """Old style: also used for what the library pulls in."""
+    runpath: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Segment:
+    kind: int
+    offset: int
+    address: int
+    size: int
+
+
+def read_dynamic(path: Path) -> DynamicSection | None:
+    """The section; None for a file that is no dynamic ELF file, or a damaged one."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != _MAGIC:
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(data)
+    except (OSError, ValueError, OverflowError, IndexError, struct.error):
+        return None
+
+
+def _parse(data: mmap.mmap) -> DynamicSection | None:
+    wide = data[4] == 2  # noqa: PLR2004
+    order = "<" if data[5] == 1 else ">"
+    segments = _segments(data, order, wide=wide)
+    dynamic = next((segment for segment in segments if segment.kind == _PT_DYNAMIC), None)
+    if dynamic is None:
+        return None
+    layout = struct.Struct(order + ("qQ" if wide else "iI"))
+    entries: list[tuple[int, int]] = []
+    for place in range(dynamic.offset, dynamic.offset + dynamic.size, layout.size):
+        tag, value = layout.unpack_from(data, place)
+        if tag == _NULL:
+            break
+        entries.append((tag, value))
+    table = next((_offset_of(value, segments) for tag, value in entries if tag == _STRTAB), 0)
+
+    def texts(wanted: int) -> list[str]:
+        return [_text(data, table + value) for tag, value in entries if tag == wanted]
+
+    return DynamicSection(
+        soname=next(iter(texts(_SONAME)), ""),
+        needed=tuple(texts(_NEEDED)),
+        rpath=_folders(texts(_RPATH)),
+        runpath=_folders(texts(_RUNPATH)),
+    )
+
+
+def _segments(data: mmap.mmap, order: str, *, wide: bool) -> list[_Segment]:
+    (start,) = struct.unpack_from(order + ("Q" if wide else "I"), data, 32 if wide else 28)
+    size, count = struct.unpack_from(order + "HH", data, 54 if wide else 42)
+    found: list[_Segment] = []
+    for index in range(count):
+        place = start + index * size
+        if wide:
+            kind, _, offset, address, _, length = struct.unpack_from(order + "IIQQQQ", data, place)
+        else:
+            kind, offset, address, _, length = struct.unpack_from(order + "IIIII", data, place)
+        found.append(_Segment(kind=kind, offset=offset, address=address, size=length))
+    return found
+
+
+def _offset_of(address: int, segments: list[_Segment]) -> int:
+    for segment in segments:
+        if segment.kind == _PT_LOAD and 0 <= address - segment.address < segment.size:
+            return segment.offset + address - segment.address
+    raise ValueError("an address outside every segment")
+
+
+def _text(data: mmap.mmap, start: int) -> str:
+    end = data.find(b"\0", start)
+    return data[start:end].decode("utf-8", "replace")
+
+
+def _folders(texts: list[str]) -> tuple[str, ...]:
+    return tuple(folder for text in texts for folder in text.split(":") if folder)
+
+
+_LINK: Final = re.compile(r"\s+(?P<name>\S.*?) => (?P<path>/.*?|not found)(?: \(0x[0-9a-f]+\))?")
+# The loader says: FILE: OTHER: version `GLIBCXX_3.4.32' not found (required by FILE)
+_VERSION: Final = re.compile(
+    r"(?:.*: )?(?P<path>/[^:]+): version `(?P<version>[^']+)' not found \(required by (?P<by>.+)\)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryLink:
+    """One library that is needed, directly or by way of others."""
+
+    name: str
+    path: str
+    """Real path in the target; empty when it is not found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedLibrary:
+    """One library that the recipe wants checked."""
+
+    path: str
+    dynamic: DynamicSection
+    links: tuple[LibraryLink, ...] = ()
+    missing_versions: tuple[tuple[str, str], ...] = field(default=())
+    """(version, library that lacks it)."""
+
+
+def read_links(subject: Subject, paths: Sequence[str]) -> tuple[CheckedLibrary, ...] | None:
+    """The links of each file; None when the target has no `ldd`."""
+    dynamic = {path: read_dynamic(subject.outside(path)) for path in paths}
+    files = [path for path in paths if dynamic[path] is not None]
+    if not files:
+        return ()
+    try:
+        # The C locale: "not found" is translated in others.
+        done = subject.run(("ldd", "--", *files), {"LC_ALL": "C"})
+    except OSError:
+        return None
+    if not done.stdout:
+        return None
+    found = _parse_ldd(done.stdout, files)
+    versions = _parse_versions(done.stdout + "\n" + done.stderr)
+    everything = {path for links in found.values() for _, path in links if path}
+    real = real_paths(subject.run, (*files, *sorted(everything)), root=subject.root)
+    loaded = _loaded_by_soname(subject)
+    # All of them, not one for each name: torch and an extension may both have a `_C.so`.
+    in_process = set(subject.module.loaded if subject.module is not None else ())
+    result: list[CheckedLibrary] = []
+    for file in files:
+        section = dynamic[file]
+        assert section is not None  # noqa: S101 - files holds only those that have one
+        known = loaded if real.get(file, file) in in_process else {}
+        result.append(
+            CheckedLibrary(
+                path=file,
+                dynamic=section,
+                links=tuple(
+                    LibraryLink(name=name, path=known.get(name) or real.get(path, path))
+                    for name, path in found.get(file, ())
+                ),
+                missing_versions=tuple(
+                    (version, lacking) for version, lacking, by in versions if by == file
+                ),
+            )
+        )
+    return tuple(result)
+
+
+def real_paths(run: RunInTarget, paths: Sequence[str], *, root: str) -> dict[str, str]:
+    """Path -> the file it leads to, with links followed inside the target."""
+    if not root:
+        return {path: os.path.realpath(path) for path in paths}
+    unique = tuple(dict.fromkeys(paths))
+    try:
+        done = run(("realpath", "-z", "-m", "--", *unique), {})
+    except OSError:
+        return {}
+    answers = done.stdout.split("\0")[:-1]
+    if done.returncode != 0 or len(answers) != len(unique):
+        return {}
+    return dict(zip(unique, answers, strict=True))
+
+
+def _loaded_by_soname(subject: Subject) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in subject.module.loaded if subject.module is not None else ():
+        section = read_dynamic(subject.outside(path))
+        name = section.soname if section is not None and section.soname else ""
+        found.setdefault(name or os.path.basename(path), path)  # noqa: PTH119 - a path elsewhere
+    return found
+
+
+def _parse_ldd(text: str, files: Sequence[str]) -> Mapping[str, list[tuple[str, str]]]:
+    """File -> (name, path) of all that it pulls in; the path is empty for one not found.
+
+    With several files, `ldd` puts a line `FILE:` before each block.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
+    current = files[0] if len(files) == 1 else ""
+    for line in text.splitlines():
+        if not line.startswith(("\t", " ")) and line.endswith(":") and line[:-1] in files:
+            current = line[:-1]
+            continue
+        match = _LINK.fullmatch(line)
+        if match is not None and current:
+            path = "" if match["path"] == "not found" else match["path"]
+            found.setdefault(current, []).append((match["name"], path))
+    return found
+
+
+def _parse_versions(text: str) -> list[tuple[str, str, str]]:
+    matches = (_VERSION.fullmatch(line.strip()) for line in text.splitlines())
+    return [(match["version"], match["path"], match["by"]) for match in matches if match]
+
+
+_OPENMP: Final = {
+    "GNU": re.compile(r"libgomp[-.].*"),
+    "LLVM": re.compile(r"libomp[-.].*"),
+    "Intel": re.compile(r"libiomp5[-.].*"),
+    "NVIDIA": re.compile(r"libnvomp[-.].*"),
+}
+"""The first letters stay when auditwheel renames a copy: libgomp-98b21ff3.so.1.0.0."""
+_LIBSTDCXX: Final = re.compile(r"libstdc\+\+[-.].*")
+_LIBRARY_FOLDERS: Final = ("lib", "lib64", "lib/*-linux-gnu*")
+
+
+def check_libraries(subject: Subject) -> Checked:
+    """Resolve what the loader would load for the recipe's libraries, and judge it."""
+    patterns = subject.component.recipe.verify.libraries
+    if not patterns:
+        return Checked(findings=tuple(_runtime_findings(subject, ())))
+    findings: list[CheckFinding] = []
+    paths: list[str] = []
+    for pattern in patterns:
+        matches = _matches(subject, pattern)
+        paths += [path for path in matches if path not in paths]
+        if not matches:
+            findings.append(
+                _finding(
+                    "failure",
+                    f"no library matches {pattern}",
+                    why=f"looked below {', '.join(_places(subject))}",
+                    mend="correct verify.libraries in the recipe, or find out why it was not installed",
+                )
+            )
+    checked = read_links(subject, paths)
+    if checked is None:
+        findings.append(
+            _finding(
+                "warning",
+                "linked libraries are not checked",
+                why="the target has no ldd, or it gave no answer",
+                mend="install ldd there (Debian: libc-bin)",
+            )
+        )
+        checked = ()
+    for library in checked:
+        findings += _unresolved(library)
+        findings += _build_tree_paths(subject, library)
+    findings += _wrong_prefix(subject, checked)
+    findings += _runtime_findings(subject, checked)
+    return Checked(findings=tuple(findings), libraries=_linked(checked))
+
+
+def _places(subject: Subject) -> tuple[str, ...]:
+    component = subject.component
+    tree = (component.tree,) if subject.editable else ()
+    return tuple(filter(None, (*tree, *subject.environment.site, component.prefix)))
+
+
+def _matches(subject: Subject, pattern: str) -> list[str]:
+    if pattern.startswith("/") or ".." in PurePath(pattern).parts:
+        return []
+    found: list[str] = []
+    for place in _places(subject):
+        outside = subject.outside(place)
+        found += [
+            str(PurePath(place) / path.relative_to(outside))
+            for path in sorted(outside.glob(pattern))
+            if path.is_file() or path.is_symlink()
+        ]
+    return found
+
+
+def _unresolved(library: CheckedLibrary) -> Iterator[CheckFinding]:
+    name = PurePath(library.path).name
+    for link in library.links:
+        if not link.path:
+            direct = link.name in library.dynamic.needed
+            yield _finding(
+                "failure",
+                f"{name} needs {link.name}, which is not found",
+                why=f"asked for by {name} itself"
+                if direct
+                else f"asked for by a library that {name} needs",
+                mend=f"install what provides {link.name}, or put its folder into the recipe's environment.libraries",
+            )
+    for version, lacking in library.missing_versions:
+        yield _finding(
+            "failure",
+            f"{name} needs {version}, which {lacking} does not have",
+            why="it was linked against a newer copy than the one that the loader finds first",
+            mend="put the folder of the newer copy first in environment.libraries, or build with the older one",
+        )
+
+
+def _build_tree_paths(subject: Subject, library: CheckedLibrary) -> Iterator[CheckFinding]:
+    if subject.editable:
+        return
+    tree = subject.component.tree
+    name = PurePath(library.path).name
+    taken = [link.path for link in library.links if _below(link.path, (tree,))]
+    for path in taken:
+        yield _finding(
+            "failure",
+            f"{name} takes {PurePath(path).name} from the build tree",
+            why=f"the loader finds {path}; it is gone when the tree is cleaned",
+            mend="install that library, too, and let the installed RPATH point to it",
+        )
+    into = [
+        path for path in (*library.dynamic.rpath, *library.dynamic.runpath) if _below(path, (tree,))
+    ]
+    if into and not taken:
+        yield _finding(
+            "warning",
+            f"the search path of {name} leads into the build tree",
+            why=f"RPATH or RUNPATH has {', '.join(into)}",
+            mend="set CMAKE_INSTALL_RPATH, or CMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+        )
+
+
+def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterator[CheckFinding]:
+    """A library that exists in the prefix or the environment, and is taken from elsewhere."""
+    component, environment = subject.component, subject.environment
+    own = [component.prefix, *environment.site]
+    if environment.prefix not in ("/usr", "/usr/local", ""):
+        own.append(environment.prefix)
+    places = (*own, *(str(subject.outside(place).resolve()) for place in own))
+    built = _libraries_in(subject, own)
+    seen: set[tuple[str, str]] = set()
+    for library in checked:
+        for link in library.links:
+            mine = built.get(link.name)
+            if mine is None or not link.path or (link.name, link.path) in seen:
+                continue
+            if _below(link.path, places):
+                continue
+            seen.add((link.name, link.path))
+            yield _finding(
+                "failure",
+                f"{link.name} is taken from {link.path}, not from the build",
+                why=f"{PurePath(library.path).name} needs it, and {mine} exists",
+                mend=f"put {PurePath(mine).parent} first in environment.libraries, or into the RPATH",
+            )
+
+
+def _libraries_in(subject: Subject, places: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for place in places:
+        outside = subject.outside(place)
+        for folder in _LIBRARY_FOLDERS:
+            for path in sorted(outside.glob(f"{folder}/lib*.so*")):
+                found.setdefault(path.name, str(PurePath(place) / path.relative_to(outside)))
+    return found
+
+
+def _runtime_findings(
+    subject: Subject, checked: Sequence[CheckedLibrary]
+) -> Iterator[CheckFinding]:
+    paths = {link.path for library in checked for link in library.links if link.path}
+    paths |= set(subject.module.loaded if subject.module is not None else ())
+    runtimes = {
+        family: copies
+        for family, pattern in _OPENMP.items()
+        if (copies := sorted(path for path in paths if pattern.fullmatch(PurePath(path).name)))
+    }
+    copies = [path for family in runtimes.values() for path in family]
+    if len(runtimes) > 1:
+        yield _finding(
+            "failure",
+            f"{len(runtimes)} OpenMP runtimes come together: {' and '.join(runtimes)}",
+            why=", ".join(copies),
+            mend="build every component with one compiler's OpenMP, or take the package out that brings the other",
+        )
+    elif len(copies) > 1:
+        yield _finding(
+            "warning",
+            f"{len(copies)} copies of one OpenMP runtime come together",
+            why=f"each has its own threads: {', '.join(copies)}",
+            mend="take the package out that brings its own copy, or let both find one file",
+        )
+    standard = sorted(path for path in paths if _LIBSTDCXX.fullmatch(PurePath(path).name))
+    if len(standard) > 1:
+        yield _finding(
+            "failure",
+            f"{len(standard)} copies of libstdc++ come together",
+            why=", ".join(standard),
+            mend="let every library find the newest one: its folder first in environment.libraries",
+        )
+
+
+def _linked(checked: Sequence[CheckedLibrary]) -> tuple[LinkedLibrary, ...]:
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for library in checked:
+        for link in library.links:
+            wanted.setdefault((link.name, link.path), []).append(PurePath(library.path).name)
+    return tuple(
+        LinkedLibrary(name=name, path=path, wanted_by=tuple(sorted(set(by))))
+        for (name, path), by in sorted(wanted.items())
+    )
+
+
+def _below(path: str, places: Iterable[str]) -> bool:
+    return bool(path) and any(place and Path(path).is_relative_to(place) for place in places)
+
+
+def _finding(level: FindingLevel, what: str, *, why: str, mend: str) -> CheckFinding:
+    return CheckFinding(check="libraries", level=level, what=what, why=why, mend=mend)

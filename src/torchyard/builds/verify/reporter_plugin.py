@@ -1,0 +1,94 @@
+"""A pytest plugin that writes one line per event, as it happens.
+
+A copy of this file runs in the interpreter of the target (Python 3.8 or newer) and needs only
+pytest. When the interpreter dies, the lines tell in which test. A test that exceeds its time limit
+ends the interpreter, which then looks like a crash in that test, with the stack on file.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Hooks of pytest; `done` are tests that an earlier start has accounted for."""
+
+    def __init__(
+        self, lines: str, stacks: str, done: list[str], test_limit_s: float, limit_s: float
+    ) -> None:
+        self._lines = Path(lines).open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._stacks = Path(stacks).open("a", encoding="utf-8")  # noqa: SIM115
+        self._done = frozenset(done)
+        self._test_limit_s = test_limit_s
+        self._end_s = time.monotonic() + limit_s
+        self._session: Any = None
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        """Collecting may hang, too."""
+        self._session = session
+        self._watch(self._left_s())
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A module that does not import is no test, and must not get lost."""
+        if report.failed:
+            self._write(event="collect-error", id=report.nodeid, text=_last_line(report))
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        """Say what there is, and leave out what is done."""
+        self._write(event="collected", ids=[item.nodeid for item in items])
+        again = [item for item in items if item.nodeid in self._done]
+        if again:
+            config.hook.pytest_deselected(items=again)
+            items[:] = [item for item in items if item.nodeid not in self._done]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """From here on, a crash belongs to this test."""
+        self._write(event="start", id=nodeid)
+        self._watch(min(self._test_limit_s, self._left_s()))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """One phase of a test: setup, call or teardown."""
+        self._write(
+            event="report",
+            id=report.nodeid,
+            when=report.when,
+            outcome=report.outcome,
+            expected=hasattr(report, "wasxfail"),
+            text=_last_line(report) if report.failed else "",
+        )
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """The test is over; the whole run may be, too."""
+        self._write(event="finish", id=nodeid)
+        if self._left_s() <= 0:
+            self._write(event="limit")
+            self._session.shouldstop = "the limit of time ran out"
+        self._watch(self._left_s() + 60.0)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Came to the end."""
+        self._write(event="end", status=int(exitstatus))
+
+    def pytest_unconfigure(self) -> None:
+        """Nothing is watched any more."""
+        faulthandler.cancel_dump_traceback_later()
+
+    def _write(self, **line: object) -> None:
+        self._lines.write(json.dumps(line) + "\n")
+
+    def _watch(self, limit_s: float) -> None:
+        faulthandler.dump_traceback_later(max(limit_s, 1.0), exit=True, file=self._stacks)
+
+    def _left_s(self) -> float:
+        return self._end_s - time.monotonic()
+
+
+def _last_line(report: Any) -> str:
+    lines = str(getattr(report, "longrepr", "") or "").strip().splitlines()
+    return lines[-1].strip() if lines else ""

@@ -1,1 +1,0 @@
-"""From study files and options to one `Study`. Never starts anything and knows no torch."""

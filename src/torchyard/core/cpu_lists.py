@@ -1,0 +1,72 @@
+"""Convert sets of CPUs to and from the lists (`0-2,5`) and masks that Linux uses. No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["cpu_list", "cpu_mask", "cpus_of_list", "cpus_of_mask", "share_out"]
+
+MOST_PROCESSORS: Final = 1 << 16
+"""Eight times what Linux can be built for."""
+_MASK_LETTERS: Final = frozenset("0123456789abcdefABCDEF,")
+
+
+def cpus_of_list(text: str) -> tuple[int, ...]:
+    """The processors of a kernel list such as `0-2,5`; raises ValueError when it is none."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        if part:
+            numbers = range(int(first), int(last if dash else first) + 1)
+            if numbers and numbers[-1] >= MOST_PROCESSORS:  # damaged: it would fill the memory
+                raise ValueError(f"{part!r} names more processors than Linux can have")
+            cpus.update(numbers)
+    return tuple(sorted(cpus))
+
+
+def cpu_list(cpus: tuple[int, ...]) -> str:
+    """`0-2,5`."""
+    parts: list[str] = []
+    ordered = sorted(set(cpus))
+    while ordered:
+        count = 1
+        while count < len(ordered) and ordered[count] == ordered[0] + count:
+            count += 1
+        parts.append(str(ordered[0]) if count == 1 else f"{ordered[0]}-{ordered[count - 1]}")
+        ordered = ordered[count:]
+    return ",".join(parts)
+
+
+def cpus_of_mask(text: str) -> tuple[int, ...]:
+    """The processors of a mask such as `3` or `ff,00000000`; raises ValueError when it is none."""
+    if len(text) > MOST_PROCESSORS or not set(text.strip()) <= _MASK_LETTERS:
+        raise ValueError(f"{text[:80]!r} is no mask of processors")
+    bits = int("".join(word.zfill(8) for word in text.strip().split(",")), 16)
+    return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
+
+
+def cpu_mask(cpus: tuple[int, ...]) -> str:
+    """The mask as the kernel takes it: words of 32 bits, highest first."""
+    bits = sum(1 << cpu for cpu in set(cpus))
+    words = [
+        f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(1, bits.bit_length()), 32)
+    ]
+    return ",".join(reversed(words))
+
+
+def share_out(cpus: tuple[int, ...], parts: int) -> tuple[tuple[int, ...], ...]:
+    """Equal parts of neighbours; what is left over goes to the first ones. None is empty.
+
+    With more parts than processors, processors are given out again.
+    """
+    ordered = sorted(cpus)
+    if parts >= len(ordered):
+        return tuple((ordered[part % len(ordered)],) for part in range(parts))
+    each, over = divmod(len(ordered), parts)
+    found = []
+    at = 0
+    for part in range(parts):
+        size = each + (part < over)
+        found.append(tuple(ordered[at : at + size]))
+        at += size
+    return tuple(found)

@@ -1,0 +1,246 @@
+"""The list of runs and the list of workloads: rows, paging, sparklines and JSON. Renders nothing.
+
+Each workload has its latest verdict and a sparkline of its speedups, which
+`templates/dashboard_parts.html.j2` draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from torchyard.core.comparison import WITHOUT_SPEED, Verdict
+from torchyard.core.records import encode
+from torchyard.dashboard.live_store import MOST_RECENT, Archive
+from torchyard.dashboard.query_strings import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
+from torchyard.presentation.wording import ABSENT, number_text
+from torchyard.results.model import ComparisonEntry, RunEntry, Series
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paging:
+    """Which part of a list is shown."""
+
+    page: int
+    pages: int
+    total: int
+    first: int
+    """Place of the first one shown, from 1; 0 when there is none."""
+    last: int
+
+    @property
+    def text(self) -> str:
+        """`51 to 100 of 1,234`."""
+        if self.pages == 1:
+            return f"{self.total:,}"
+        return f"{self.first:,} to {self.last:,} of {self.total:,}"
+
+
+def page_of(items: Sequence[T], page: int, *, size: int) -> tuple[Sequence[T], Paging]:
+    """One page of the items; the last one when there are fewer pages."""
+    pages = max(1, -(-len(items) // size))
+    page = min(page, pages)
+    start = (page - 1) * size
+    shown = items[start : start + size]
+    first = start + 1 if shown else 0
+    return shown, Paging(
+        page=page, pages=pages, total=len(items), first=first, last=start + len(shown)
+    )
+
+
+WIDTH: Final = 120
+HEIGHT: Final = 26
+_EDGE: Final = 3
+_MOST_POINTS: Final = 60
+_NARROWEST: Final = math.log(1.02)
+"""Noise of a percent must not look like a mountain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparkline:
+    """A line of a few points."""
+
+    points: str = ""
+    """As an SVG polyline has them; empty when there is nothing to draw."""
+    last: tuple[float, float] = (0.0, 0.0)
+    one: float | None = None
+    """Height of "no difference", when it is inside."""
+    tone: str = ""
+    """The latest verdict, which colours the last point."""
+    label: str = ""
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def sparkline(speedups: Sequence[float], *, tone: str = "") -> Sparkline:
+    """The latest speedups, oldest first, on a logarithmic scale."""
+    shown = [value for value in speedups if 0 < value < math.inf][-_MOST_POINTS:]
+    if not shown:
+        return Sparkline()
+    logs = [math.log(value) for value in shown]
+    middle = (min(logs) + max(logs)) / 2
+    half = max(max(logs) - min(logs), _NARROWEST) / 2
+
+    def height(log: float) -> float:
+        share = (log - middle) / (2 * half) + 0.5
+        return round(HEIGHT - _EDGE - share * (HEIGHT - 2 * _EDGE), 1)
+
+    step = (WIDTH - 2 * _EDGE) / max(1, len(logs) - 1)
+    places = [(round(_EDGE + index * step, 1), height(log)) for index, log in enumerate(logs)]
+    if len(places) == 1:
+        places = [(WIDTH / 2, places[0][1])]
+    return Sparkline(
+        points=" ".join(f"{x:g},{y:g}" for x, y in places),
+        last=places[-1],
+        one=height(0.0) if middle - half <= 0.0 <= middle + half else None,
+        tone=tone,
+        label=f"the last {len(shown)} from {shown[0]:.3f}x to {shown[-1]:.3f}x",
+    )
+
+
+RUN_FIELDS: Final = (
+    ("study", "Study", "text, * and ?"),
+    ("workload", "Workload", "kernels/*"),
+    ("candidate", "Candidate", "inductor*"),
+    ("revision", "Revision", ""),
+    ("machine", "Machine", ""),
+    ("since", "From", ""),
+    ("until", "To", ""),
+)
+"""Name, label and an example of each filter."""
+
+_KEYS: Final[dict[RunColumn, Callable[[RunEntry], Any]]] = {
+    "started": lambda run: run.started,
+    "study": lambda run: run.study.lower(),
+    "machine": lambda run: run.machine.lower(),
+    "torch": lambda run: run.torch.lower(),
+    "revision": lambda run: run.revision,
+    "comparisons": lambda run: run.comparisons,
+    "slower": lambda run: dict(run.verdicts).get(Verdict.SLOWER, 0),
+}
+
+
+def run_table(
+    archive: Archive, request: RunsRequest, *, size: int = PAGE_SIZE
+) -> tuple[list[RunEntry], Paging]:
+    """One page of the runs that were asked for."""
+    found = archive.runs(request.wanted)
+    if request.sort != "started" or not request.falling:
+        # Newest first within equals, whichever way the column goes.
+        found.sort(key=_KEYS[request.sort], reverse=request.falling)
+    shown, paging = page_of(found, request.page, size=size)
+    return list(shown), paging
+
+
+def runs_data(archive: Archive, request: RunsRequest) -> dict[str, Any]:
+    """The same as plain values."""
+    shown, paging = run_table(archive, request)
+    return {
+        "total": paging.total,
+        "page": paging.page,
+        "pages": paging.pages,
+        "runs": [run_record(entry) for entry in shown],
+    }
+
+
+def run_record(entry: RunEntry) -> dict[str, Any]:
+    """One run as plain values; where it lies on the disk is nobody's business."""
+    record: dict[str, Any] = encode(entry)
+    del record["folder"]
+    record["verdicts"] = {str(verdict): count for verdict, count in entry.verdicts}
+    return record
+
+
+WORKLOAD_FIELDS: Final = (
+    ("workload", "Workload", "kernels/*"),
+    ("candidate", "Candidate", "inductor*"),
+    ("machine", "Machine", ""),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadRow:
+    """One series in the list."""
+
+    series: Series
+    latest: ComparisonEntry | None
+    runs: int
+    """Of the newest ones; there may be more beyond `MOST_RECENT`."""
+    spark: Sparkline
+
+    @property
+    def runs_text(self) -> str:
+        """How many."""
+        if self.runs >= MOST_RECENT:
+            return f"{MOST_RECENT} or more runs"
+        return f"{self.runs} run{'s' if self.runs != 1 else ''}"
+
+    @property
+    def verdict_rank(self) -> int:
+        """For sorting by verdict."""
+        return list(Verdict).index(self.latest.verdict) if self.latest else len(Verdict)
+
+    @property
+    def speedup(self) -> str:
+        """The latest."""
+        speedup = self.latest.speedup if self.latest else None
+        return ABSENT if speedup is None else self._shown(f"{number_text(speedup)}x")
+
+    @property
+    def interval(self) -> str:
+        """Of the latest."""
+        if self.latest is None or self.latest.low is None or self.latest.high is None:
+            return ""
+        return self._shown(f"[{number_text(self.latest.low)}, {number_text(self.latest.high)}]")
+
+    @property
+    def untrusted(self) -> str:
+        """Why the latest must not be trusted."""
+        return self.latest.untrusted if self.latest else ""
+
+    def _shown(self, text: str) -> str:
+        return f"({text})" if self.untrusted else text
+
+
+def workload_table(
+    archive: Archive, request: WorkloadsRequest, *, size: int = PAGE_SIZE
+) -> tuple[list[WorkloadRow], Paging]:
+    """One page of the series that were asked for, by name."""
+    found = sorted(
+        archive.series(request.wanted),
+        key=lambda series: (series.workload, series.candidate, series.baseline, series.machine),
+    )
+    shown, paging = page_of(found, request.page, size=size)
+    return [_row(archive, series) for series in shown], paging
+
+
+def workloads_data(archive: Archive, request: WorkloadsRequest) -> dict[str, Any]:
+    """The same as plain values."""
+    rows, paging = workload_table(archive, request)
+    return {
+        "total": paging.total,
+        "page": paging.page,
+        "pages": paging.pages,
+        "workloads": [
+            {**encode(row.series), "runs": row.runs, "latest": encode(row.latest)} for row in rows
+        ],
+    }
+
+
+def _row(archive: Archive, series: Series) -> WorkloadRow:
+    recent = archive.recent(series)
+    speedups = [
+        entry.speedup
+        for entry in reversed(recent)
+        if entry.speedup is not None and entry.verdict not in WITHOUT_SPEED
+    ]
+    return WorkloadRow(
+        series=series,
+        latest=recent[0] if recent else None,
+        runs=len(recent),
+        spark=sparkline(speedups, tone=recent[0].verdict.value if recent else ""),
+    )

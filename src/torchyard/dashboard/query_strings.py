@@ -1,0 +1,266 @@
+"""Parse query strings into typed requests. Invalid values raise an error that lists the valid ones.
+
+Pure: no server, no store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import MAXYEAR, UTC, datetime, timedelta
+from typing import Final, Literal, get_args
+
+from torchyard.core.comparison import Verdict
+from torchyard.core.records import nearest_hint
+from torchyard.errors import UsageError
+from torchyard.results.model import METRICS, Metric, Series, Wanted
+
+__all__ = [
+    "PAGE_SIZE",
+    "CompareRequest",
+    "Query",
+    "RunColumn",
+    "RunsRequest",
+    "WorkloadsRequest",
+    "compare_request",
+    "history_request",
+    "plain_request",
+    "run_request",
+    "runs_request",
+    "workloads_request",
+]
+
+Query = Iterable[tuple[str, str]]
+"""Names and values in the order of the query string."""
+RunColumn = Literal["started", "study", "machine", "torch", "revision", "comparisons", "slower"]
+
+PAGE_SIZE: Final = 50
+_LONGEST: Final = 500
+_LAST_PAGE: Final = 1_000_000
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_FILTERS: Final = ("study", "workload", "candidate", "machine", "revision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsRequest:
+    """Which runs, in which order, which page of them."""
+
+    texts: tuple[tuple[str, str], ...] = ()
+    """Filters as they were typed, by name; empty ones are left out."""
+    verdict: Verdict | None = None
+    since: str = ""
+    until: str = ""
+    """Days or moments, as they were typed."""
+    sort: RunColumn = "started"
+    falling: bool = True
+    page: int = 1
+
+    @property
+    def wanted(self) -> Wanted:
+        """For the store: a text without a wildcard is searched for anywhere."""
+        texts = {name: _anywhere(text) for name, text in self.texts}
+        return Wanted(
+            study=texts.get("study", ""),
+            workload=texts.get("workload", ""),
+            candidate=texts.get("candidate", ""),
+            machine=texts.get("machine", ""),
+            revision=texts.get("revision", ""),
+            verdicts=(self.verdict,) if self.verdict is not None else (),
+            since=_moment(self.since, "since") if self.since else "",
+            until=_moment(self.until, "until", end=True) if self.until else "",
+        )
+
+    def query(self, **changes: str) -> list[tuple[str, str]]:
+        """The query string of this request with some of it changed; an empty change removes."""
+        values = {
+            **dict(self.texts),
+            "verdict": self.verdict.value if self.verdict is not None else "",
+            "since": self.since,
+            "until": self.until,
+            "sort": "" if self.sort == "started" else self.sort,
+            "order": "" if self.falling else "rising",
+            "page": "" if self.page == 1 else str(self.page),
+            **changes,
+        }
+        return [(name, value) for name, value in values.items() if value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadsRequest:
+    """Which series, which page of them."""
+
+    texts: tuple[tuple[str, str], ...] = ()
+    page: int = 1
+
+    @property
+    def wanted(self) -> Wanted:
+        """For the store."""
+        texts = {name: _anywhere(text) for name, text in self.texts}
+        return Wanted(
+            workload=texts.get("workload", ""),
+            candidate=texts.get("candidate", ""),
+            machine=texts.get("machine", ""),
+        )
+
+    def query(self, **changes: str) -> list[tuple[str, str]]:
+        """The query string of this request with some of it changed."""
+        page = "" if self.page == 1 else str(self.page)
+        values = {**dict(self.texts), "page": page, **changes}
+        return [(name, value) for name, value in values.items() if value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    """Ids of two runs, and a variant of each; what is empty is still to be chosen."""
+
+    before: str = ""
+    after: str = ""
+    before_variant: str = ""
+    after_variant: str = ""
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """As a query string."""
+        values = [
+            ("before", self.before),
+            ("after", self.after),
+            ("before_variant", self.before_variant),
+            ("after_variant", self.after_variant),
+        ]
+        return [pair for pair in values if pair[1]]
+
+
+def runs_request(query: Query) -> RunsRequest:
+    """The list of runs that is asked for."""
+    values = _values(query, (*_FILTERS, "verdict", "since", "until", "sort", "order", "page"))
+    for name in ("since", "until"):
+        if values.get(name):
+            _moment(values[name], name)
+    verdict = values.get("verdict", "")
+    return RunsRequest(
+        texts=_texts(values, _FILTERS),
+        verdict=Verdict(_choice("verdict", verdict, list(Verdict))) if verdict else None,
+        since=values.get("since", ""),
+        until=values.get("until", ""),
+        sort=_column(values.get("sort") or "started"),
+        falling=_choice("order", values.get("order") or "falling", ["falling", "rising"])
+        == "falling",
+        page=_page(values),
+    )
+
+
+def workloads_request(query: Query) -> WorkloadsRequest:
+    """The list of workloads that is asked for."""
+    names = ("workload", "candidate", "machine")
+    values = _values(query, (*names, "page"))
+    return WorkloadsRequest(texts=_texts(values, names), page=_page(values))
+
+
+def run_request(query: Query) -> str:
+    """The id of the one run that is asked for."""
+    return _needed(_values(query, ("id",)), "id")
+
+
+def history_request(query: Query) -> Series:
+    """The series whose history is asked for."""
+    names = ("workload", "baseline", "candidate", "machine", "metric")
+    values = _values(query, names)
+    return Series(
+        workload=_needed(values, "workload"),
+        baseline=_needed(values, "baseline"),
+        candidate=_needed(values, "candidate"),
+        machine=values.get("machine", ""),
+        metric=_metric(values.get("metric") or "speedup"),
+    )
+
+
+def plain_request(query: Query) -> None:
+    """For a page of which nothing more can be asked."""
+    _values(query, ())
+
+
+def compare_request(query: Query) -> CompareRequest:
+    """The two runs that are asked for."""
+    names = ("before", "after", "before_variant", "after_variant")
+    values = _values(query, names)
+    return CompareRequest(
+        before=values.get("before", ""),
+        after=values.get("after", ""),
+        before_variant=values.get("before_variant", ""),
+        after_variant=values.get("after_variant", ""),
+    )
+
+
+def _values(query: Query, known: Iterable[str]) -> dict[str, str]:
+    known = tuple(known)
+    found: dict[str, str] = {}
+    for name, value in query:
+        if name not in known:
+            raise UsageError(
+                f"the query has {name[:_LONGEST]!r}, which this page does not know",
+                hint=nearest_hint(name[:_LONGEST], known, what="name"),
+            )
+        if name in found:
+            raise UsageError(f"the query has {name!r} twice", hint="keep one")
+        if len(value) > _LONGEST:
+            raise UsageError(
+                f"the query's {name!r} is too long", hint=f"at most {_LONGEST} characters"
+            )
+        if "\0" in value:
+            raise UsageError(f"the query's {name!r} holds a zero byte", hint="take it out")
+        found[name] = value
+    return found
+
+
+def _texts(values: dict[str, str], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, values[name].strip()) for name in names if values.get(name, "").strip())
+
+
+def _needed(values: dict[str, str], name: str) -> str:
+    if not values.get(name):
+        raise UsageError(f"the query has no {name!r}", hint="follow a link of the dashboard")
+    return values[name]
+
+
+def _choice(name: str, value: str, valid: Iterable[str]) -> str:
+    names = [str(item) for item in valid]
+    if value not in names:
+        raise UsageError(
+            f"the query's {name!r} is {value!r}", hint=nearest_hint(value, names, what=name)
+        )
+    return value
+
+
+def _column(value: str) -> RunColumn:
+    valid: tuple[RunColumn, ...] = get_args(RunColumn)
+    return next(column for column in valid if column == _choice("sort", value, valid))
+
+
+def _metric(value: str) -> Metric:
+    return next(metric for metric in METRICS if metric == _choice("metric", value, METRICS))
+
+
+def _page(values: dict[str, str]) -> int:
+    text = values.get("page") or "1"
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _LAST_PAGE):
+        raise UsageError(f"the query's 'page' is {text!r}", hint="pages count from 1")
+    return int(text[:9])
+
+
+def _anywhere(text: str) -> str:
+    return text if "*" in text or "?" in text else f"*{text}*"
+
+
+def _moment(text: str, name: str, *, end: bool = False) -> str:
+    """A day or a moment in the form of the store; the end of a day is the start of the next."""
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"the query's {name!r} is {text!r}", hint="a day such as 2025-01-31"
+        ) from error
+    if end and _DAY.fullmatch(text) and moment.year < MAXYEAR:
+        moment += timedelta(days=1)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

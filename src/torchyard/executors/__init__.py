@@ -1,1 +1,0 @@
-"""Where the cells of a sweep run: here, or as jobs on a cluster."""

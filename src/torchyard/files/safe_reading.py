@@ -1,0 +1,280 @@
+"""Read files that anyone may have put into a results directory, in bounded time and memory.
+
+A file of a run may be a FIFO, a device, a socket, a directory, a link to /dev/zero, a file of
+many gigabytes, or one that keeps growing. Every reader of results opens files here: only regular
+files, never more bytes than a limit, and never beyond the size at the time of opening. Failures
+are raised as OSError and ValueError, which callers turn into messages of their own.
+
+Files of JSON lines may end with an incomplete line, left by a process that was killed. Only the
+last line may be incomplete; any other line that cannot be parsed is reported as damage.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+from torchyard.core.units import format_bytes
+from torchyard.errors import ResultsDamaged
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open for reading; OSError for anything but a plain file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.ENODEV, "it is a device, a socket or a FIFO", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+LARGEST_DOCUMENT_BYTES: Final = 16 << 20
+"""Of a file that is read as a whole: `run.json` and the like."""
+LARGEST_LINE_BYTES: Final = 8 << 20
+"""Of one record. The largest that a run writes, a failure with the end of its log, has kilobytes."""
+LARGEST_RECORDS_BYTES: Final = 4 << 30
+"""Of a file of records that is read line by line."""
+MOST_NESTED: Final = 64
+"""Levels of nested lists and tables. Deeper ones are valid JSON and would exhaust the stack of
+whoever walks through them."""
+_CHUNK_BYTES: Final = 1 << 20
+
+_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+class LineTooLong(ValueError):
+    """A line that is longer than any record."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the line is longer than {format_bytes(LARGEST_LINE_BYTES)}")
+        self.number = number
+
+
+def read_document(path: Path, *, largest_bytes: int = LARGEST_DOCUMENT_BYTES) -> bytes:
+    """All of a regular file; raises OSError for any other, and for one that is too large."""
+    with _Opened(path, largest_bytes) as file:
+        return b"".join(file.chunks(0))
+
+
+def read_json(path: Path, *, largest_bytes: int = LARGEST_DOCUMENT_BYTES) -> Any:
+    """The JSON value in a file; raises OSError, and ValueError where it holds none."""
+    return parse_json(read_document(path, largest_bytes=largest_bytes))
+
+
+def read_lines(
+    path: Path, *, largest_bytes: int = LARGEST_RECORDS_BYTES
+) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line with its end, as of the size at the time of opening.
+
+    Raises OSError, and LineTooLong when a line is reached that is longer than any record.
+    """
+    with _Opened(path, largest_bytes) as file:
+        number, rest = 1, b""
+        for chunk in file.chunks(0):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if len(line) > LARGEST_LINE_BYTES:
+                    raise LineTooLong(number)
+                yield number, line + b"\n"
+                number += 1
+            if len(rest) > LARGEST_LINE_BYTES:
+                raise LineTooLong(number)
+        if rest:
+            yield number, rest
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a regular file, in hexadecimal; raises OSError for one that is too large."""
+    state = hashlib.sha256()
+    with _Opened(path, LARGEST_RECORDS_BYTES) as file:
+        for chunk in file.chunks(0):
+            state.update(chunk)
+    return state.hexdigest()
+
+
+def read_tail(path: Path, size_bytes: int) -> bytes:
+    """The last bytes of a regular file of any size."""
+    with _Opened(path, None) as file:
+        return b"".join(file.chunks(max(0, file.size_bytes - size_bytes)))
+
+
+def read_part(path: Path, start: int, size_bytes: int) -> bytes:
+    """Bytes of a regular file from a place on; fewer or none where it ends before."""
+    with _Opened(path, None) as file:
+        return file.read_at(start, max(0, min(size_bytes, file.size_bytes - start)))
+
+
+def last_line(path: Path) -> bytes:
+    """The last line of a file with its end, if it has one; raises OSError and LineTooLong."""
+    pieces: list[bytes] = []
+    with _Opened(path, LARGEST_RECORDS_BYTES) as file:
+        end, seen = file.size_bytes, 0
+        while end > 0 and seen <= LARGEST_LINE_BYTES + 1:
+            start = max(0, end - (_CHUNK_BYTES >> 4))
+            piece = file.read_at(start, end - start)
+            # The newline that ends the file ends its last line, too: it does not begin another one.
+            cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))
+            pieces.append(piece[cut + 1 :])
+            seen += len(pieces[-1])
+            if cut >= 0:
+                break
+            end = start
+    if seen > LARGEST_LINE_BYTES + 1:
+        raise LineTooLong(0)
+    return b"".join(reversed(pieces))
+
+
+def parse_json(text: bytes) -> Any:
+    """The JSON value; raises ValueError for anything else, also for one that is nested too deeply."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    # A value cannot be nested deeper than it has brackets: most records need no walk.
+    if text.count(b"[") + text.count(b"{") > MOST_NESTED and _is_too_deep(value):
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP: Final = f"lists and tables are nested more than {MOST_NESTED} levels deep"
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MOST_NESTED + 1):
+        inside: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inside.extend(part for part in item.values() if isinstance(part, (dict, list)))
+            elif isinstance(item, list):
+                inside.extend(part for part in item if isinstance(part, (dict, list)))
+        if not inside:
+            return False
+        level = inside
+    return True
+
+
+class _Opened:
+    """A regular file, open for reading, with its size at the time of opening."""
+
+    def __init__(self, path: Path, largest_bytes: int | None) -> None:
+        self._path = path
+        # Looked at before it is opened: opening some devices does something.
+        _check_regular(path, os.stat(path))  # noqa: PTH116 -- the same look as fstat below
+        # Not blocking: a FIFO may take the place of the file in this moment.
+        self._number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(self._number)
+            _check_regular(path, found)
+            self.size_bytes = found.st_size
+            _check_size(path, found.st_size, largest_bytes)
+        except BaseException:
+            os.close(self._number)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._number)
+
+    def read_at(self, start: int, size_bytes: int) -> bytes:
+        """That part of the file; less when it has become shorter."""
+        return os.pread(self._number, size_bytes, start)
+
+    def chunks(self, start: int) -> Iterator[bytes]:
+        """Everything from there to what was the end when the file was opened."""
+        while start < self.size_bytes:
+            chunk = self.read_at(start, min(_CHUNK_BYTES, self.size_bytes - start))
+            if not chunk:
+                return
+            start += len(chunk)
+            yield chunk
+
+
+def _check_size(path: Path, size_bytes: int, largest_bytes: int | None) -> None:
+    if largest_bytes is not None and size_bytes > largest_bytes:
+        size, limit = format_bytes(size_bytes), format_bytes(largest_bytes)
+        raise OSError(errno.EFBIG, f"it has {size}; at most {limit} are read", str(path))
+
+
+def _check_regular(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    kind = next((name for test, name in _KINDS if test(found.st_mode)), "no regular file")
+    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    raise OSError(number, f"it is {kind}, not a regular file", str(path))
+
+
+LARGEST_ROWS_BYTES: Final = 256 << 20
+"""Of files whose records are held in memory together: comparisons and launches."""
+
+
+def read_records(
+    path: Path, *, largest_bytes: int = LARGEST_RECORDS_BYTES
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and record of every whole line; a torn last line is left out."""
+    try:
+        unread: int | None = None
+        for number, line in read_lines(path, largest_bytes=largest_bytes):
+            if unread is not None:
+                raise _damaged(path, unread)
+            record = _parse(line)
+            if record is None:
+                unread = number
+            else:
+                yield number, record
+    except (OSError, LineTooLong) as error:
+        raise unreadable(path, error) from error
+
+
+def ends_torn(path: Path) -> bool:
+    """Whether the last line was cut off; reads the end of the file only. A missing file is not torn."""
+    try:
+        last = last_line(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, LineTooLong) as error:
+        raise unreadable(path, error) from error
+    return bool(last) and _parse(last) is None
+
+
+def unreadable(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
+    """What to say of a file that cannot be read, with the fix."""
+    hint = "put it back from a copy, or measure again"
+    if isinstance(error, LineTooLong):
+        place = f"line {error.number}" if error.number else "the last line"
+        return ResultsDamaged(f"{path}, {place}: not a record", why=str(error), hint=hint)
+    if isinstance(error, FileNotFoundError):
+        return ResultsDamaged(f"{path} is missing", hint=hint)
+    return ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error), hint=hint)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _damaged(path: Path, number: int) -> ResultsDamaged:
+    return ResultsDamaged(
+        f"{path}, line {number}: not a whole record",
+        why="only the last line can be cut off by a kill; this one was changed or lost otherwise",
+        hint="put the file back from a copy, or take that line out to read the rest",
+    )

@@ -1,0 +1,248 @@
+"""Advise on GPUs, from one reading of them.
+
+Sizes of effects: a GPU locked below its power limit keeps its clock; unlocked, the clock moves by
+several percent between days (4 % on one continuous-integration fleet, 1384 to 1755 MHz on H100
+cards in one badly cooled server). What is not known is not claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from torchyard.machine.advice.activity import Activity
+from torchyard.machine.facts.gpus import GpuView, read_gpus
+from torchyard.machine.gpu.amd import AmdGpu
+from torchyard.machine.gpu.compute_processes import GpuProcess
+from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, NvidiaGpu
+from torchyard.machine.knob import Machine
+from torchyard.machine.model import Advice
+
+_TUNE: Final = "sudo torchyard machine tune --profile gpu"
+_HARDWARE: Final = HOLDS_DOWN - THERMAL - {"power cap"}
+_MANY: Final = 3
+"""So many processes are named; the rest is counted."""
+
+
+def advise_reading(view: GpuView) -> tuple[Advice, ...]:
+    """For every GPU, in no order: the caller sorts by effect."""
+    advice: list[Advice] = []
+    for gpu in view.nvidia:
+        advice += _nvidia(gpu)
+    for card in view.amd:
+        advice += _amd(card)
+    return tuple(advice)
+
+
+def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
+    label = f"GPU {gpu.index}"
+    reasons = set(gpu.reasons.value or ())
+    advice = [
+        *_processes(label, gpu.processes.value or ()),
+        *_held_down(label, reasons),
+        *_power(label, gpu.power_limit_w.value, gpu.default_power_limit_w.value),
+    ]
+    if gpu.persistence.value is False:
+        advice.append(
+            Advice(
+                name="gpu-persistence",
+                effect="medium",
+                what=f"{label}: persistence mode is off",
+                why="the driver lets go of the card with its last user: every start waits for it, "
+                "and a clock lock is lost",
+                mend=f"{_TUNE} --only nvidia-persistence",
+                needs_root=True,
+            )
+        )
+    if gpu.locks_clocks.value and gpu.reasons.value is not None and USER_SETTING not in reasons:
+        advice.append(
+            Advice(
+                name="gpu-clocks",
+                effect="large",
+                what=f"{label}: nothing shows that its clock is locked",
+                why="the clock follows power and temperature, so the same kernel takes another time "
+                "on a warm card; fleets without a lock report around 4 % from day to day",
+                mend=_TUNE,
+                needs_root=True,
+            )
+        )
+    return [*advice, *_memory_checks(label, gpu), *_slices(label, gpu)]
+
+
+def _held_down(label: str, reasons: set[str]) -> list[Advice]:
+    advice: list[Advice] = []
+    hot = sorted(reasons & THERMAL)
+    braked = sorted(reasons & _HARDWARE)
+    if hot or braked:
+        advice.append(
+            Advice(
+                name="gpu-slowdown",
+                effect="large",
+                what=f"{label}: slows itself down now ({', '.join([*hot, *braked])})",
+                why="a hardware slowdown halves the clock or worse, a thermal one follows the air",
+                mend="let it cool down, look at its fans and its power supply, or lock a lower "
+                "clock: torchyard machine tune --profile gpu --gpu-clock MHZ",
+                unfit=True,
+            )
+        )
+    if "power cap" in reasons:
+        advice.append(
+            Advice(
+                name="gpu-power-cap",
+                effect="medium",
+                what=f"{label}: the power limit holds its clock down now",
+                why="at the power limit the clock depends on temperature and on the numbers that "
+                "are multiplied; below it, it is constant",
+                mend=_TUNE,
+                needs_root=True,
+            )
+        )
+    return advice
+
+
+def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
+    others = [process for process in processes if process.owner == "other"]
+    computing = [process for process in others if process.kind == "compute"]
+    drawing = [process for process in others if process.kind == "graphics"]
+    hidden = sum(process.owner == "unknown" for process in processes)
+    advice: list[Advice] = []
+    if computing:
+        advice.append(
+            Advice(
+                name="gpu-processes",
+                effect="large",
+                what=f"{label}: used by others ({_listed(computing)})",
+                why="GPUs take turns between processes; a neighbour that computes costs any share",
+                mend="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
+                unfit=True,
+            )
+        )
+    if drawing:
+        advice.append(
+            Advice(
+                name="gpu-display",
+                effect="small",
+                what=f"{label}: draws a screen ({_listed(drawing)})",
+                why="drawing takes turns with computing",
+                mend="measure without a desktop, or on another GPU",
+            )
+        )
+    if hidden:
+        advice.append(
+            Advice(
+                name="gpu-hidden-processes",
+                effect="medium",
+                what=f"{label}: {hidden} process(es) that are not visible from here",
+                why="in a container it cannot be told whether they are ours or disturb us",
+                mend="look from the host: nvidia-smi",
+            )
+        )
+    return advice
+
+
+def _power(label: str, limit_w: float | None, default_w: float | None) -> list[Advice]:
+    if limit_w is None or default_w is None or limit_w >= default_w:
+        return []
+    return [
+        Advice(
+            name="gpu-power-limit",
+            effect="medium",
+            what=f"{label}: power is limited to {limit_w:.0f} of {default_w:.0f} W",
+            why="somebody lowered it: the numbers do not compare with other cards of this type",
+            mend=f"{_TUNE} --only nvidia-power" if label.startswith("GPU") else "",
+            needs_root=True,
+        )
+    ]
+
+
+def _memory_checks(label: str, gpu: NvidiaGpu) -> list[Advice]:
+    now, pending = gpu.ecc.value, gpu.pending_ecc.value
+    if now is None or pending is None:
+        return []
+    if now != pending:
+        return [
+            Advice(
+                name="gpu-ecc",
+                effect="medium",
+                what=f"{label}: ECC is {_on(now)} now and {_on(pending)} after the next reset",
+                why="numbers before and after the reset may not compare: on some cards ECC costs "
+                "bandwidth",
+                mend="reset the GPU now, or take the change back: nvidia-smi -e",
+                needs_root=True,
+                needs_reboot=True,
+            )
+        ]
+    if now:
+        return []
+    return [
+        Advice(
+            name="gpu-ecc",
+            effect="small",
+            what=f"{label}: ECC is off",
+            why="on some cards ECC costs bandwidth: compare only with cards that have it off, too",
+        )
+    ]
+
+
+def _slices(label: str, gpu: NvidiaGpu) -> list[Advice]:
+    if not gpu.mig.value:
+        return []
+    return [
+        Advice(
+            name="gpu-mig",
+            effect="medium",
+            what=f"{label}: is cut into slices (MIG)",
+            why="slices share power, clock and the link: what a neighbour does is not visible in "
+            "ours, and NVML shows no clocks and no reasons of a slice",
+            mend="measure on a whole GPU: nvidia-smi -mig 0",
+            needs_root=True,
+        )
+    ]
+
+
+def _amd(card: AmdGpu) -> list[Advice]:
+    label = f"AMD {card.card}"
+    advice = [
+        *_processes(label, card.processes.value or ()),
+        *_power(label, card.power_limit_w.value, card.default_power_limit_w.value),
+    ]
+    temperature, limit = card.temperature_c.value, card.slowdown_temperature_c.value
+    if temperature is not None and limit and temperature >= limit:
+        advice.append(
+            Advice(
+                name="gpu-slowdown",
+                effect="large",
+                what=f"{label}: is at {temperature} °C, where it slows itself down ({limit} °C)",
+                why="a thermal slowdown follows the air around the card",
+                mend="let it cool down and look at its fans",
+                unfit=True,
+            )
+        )
+    level = card.performance_level.value
+    if level not in (None, "perf_determinism"):
+        advice.append(
+            Advice(
+                name="gpu-clocks",
+                effect="large",
+                what=f"{label}: its clock is not capped (performance level {level})",
+                why="the clock follows power and temperature; a cap below that keeps it steady",
+                mend=_TUNE,
+                needs_root=True,
+            )
+        )
+    return advice
+
+
+def _listed(processes: list[GpuProcess]) -> str:
+    named = [f"{process.pid} {process.name}".strip() for process in processes[:_MANY]]
+    more = len(processes) - _MANY
+    return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
+
+
+def _on(state: bool) -> str:
+    return "on" if state else "off"
+
+
+def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
+    """For every GPU that can be asked."""
+    yield from advise_reading(read_gpus(machine))

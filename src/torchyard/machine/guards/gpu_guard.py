@@ -1,0 +1,166 @@
+"""Read the GPU between blocks: clock, event reasons, temperature, power, processes. No root.
+
+nvidia-ml-py is optional: without it the readings are unavailable, with the reason reported once.
+AMD cards are read from files. Does not judge.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchyard.machine.gpu.amd import AmdSensors, amd_cards
+from torchyard.machine.gpu.compute_processes import owner_of
+from torchyard.machine.gpu.library import (
+    NOTHING_FOUND,
+    Answer,
+    GpuLibraries,
+    ask,
+    open_gpu_libraries,
+)
+from torchyard.machine.gpu.nvidia import (
+    HOLDS_DOWN,
+    SM,
+    nvml_handle,
+    read_energy_j,
+    read_event_bits,
+    read_temperature,
+    reasons_of,
+)
+from torchyard.machine.system.file_tree import FileTree
+
+__all__ = ["NEIGHBOURS_EVERY_S", "GpuGuard", "GpuReading"]
+
+NEIGHBOURS_EVERY_S: Final = 2.0
+"""How often neighbours are looked for. On an H200 a reading takes 21 us (median of 200; each of
+clock, reasons, power and temperature 3 to 5 us), the list of processes 48 us beside one process and
+more beside many, and what each of them used 2 ms. The last is asked for only when there is a
+neighbour; a block takes about 100 ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReading:
+    """One GPU at one moment; None is unavailable."""
+
+    sm_clock_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    """Those that hold the clock down."""
+    temperature_c: int | None = None
+    power_w: float | None = None
+    other_processes: int | None = None
+    """Processes that are not ours and have computed on it since the last look."""
+
+
+class GpuGuard:
+    """Reads the GPU that torch calls `device`; `why_not` says why when it cannot."""
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        libraries: GpuLibraries | None = None,
+        files: FileTree | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.why_not = ""
+        self._files = files or FileTree()
+        self._libraries: GpuLibraries | None = None
+        self._handle: Any = None
+        self._amd: AmdSensors | None = None
+        self._clock = clock
+        self._others: int | None = None
+        self._looked_s: float | None = None
+        self._sampled_us = 0
+        if not device.startswith("cuda"):
+            self.why_not = "the device is not a CUDA device"
+            return
+        self._libraries = libraries or open_gpu_libraries(self._files)
+        if self._libraries.nvml is None:
+            self._take_amd(self._libraries.nvml_because)
+            return
+        environment = os.environ if environment is None else environment
+        found = nvml_handle(self._libraries.nvml, device, environment)
+        self._handle, self.why_not = found.value, found.because
+
+    def read(self) -> GpuReading | None:
+        """The present state, or None when nothing can be read."""
+        if self._amd is not None:
+            return GpuReading(
+                sm_clock_mhz=self._amd.graphics_clock_mhz().value,
+                temperature_c=self._amd.temperature_c().value,
+                power_w=self._amd.power_w().value,
+            )
+        if self._handle is None or self._libraries is None:
+            return None
+        nvml = self._libraries.nvml
+        sm_clock = ask(nvml, "nvmlDeviceGetClockInfo", of=(self._handle, SM))
+        bits = read_event_bits(nvml, self._handle)
+        if sm_clock.value is None and bits.value is None:
+            self.why_not = sm_clock.because
+            self._handle = None
+            return None
+        power: Answer[int] = ask(nvml, "nvmlDeviceGetPowerUsage", of=(self._handle,))
+        return GpuReading(
+            sm_clock_mhz=sm_clock.value,
+            throttle_reasons=tuple(
+                reason for reason in reasons_of(bits.value or 0) if reason in HOLDS_DOWN
+            ),
+            temperature_c=read_temperature(nvml, self._handle).value,
+            power_w=power.map(lambda milliwatts: milliwatts / 1000).value,
+            other_processes=self._other_processes(nvml),
+        )
+
+    def read_energy_j(self) -> Answer[float]:
+        """The card's energy counter; its differences are what a stretch of work took."""
+        if self._amd is not None:
+            return Answer(because="the energy counter of AMD's cards is not read")
+        if self._handle is None or self._libraries is None:
+            return Answer(because=self.why_not or "the GPU is no longer read")
+        return read_energy_j(self._libraries.nvml, self._handle)
+
+    def close(self) -> None:
+        """Give NVML back; nothing is read afterwards."""
+        self._handle = None
+        self._amd = None
+        if self._libraries is not None:
+            self._libraries.close()
+
+    def _take_amd(self, because: str) -> None:
+        """ROCm's torch says `cuda`, too. With several cards it is not known which one is meant."""
+        cards = amd_cards(self._files)
+        if len(cards) == 1:
+            self._amd = AmdSensors(self._files, cards[0])
+        else:
+            self.why_not = "several AMD GPUs: which one is meant is not known" if cards else because
+
+    def _other_processes(self, nvml: Any) -> int | None:
+        now = self._clock()
+        if self._looked_s is None or now - self._looked_s >= NEIGHBOURS_EVERY_S:
+            self._looked_s = now
+            self._others = self._count_others(nvml)
+        return self._others
+
+    def _count_others(self, nvml: Any) -> int | None:
+        """Those that computed; an idle notebook that only holds memory disturbs nothing."""
+        found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(self._handle,))
+        if found.value is None:
+            return None
+        owners = {int(item.pid): owner_of(int(item.pid), self._files) for item in found.value}
+        others = {pid for pid, owner in owners.items() if owner == "other"}
+        if "unknown" in owners.values():
+            return None
+        if not others:
+            return 0
+        since_us = self._sampled_us or int((time.time() - NEIGHBOURS_EVERY_S) * 1e6)
+        samples = ask(nvml, "nvmlDeviceGetProcessUtilization", of=(self._handle, since_us))
+        if samples.value is None:
+            # No samples: nobody computed. Any other refusal: it cannot be told, so all may have.
+            return 0 if samples.code == NOTHING_FOUND else len(others)
+        self._sampled_us = max(
+            (int(sample.timeStamp) for sample in samples.value), default=since_us
+        )
+        return len({int(sample.pid) for sample in samples.value if sample.smUtil} & others)

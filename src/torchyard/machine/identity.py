@@ -1,0 +1,96 @@
+"""Derive a short machine name that is the same for all runs on the same kind of hardware.
+
+Histories are kept apart by this name. A host name does not identify a machine: containers and cloud
+instances get a new one at every start, and the hardware behind one name can change. The name is
+derived from what determines speed and does not change: architecture, CPU model, the number of cores
+that the run could use, and the GPU models if a workload ran on a GPU. The amount of memory is left
+out because the number that the kernel reports changes with its version. Settings (governor, huge
+pages) are facts to compare, not a different machine. Reads nothing but the record of a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["machine_name", "machine_text"]
+
+_NOISE: Final = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$|\bimplementer\b|\bpart\b")
+_SLUG_LETTERS: Final = 24
+_UNAVAILABLE: Final = "unavailable, because "
+"""How facts that could not be read begin."""
+
+
+def machine_name(info: Mapping[str, Any]) -> str:
+    """The name of the machine in `run.json`, such as `neoverse-n1-4c-1f3a`; `unknown` without facts."""
+    facts = _facts(info)
+    gpus = _gpus(info) if _used_gpu(info) else []
+    parts = {key: facts.get(key, "") for key in ("architecture", "cpu", "cores")}
+    if not parts["cpu"] and not gpus:
+        return "unknown"
+    # Names may change with the slug's rules; what tells machines apart is the digest.
+    identity = "\n".join([*parts.values(), *gpus])
+    digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:4]
+    slug = _slug(gpus[0] if gpus else parts["cpu"])
+    cores = f"{_slug(parts['cores'])}c" if parts["cores"] and not gpus else ""
+    return "-".join(part for part in (slug, cores, digest) if part)
+
+
+def machine_text(info: Mapping[str, Any]) -> str:
+    """The same for people: `host: processor, 4 cores, 15.5 GiB; NVIDIA H200`."""
+    facts = _facts(info)
+    owner = info.get("measured_by") or info.get("owner")  # a joined run is not where it was joined
+    host = str(owner.get("host") or "") if isinstance(owner, Mapping) else ""
+    cores = facts.get("cores", "")
+    said = [
+        facts.get("cpu", ""),
+        f"{cores} core{'' if cores == '1' else 's'}" if cores else "",
+        facts.get("memory", ""),
+    ]
+    text = ", ".join(part for part in said if part)
+    text = "; ".join([part for part in (text, *_gpus(info)) if part])
+    return f"{host}: {text}" if host and text else host or text
+
+
+def _facts(info: Mapping[str, Any]) -> dict[str, str]:
+    """Facts that were read; what was unavailable then is left out."""
+    facts = info.get("machine")
+    if not isinstance(facts, Mapping):
+        return {}
+    texts = {str(name): str(value).strip() for name, value in facts.items()}
+    return {name: text for name, text in texts.items() if not text.startswith(_UNAVAILABLE)}
+
+
+def _used_gpu(info: Mapping[str, Any]) -> bool:
+    study = info.get("study")
+    workloads = study.get("workloads") if isinstance(study, Mapping) else None
+    if not isinstance(workloads, list):
+        return False
+    return any(
+        isinstance(workload, Mapping) and str(workload.get("device", "cpu")) != "cpu"
+        for workload in workloads
+    )
+
+
+def _gpus(info: Mapping[str, Any]) -> list[str]:
+    """Models of the GPUs that torch saw, each once with its number: `NVIDIA H200`, `2 x NVIDIA T4`.
+
+    Of the target that saw most: a torch for the CPU sees none on the same machine.
+    """
+    targets = info.get("targets")
+    seen: list[Counter[str]] = [Counter()]
+    for target in targets.values() if isinstance(targets, Mapping) else ():
+        devices = target.get("devices") if isinstance(target, Mapping) else None
+        if isinstance(devices, list):
+            texts = [str(device).partition(" ") for device in devices]
+            seen.append(Counter(model for _, _, model in texts if model))
+    most = max(seen, key=Counter.total)
+    return [f"{count} x {model}" if count > 1 else model for model, count in sorted(most.items())]
+
+
+def _slug(text: str) -> str:
+    kept = _NOISE.sub(" ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", kept).strip("-")[:_SLUG_LETTERS].strip("-")

@@ -1,0 +1,1 @@
+"""Quiet a machine and restore it exactly: settings, journal, restore process."""

@@ -1,0 +1,1 @@
+"""Access to the system below the facts and knobs: files, programs, tasks, CPUs and cpusets."""

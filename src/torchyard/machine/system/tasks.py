@@ -1,0 +1,70 @@
+"""List tasks (processes and their threads) and their CPU affinity from /proc. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from torchyard.machine.system.file_tree import FileTree
+
+__all__ = ["Task", "read_allowed", "read_task", "tasks_of"]
+
+_KERNEL_THREAD: Final = 0x00200000
+_BOUND: Final = 0x04000000
+"""PF_KTHREAD and PF_NO_SETAFFINITY of include/linux/sched.h."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One thread, of a process or of the kernel."""
+
+    number: int
+    name: str
+    state: str
+    parent: int
+    start_ticks: int
+    """With the number it names one task: numbers come again."""
+    of_kernel: bool
+    bound: bool
+    """The kernel lets nobody move it."""
+    nice: int
+
+
+def tasks_of(files: FileTree, process: str) -> Iterator[int]:
+    """Numbers of the threads of a process; of all processes with `*`."""
+    processes = [name for name in files.names("proc") if name.isdigit()]
+    for pid in processes if process == "*" else [process]:
+        threads = [name for name in files.names(f"proc/{pid}/task") if name.isdigit()]
+        yield from map(int, threads or [pid])
+
+
+def read_task(files: FileTree, number: int | str) -> Task | None:
+    """What its `stat` says; None when it is gone."""
+    text = files.read(f"proc/{number}/stat").value or ""
+    # The name may hold blanks and brackets: what follows begins behind the last one.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    try:
+        flags = int(fields[6])
+        return Task(
+            number=int(head.split(maxsplit=1)[0]),
+            name=head.partition("(")[2],
+            state=fields[0],
+            parent=int(fields[1]),
+            start_ticks=int(fields[19]),
+            of_kernel=bool(flags & _KERNEL_THREAD),
+            bound=bool(flags & _BOUND),
+            nice=int(fields[16]),
+        )
+    except (IndexError, ValueError):
+        return None
+
+
+def read_allowed(files: FileTree, number: int | str) -> str | None:
+    """Processors it may run on, as a list; None when it is gone."""
+    for line in (files.read(f"proc/{number}/status").value or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return value.strip()
+    return None

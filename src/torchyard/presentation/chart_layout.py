@@ -1,0 +1,185 @@
+"""Positions on charts: the speedup axis, and labels that do not overlap.
+
+`templates/charts.html.j2` draws the small plots, which move with their rows when a table is sorted.
+Labels are placed greedily in the given order, each at the first free position around its mark; a
+label without one is omitted, since the table lists all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torchyard.core.comparison import Comparison, Verdict
+
+_MARGIN: Final = 0.06
+_NARROWEST: Final = math.log(1.01)
+_WIDEST: Final = math.log(1e4)
+_TICKS_WANTED: Final = 5
+_ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_WIDE_TICKS: Final = (
+    *(1.0, 2.0, 0.5, 4.0, 0.25, 10.0, 0.1, 100.0, 0.01, 1000.0, 0.001),
+    *(1.5, 0.7, 3.0, 0.35),
+)
+"""In the order of preference."""
+_TICK_GAP: Final = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedupAxis:
+    """A logarithmic axis: twice as fast and half as fast lie equally far from 1."""
+
+    low: float
+    high: float
+    """Logarithms of the speedups at both ends."""
+
+    def place(self, speedup: float) -> float:
+        """From 0 at the left end to 100 at the right one; what lies beyond is put at the end."""
+        if not speedup > 0:
+            return 0.0
+        share = (math.log(speedup) - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    @property
+    def numbers(self) -> list[float]:
+        """A few round speedups on the axis; 1 is among them when the axis holds it."""
+        low, high = math.exp(self.low), math.exp(self.high)
+        if high / low > 2:  # noqa: PLR2004 - evenly spaced numbers crowd on a wide log axis
+            return self._spaced(_WIDE_TICKS)
+        step = _round_step((high - low) / _TICKS_WANTED)
+        first, last = math.ceil(low / step), math.floor(high / step)
+        return [number * step for number in range(first, last + 1)]
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Place and text of these numbers."""
+        return [(self.place(number), f"{number:.4g}x") for number in self.numbers]
+
+    def _spaced(self, candidates: Iterable[float]) -> list[float]:
+        chosen: list[float] = []
+        gap = _TICK_GAP * (self.high - self.low)
+        for tick in candidates:
+            inside = self.low <= math.log(tick) <= self.high
+            if inside and all(abs(math.log(tick / other)) >= gap for other in chosen):
+                chosen.append(tick)
+        return sorted(chosen)
+
+
+def numbers_of(comparison: Comparison) -> list[float]:
+    """What a chart shows of a comparison: nothing when its speed does not count.
+
+    Untrusted ones are drawn, in a look of their own.
+    """
+    estimate = comparison.estimate
+    if estimate is None or not estimate.launches or comparison.verdict is Verdict.WRONG:
+        return []
+    ends = [estimate.interval.low, estimate.interval.high] if estimate.interval else []
+    return [estimate.speedup, *ends]
+
+
+def speedup_axis(numbers: Iterable[float], *, reach: float = 0.0) -> SpeedupAxis:
+    """An axis that holds all of these speedups, and 1 where `reach` widths of it are enough."""
+    logs = [math.log(number) for number in numbers if 0 < number < math.inf] or [0.0]
+    width = reach * (max(logs) - min(logs))
+    if min(logs) - width <= 0 <= max(logs) + width:
+        logs.append(0.0)
+    low = min(max(min(logs), -_WIDEST), _WIDEST)
+    high = max(min(max(logs), _WIDEST), -_WIDEST)
+    room = max(high - low, _NARROWEST)
+    spare = (room - (high - low)) / 2 + _MARGIN * room
+    return SpeedupAxis(low=low - spare, high=high + spare)
+
+
+def _round_step(step: float) -> float:
+    """The next round number that is no smaller: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
+
+
+LETTER: Final = 6.4
+"""Pixels of an average letter at a size of 11, in the widest of the usual fonts."""
+LINE: Final = 13.0
+MARK: Final = 6.0
+"""Half the width of a mark, with a little air."""
+_AROUND: Final = (
+    (1.0, 0.0),
+    (1.0, -0.8),
+    (1.0, 0.8),
+    (-1.0, 0.0),
+    (-1.0, -0.8),
+    (-1.0, 0.8),
+    (0.0, -1.1),
+    (0.0, 1.1),
+    (1.0, -1.7),
+    (1.0, 1.7),
+    (-1.0, -1.7),
+    (-1.0, 1.7),
+    (0.0, -2.0),
+    (0.0, 2.0),
+    (1.0, -2.6),
+    (1.0, 2.6),
+    (-1.0, -2.6),
+    (-1.0, 2.6),
+)
+"""Sides and heights to try: right, left, above, below; in lines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A rectangle in pixels, y downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def covers(self, other: Box) -> bool:
+        """Whether the two share a pixel."""
+        apart = (
+            self.right <= other.left
+            or other.right <= self.left
+            or self.bottom <= other.top
+            or other.bottom <= self.top
+        )
+        return not apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A name with the place of its left end, at half its height."""
+
+    text: str
+    x: float
+    y: float
+
+
+def place_labels(
+    marks: Sequence[tuple[float, float, str]],
+    *,
+    width: float,
+    height: float,
+    taken: Sequence[Box] = (),
+) -> list[Label]:
+    """Names of marks (x, y, text) inside the picture; an empty text names nothing."""
+    boxes = [*taken, *(_around(x, y) for x, y, _ in marks)]
+    found: list[Label] = []
+    for x, y, text in marks:
+        length = LETTER * len(text)
+        for side, lift in _AROUND if text else ():
+            left = x + side * (MARK + 2) - (0.0 if side > 0 else length if side < 0 else length / 2)
+            middle = y + lift * LINE
+            box = Box(
+                left=left, top=middle - LINE / 2, right=left + length, bottom=middle + LINE / 2
+            )
+            inside = box.left >= 0 and box.right <= width and box.top >= 0 and box.bottom <= height
+            if inside and not any(box.covers(other) for other in boxes):
+                boxes.append(box)
+                found.append(Label(text=text, x=left, y=middle))
+                break
+    return found
+
+
+def _around(x: float, y: float) -> Box:
+    return Box(left=x - MARK, top=y - MARK, right=x + MARK, bottom=y + MARK)

@@ -1,0 +1,85 @@
+"""What every HTML page needs: an escaping template engine, style, scripts and their CSP hashes.
+
+Text from outside is stripped of control characters and escaped. A page forbids every style and
+script that its security policy does not name by hash. Loads jinja2 when a page is rendered; knows
+nothing about the content of a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torchyard
+from torchyard.presentation.safe_text import without_controls
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["asset", "fingerprint", "json_for_script", "template_engine"]
+
+
+_PACKAGES: Final = (
+    "presentation",
+    "results",
+    "bench",
+    "audit",
+    "tune",
+    "sweep",
+    "values",
+    "profile",
+    "dashboard",
+)
+"""Packages with a folder `templates`. A file name occurs in one of them only."""
+
+
+def template_engine() -> Environment:
+    """Return the engine for the templates of all packages; unknown names are errors."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def finalize(value: object) -> object:
+        return without_controls(value) if type(value) is str else value
+
+    environment = Environment(
+        loader=FileSystemLoader([str(folder) for folder in template_folders()]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    # Our own style and script, read from the package: the only text that is not escaped.
+    environment.filters["ours"] = Markup
+    return environment
+
+
+def template_folders() -> list[Path]:
+    """Return the template folders of all packages."""
+    source = Path(torchyard.__file__).parent
+    return [source / package / "templates" for package in _PACKAGES]
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a stylesheet or script beside the templates."""
+    for folder in template_folders():
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise FileNotFoundError(name)
+
+
+def fingerprint(text: str) -> str:
+    """The form in which a page's security policy names the one style or script it allows."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def json_for_script(value: object) -> str:
+    """JSON for a script element of a data type: nothing in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

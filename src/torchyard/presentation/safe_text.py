@@ -1,0 +1,81 @@
+"""Make text from outside safe to show: names, notes and logs of models, compilers and drivers.
+
+Removes terminal escapes, bidirectional controls and invalid bytes. Escaping for a format (HTML,
+Markdown, CSV) is left to that format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["aligned", "one_line", "plain_lines", "shortened", "without_controls"]
+
+_ESCAPES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links and other strings, up to their end
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]",
+    re.DOTALL,
+)
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"  # bidi, invisible
+)
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_SPACES: Final = re.compile(r"\s+")
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without anything that acts instead of being read."""
+    return _SPACES.sub(" ", without_controls(text)).strip()
+
+
+def shortened(name: str, width: int) -> str:
+    """Names of kernels are templates that fill screens: the beginning and the end tell most."""
+    if len(name) <= width:
+        return name
+    half = (width - 3) // 2
+    return f"{name[: half + 1]}...{name[-half:]}"
+
+
+def plain_lines(text: str, *, last: int = 200) -> str:
+    """The last lines of a text; a progress bar that rewrote its line shows its last state."""
+    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
+    shown = [without_controls(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+    while shown and not shown[-1].strip():
+        shown.pop()
+    left_out = max(0, len(shown) - last)
+    head = [f"[{left_out} earlier lines left out]"] if left_out else []
+    return "\n".join(head + shown[left_out:])
+
+
+def without_controls(text: str) -> str:
+    """The text with its lines and tabs, and without what acts instead of being read."""
+    text = _ESCAPES.sub("", text)
+    text = text.replace("\u2028", "\n").replace("\u2029", "\n")
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the last one is as wide as it is."""
+    clean = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
+    lines = [
+        "  ".join(
+            cell if place == len(widths) - 1 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in clean
+    ]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Text that stays text: no markup, no HTML, no mention of a person."""
+    marked = _SPECIAL.sub(r"\\\1", one_line(text))
+    return marked.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("@", "&#64;")
+
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~!$&])")

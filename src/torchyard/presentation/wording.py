@@ -1,0 +1,233 @@
+"""Wording of results that all formats share: verdicts, speedups, intervals, failures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from torchyard.core.comparison import (
+    UNTRUSTED,
+    Accuracy,
+    AccuracyStatus,
+    Comparison,
+    Estimate,
+    Failure,
+    VariantMetrics,
+    Verdict,
+)
+from torchyard.core.units import format_duration, format_percent
+from torchyard.presentation.safe_text import one_line
+
+__all__ = [
+    "ABSENT",
+    "MARKS",
+    "about_duration",
+    "accuracy_text",
+    "break_even_text",
+    "failure_text",
+    "interval_text",
+    "notes_of",
+    "number_text",
+    "p_text",
+    "pairs_text",
+    "speedup_text",
+    "time_text",
+    "title_of",
+    "verdict_text",
+    "workload_text",
+]
+
+ABSENT: Final = "–"
+
+MARKS: Final[dict[Verdict, str]] = {
+    Verdict.FASTER: "▲",
+    Verdict.SLOWER: "▼",
+    Verdict.SAME: "=",
+    Verdict.UNDECIDED: "?",
+    Verdict.UNTRUSTED: "!",
+    Verdict.WRONG: "✗",
+    Verdict.FAILED: "✗",
+}
+_ONE_LAUNCH: Final = "one launch speaks for its own processes only"
+_SMALLEST_P: Final = 0.001
+_SECONDS_KEPT: Final = 90
+
+
+def workload_text(comparison: Comparison) -> str:
+    """The workload with the batch size that was run, also where the suite chose it."""
+    workload = comparison.workload
+    sizes = (comparison.candidate_metrics.batch_size, comparison.baseline_metrics.batch_size)
+    if workload.batch_size is None and any(sizes):
+        workload = replace(workload, batch_size=sizes[0] or sizes[1])
+    return one_line(workload.label)
+
+
+def title_of(comparison: Comparison) -> str:
+    """Workload and candidate, as lists name a comparison."""
+    return f"{workload_text(comparison)} · {one_line(comparison.candidate)}"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """The verdict with its mark, so that colour is never needed to read it."""
+    return f"{MARKS[verdict]} {verdict.value}"
+
+
+def number_text(number: float | None) -> str:
+    """A speedup with three decimals; large ones with fewer."""
+    if number is None or not math.isfinite(number):
+        return "unknown"
+    return f"{number:.3f}" if abs(number) < 100 else f"{number:.1f}"  # noqa: PLR2004
+
+
+def interval_text(estimate: Estimate) -> str:
+    """`[1.341, 1.363]`, or why there is none."""
+    if estimate.interval is None:
+        return "no interval"
+    return f"[{number_text(estimate.interval.low)}, {number_text(estimate.interval.high)}]"
+
+
+def speedup_text(comparison: Comparison) -> str:
+    """`1.352x [1.341, 1.363]`; `(1.352x [1.341, 1.363])` when it is not trusted."""
+    estimate = comparison.estimate
+    if estimate is None or not estimate.launches:
+        return ABSENT
+    text = f"{number_text(estimate.speedup)}x {interval_text(estimate)}"
+    return text if comparison.trusted else f"({text})"
+
+
+def time_text(metrics: VariantMetrics) -> str:
+    """The time of one iteration; both times of a row have the ratio of its speedup."""
+    return ABSENT if metrics.time_ns is None else format_duration(metrics.time_ns)
+
+
+def p_text(comparison: Comparison) -> str:
+    """The p-value, adjusted for the number of comparisons; none of what is not trusted."""
+    estimate = comparison.estimate
+    if estimate is None or not comparison.trusted:
+        return ABSENT
+    p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
+    if p_value is None or not math.isfinite(p_value):
+        return ABSENT
+    return f"<{_SMALLEST_P}" if p_value < _SMALLEST_P else f"{p_value:.3f}"
+
+
+def pairs_text(estimate: Estimate | None) -> str:
+    """Launches and pairs that the estimate rests on: `12/240`."""
+    return ABSENT if estimate is None else f"{estimate.launches}/{estimate.pairs}"
+
+
+def about_duration(duration_s: float) -> str:
+    """A rough length of time: `45 s`, `3 m`, `2.5 h`."""
+    if not math.isfinite(duration_s):
+        return "unknown"
+    if duration_s < _SECONDS_KEPT:
+        return f"{math.ceil(duration_s)} s"
+    minutes = math.ceil(duration_s / 60)
+    return f"{minutes} m" if minutes < _SECONDS_KEPT else f"{duration_s / 3600:.1f} h"
+
+
+_CHECKED: Final = {
+    AccuracyStatus.PASS: "pass",
+    AccuracyStatus.LESS_ACCURATE: "less accurate",
+    AccuracyStatus.FAIL: "wrong",
+}
+_NOT_CHECKED: Final = {
+    AccuracyStatus.UNCHECKED: "",
+    AccuracyStatus.RANDOM: "the workload draws random numbers that the candidate draws differently",
+    AccuracyStatus.NONDETERMINISTIC: "two runs of the baseline differ",
+}
+
+
+def accuracy_text(accuracy: Accuracy | None) -> str:
+    """What the check of the results said."""
+    if accuracy is None or accuracy.status in _NOT_CHECKED:
+        reason = _NOT_CHECKED[accuracy.status] if accuracy is not None else ""
+        detail = one_line(accuracy.detail) if accuracy is not None else ""
+        return f"not checked: {detail or reason}" if detail or reason else "not checked"
+    said = _CHECKED[accuracy.status]
+    parts = (
+        [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
+        if accuracy.compared
+        else []
+    )
+    if accuracy.method:
+        parts.append(f"by {one_line(accuracy.method)}")
+    if accuracy.without_reference:
+        parts.append(f"no float64 reference ({one_line(accuracy.without_reference)})")
+    if accuracy.max_error is not None:
+        parts.append(f"largest difference {accuracy.max_error:.3g}")
+    text = f"{said} ({', '.join(parts)})" if parts else said
+    return f"{text}: {one_line(accuracy.detail)}" if accuracy.detail else text
+
+
+def break_even_text(comparison: Comparison) -> str:
+    """`1200 iterations [950, 1700]`; `never` when the candidate is not faster."""
+    iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
+    if iterations is None:
+        return ABSENT
+    if not math.isfinite(iterations):
+        low = "" if interval is None or not math.isfinite(interval.low) else interval.low
+        return f"never [{low:.3g} at the soonest]" if low else "never: it is not faster"
+    text = f"{_whole(iterations)} iterations"
+    if interval is None:
+        return text
+    high = _whole(interval.high) if math.isfinite(interval.high) else "never"
+    return f"{text} [{_whole(interval.low)}, {high}]"
+
+
+def _whole(iterations: float) -> str:
+    """Rounded up to three digits: a part of an iteration cannot be run."""
+    return f"{math.ceil(float(f'{iterations:.3g}')):,}".replace(",", " ")
+
+
+def failure_text(failure: Failure) -> str:
+    """What happened, to whom and when, and where the log is."""
+    text = (
+        f"{one_line(failure.kind)} ({one_line(failure.variant)}, {one_line(failure.phase)}): "
+        f"{one_line(failure.message)}"
+    )
+    if failure.hint:
+        text += f" ({one_line(failure.hint)})"
+    return f"{text}; log: {one_line(failure.log)}" if failure.log else text
+
+
+def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> list[str]:
+    """Everything a reader of the row must know, the gravest first."""
+    notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in comparison.untrusted]
+    if comparison.failure is not None:
+        notes.append(failure_text(comparison.failure))
+    if comparison.verdict is Verdict.WRONG:
+        notes.append(f"results {accuracy_text(comparison.accuracy)}; its speed does not count")
+    elif comparison.accuracy is not None and comparison.accuracy.status is not AccuracyStatus.PASS:
+        notes.append(f"results {accuracy_text(comparison.accuracy)}")
+    if comparison.estimate is not None:
+        notes.extend(_estimate_notes(comparison.state, comparison.estimate, precision_goal))
+    breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
+    if breaks:
+        notes.append(f"{breaks} graph break{'s' if breaks != 1 else ''}")
+    notes.extend(one_line(note) for note in comparison.notes)
+    return list(dict.fromkeys(notes))
+
+
+def _estimate_notes(
+    verdict: Verdict, estimate: Estimate, precision_goal: float | None
+) -> list[str]:
+    notes = [one_line(reason) for reason in estimate.reasons]
+    if verdict is Verdict.UNDECIDED:
+        goal = f" for ±{format_percent(precision_goal)}" if precision_goal else " to decide"
+        ends = estimate.time_needed_range_s
+        between = "" if ends is None else f"{about_duration(ends[0])} to {about_duration(ends[1])}"
+        if estimate.time_needed_s is not None:
+            needed = about_duration(estimate.time_needed_s)
+            notes.append(f"needs about {needed}{f' ({between})' if between else ''}{goal}")
+        elif between:
+            notes.append(
+                f"needs {between}{goal}: {estimate.launches} launches do not say more exactly"
+            )
+        if estimate.minimum_detectable is not None:
+            smallest = format_percent(estimate.minimum_detectable)
+            notes.append(f"smallest difference this finds: {smallest}")
+    if estimate.scope == "processes":
+        notes.append(_ONE_LAUNCH)
+    return notes

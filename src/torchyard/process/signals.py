@@ -1,0 +1,122 @@
+"""Raise SIGTERM and SIGHUP as an exception, like Ctrl-C, and defer all three during writes.
+
+Schedulers, systemd and CI end a program with SIGTERM, a lost terminal with SIGHUP. Both raise
+`EndedBySignal`, a KeyboardInterrupt: whatever handles Ctrl-C handles them. Only the main thread can
+do this; elsewhere these do nothing. Signals that the user has ignored (`nohup`) stay ignored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import termios
+import threading
+from types import FrameType
+from typing import Any, Final, Self
+
+__all__ = ["DeferredSignals", "EndedBySignal", "SignalsRaise", "ending_signal"]
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+_ALL: Final = (signal.SIGINT, *_ENDING)
+_received: list[int] = []
+
+
+class EndedBySignal(KeyboardInterrupt):
+    """The program is asked to end, and not by Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
+
+
+def ending_signal() -> int | None:
+    """The first SIGTERM or SIGHUP that this process was sent and has raised; None when there is none."""
+    return _received[0] if _received else None
+
+
+class _Handlers:
+    """Puts a handler in place of others for a while."""
+
+    def __init__(self, numbers: tuple[signal.Signals, ...]) -> None:
+        self._numbers = numbers
+        self._before: dict[signal.Signals, Any] = {}
+
+    def _install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in self._numbers:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN and before is not None:
+                self._before[number] = before
+                signal.signal(number, self._handle)
+
+    def _remove(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+class DeferredSignals(_Handlers):
+    """In the block signals are only remembered; after it, the first one is delivered."""
+
+    def __init__(self) -> None:
+        super().__init__(_ALL)
+        self.caught: list[int] = []
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.caught.append(number)
+
+    def __enter__(self) -> Self:
+        self._install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+        if self.caught:
+            signal.raise_signal(self.caught[0])
+
+
+class SignalsRaise(_Handlers):
+    """Between `start` and `stop`, SIGTERM and SIGHUP raise as Ctrl-C does, so that blocks unwind.
+
+    Only the first one raises: senders repeat them, and the second would break off the clean-up that
+    the first began. Ctrl-C and SIGKILL still end a clean-up that hangs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_ENDING)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if number == signal.SIGHUP:
+            _leave_lost_terminal()
+        if _received:
+            return
+        _received.append(number)
+        raise EndedBySignal(number)
+
+    def start(self) -> None:
+        """From here on they raise."""
+        outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if not isinstance(outer, SignalsRaise):
+            _received.clear()
+        self._install()
+
+    def stop(self) -> None:
+        """As before."""
+        self._remove()
+
+
+def _leave_lost_terminal() -> None:
+    """Drop output to a terminal that is gone: every write would fail, and hide what happened."""
+    for stream in (0, 1, 2):
+        try:
+            termios.tcgetattr(stream)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, stream)
+                os.close(nothing)

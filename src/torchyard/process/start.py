@@ -1,0 +1,392 @@
+"""Start a worker: prepare its command and environment, then start the process with its pipes.
+
+`prepare` turns a LaunchSpec into a checked command and environment and starts nothing.
+`start_target` starts the trampoline, sends it its plan and reads from it whether the execution
+succeeded.
+
+Every process is started by one thread that lives as long as the controller: PR_SET_PDEATHSIG is
+bound to the thread that forked, so a worker started by a short-lived thread would be ended with it.
+This also makes a start atomic, since Ctrl-C reaches only the main thread.
+
+Preloaded libraries given by bare name are looked up in the loader's cache, then in the usual
+folders. Only libraries of this machine's own architecture count: a 32-bit library of the same name
+cannot be preloaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import queue
+import select
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torchyard.worker
+from torchyard.errors import MissingTool, UsageError
+from torchyard.process import trampoline
+from torchyard.process.ending import WorkerTrouble
+from torchyard.process.tree import LAUNCH_VARIABLE, YARD_VARIABLE, yard_mark
+from torchyard.process.worker_io import OutputLog, QuestionPipes
+
+_MARKS: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_FOLDERS: Final = ("/usr/local/lib", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
+
+
+def find_library(name: str) -> Path | None:
+    """The file behind a name such as `libtcmalloc.so.4`; None when there is none."""
+    return _in_cache(name) or _in_folders(name)
+
+
+def _in_cache(name: str) -> Path | None:
+    program = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "-p"], capture_output=True, text=True, timeout=10.0, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    mark = _MARKS.get(platform.machine(), "")
+    for line in done.stdout.splitlines():
+        found, _, rest = line.strip().partition(" ")
+        kind, _, path = rest.partition(" => ")
+        if found == name and mark in kind and path:
+            return Path(path)
+    return None
+
+
+def _in_folders(name: str) -> Path | None:
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    for folder in _FOLDERS:
+        for path in (Path(folder) / multiarch / name, Path(folder) / name):
+            if path.is_file():
+                return path
+    return None
+
+
+BOOT_FILE: Final = Path(torchyard.worker.__file__).resolve().parent / "boot.py"
+
+# -s   no packages of the user's home folder: a target is what is installed in it
+# -u   what a worker printed before it died is in the log
+# The script's folder is taken off the path by boot.py, because -P needs Python 3.11. Not -E or -I:
+# a target may need PYTHONPATH of its own (a build that runs from its source tree), and gets exactly
+# what LaunchSpec.variables says, while the yard's is removed from the environment below.
+_FLAGS: Final = ("-s", "-u", "-X", "faulthandler")
+
+_OF_THE_YARD: Final = ("PYTHON", "TORCHYARD_", "LD_PRELOAD", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV")
+"""Beginnings of the names of variables that speak of the yard's interpreter, not the target's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """How one worker is started."""
+
+    name: str
+    """For messages."""
+    python: str
+    """Interpreter of the target: a path, or a name on the PATH that the worker gets."""
+    variables: tuple[tuple[str, str], ...]
+    """Added to the yard's environment, from which what concerns its own interpreter is removed."""
+    preload: tuple[str, ...] = ()
+    """Libraries for LD_PRELOAD, before those that `variables` name."""
+    randomize_addresses: bool = True
+    """False asks for the same address layout in each process; see `randomizes_addresses`."""
+    memory_limit_bytes: int | None = None
+    start_limit_s: float = 120.0
+    arguments: tuple[str, ...] = ()
+    """Extra arguments of the worker."""
+    working_folder: str | None = None
+    stopped_between: bool = False
+    """Stop it while it is not asked anything: idle threads that spin would disturb others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedLaunch:
+    """A launch that was checked: everything execve needs except the numbers of the pipes."""
+
+    mark: str
+    python: str
+    environment: Mapping[str, str]
+    preload: tuple[str, ...]
+    entry: Path
+    arguments: tuple[str, ...]
+
+    def command(self, read_fd: int, write_fd: int) -> list[str]:
+        """The argument vector of the worker."""
+        return [
+            self.python,
+            *_FLAGS,
+            str(self.entry),
+            str(read_fd),
+            str(write_fd),
+            *self.arguments,
+        ]
+
+
+def prepare(spec: LaunchSpec, *, launch_mark: str, entry: Path | None = None) -> PreparedLaunch:
+    """Check what can be checked before a process exists."""
+    preload = tuple(_preload_path(library, spec.name) for library in spec.preload)
+    environment = _environment(spec, preload, launch_mark)
+    if spec.working_folder is not None and not Path(spec.working_folder).is_dir():
+        raise UsageError(
+            f"{spec.name}: the working folder {spec.working_folder} is not a folder",
+            hint="make it, or name another",
+        )
+    for text in (*spec.arguments, *(value for _, value in spec.variables)):
+        if "\0" in text:
+            raise UsageError(f"{spec.name}: {text!r} holds a zero byte", hint="remove it")
+    return PreparedLaunch(
+        mark=launch_mark,
+        python=_find_python(spec, environment),
+        environment=environment,
+        preload=preload,
+        entry=entry or BOOT_FILE,
+        arguments=spec.arguments,
+    )
+
+
+def _environment(spec: LaunchSpec, preload: tuple[str, ...], mark: str) -> dict[str, str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_YARD)
+    }
+    for name, value in spec.variables:
+        if not name or "=" in name or "\0" in name:
+            raise UsageError(
+                f"{spec.name}: {name!r} cannot be the name of a variable",
+                hint="write variables as NAME = value",
+            )
+        environment[name] = value
+    if preload:
+        before = environment.get("LD_PRELOAD")
+        environment["LD_PRELOAD"] = ":".join((*preload, *([before] if before else [])))
+    environment[LAUNCH_VARIABLE] = mark
+    environment[YARD_VARIABLE] = yard_mark()
+    return environment
+
+
+def _preload_path(library: str, name: str) -> str:
+    """The library's absolute path. The loader would skip a missing one and go on without it."""
+    path = Path(library).absolute() if "/" in library else find_library(library)
+    if path is None or not path.is_file():
+        raise MissingTool(
+            f"{name}: the library to preload, {library}, is not there",
+            why="the system would start the worker without it, and the numbers would mislead",
+            hint="install the package that has it, or give the full path of the library",
+        )
+    if any(mark in str(path) for mark in (":", " ", "\0")):
+        raise UsageError(
+            f"{name}: the library to preload, {path}, has a blank or a colon in its path",
+            why="LD_PRELOAD is a list that is separated by blanks and colons",
+            hint="make a link to it with another name",
+        )
+    return str(path)
+
+
+def _find_python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
+    python = spec.python
+    if "/" in python:
+        # Not resolved: the link's own place is what makes a virtual environment one.
+        path = Path(python).expanduser().absolute()
+        problem = (
+            "it does not exist"
+            if not path.exists()
+            else "it is a folder"
+            if path.is_dir()
+            else "it may not be executed"
+            if not os.access(path, os.X_OK)
+            else ""
+        )
+        found = str(path)
+    else:
+        which = shutil.which(python, path=environment.get("PATH", os.defpath))
+        problem = "" if which else "there is no such program on the PATH"
+        found = which or python
+    if problem:
+        raise WorkerTrouble(
+            f"{spec.name}: the interpreter {python!r} cannot be started: {problem}",
+            kind="no-python",
+            hint="give the path of a Python that has torch, such as .venv/bin/python",
+        )
+    return found
+
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+Job = tuple[Start, "Future[subprocess.Popen[bytes]]"]
+
+
+class _StartingThread:
+    """The thread, made anew in a process that was forked from the yard."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="torchyard-starter", daemon=True).start()
+
+    def run(self, start: Start) -> subprocess.Popen[bytes]:
+        future: Future[subprocess.Popen[bytes]] = Future()
+        self._jobs.put((start, future))
+        try:
+            return future.result()
+        except BaseException:
+            # Interrupted while waiting: nobody will own the process, so it ends when it exists.
+            future.add_done_callback(_abandon)
+            raise
+
+    def _serve(self) -> None:
+        while True:
+            start, future = self._jobs.get()
+            try:
+                future.set_result(start())
+            except BaseException as error:  # noqa: BLE001  # belongs to whoever waits
+                future.set_exception(error)
+            del start, future
+
+
+def _abandon(future: Future[subprocess.Popen[bytes]]) -> None:
+    if future.exception() is None:
+        process = future.result()
+        process.kill()
+        process.wait()
+
+
+_thread: _StartingThread | None = None
+_thread_lock = threading.Lock()
+
+
+def start_in_lasting_thread(start: Start) -> subprocess.Popen[bytes]:
+    """What `start` returns, called in the lasting thread."""
+    global _thread  # noqa: PLW0603  # one per process is the point
+    with _thread_lock:
+        if _thread is None or _thread.owner != os.getpid():
+            _thread = _StartingThread()
+        thread = _thread
+    return thread.run(start)
+
+
+_TRAMPOLINE_FILE: Final = Path(trampoline.__file__).resolve()
+_LOG_PIPE_BYTES: Final = 1024 * 1024
+
+
+class StartRefused(Exception):
+    """The process did not become the target."""
+
+    def __init__(self, error_number: int, step: str) -> None:
+        super().__init__(f"{step}: {os.strerror(error_number)}")
+        self.error_number = error_number
+        self.step = step
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedTarget:
+    """A process that is about to become the target, and the yard's ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    pipes: QuestionPipes
+    log: OutputLog
+    plan: bytes
+    plan_fd: int
+    status_fd: int
+
+    def wait_until_executed(self, *, limit_s: float) -> bool:
+        """True once the target's interpreter runs, False when the time is up.
+
+        Raises StartRefused when the system refused to enter the folder or to execute the target.
+        """
+        deadline = time.monotonic() + limit_s
+        with os.fdopen(self.status_fd, "rb", buffering=0) as status:
+            # A trampoline that is gone already shows in the status.
+            with suppress(BrokenPipeError), os.fdopen(self.plan_fd, "wb") as plan:
+                plan.write(self.plan)
+            poll = select.poll()
+            poll.register(status, select.POLLIN)
+            said = b""
+            while True:
+                if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000.0):
+                    return False
+                chunk = status.read(4096)
+                if not chunk:
+                    break
+                said += chunk
+        report = said.decode("ascii", errors="replace").splitlines()
+        if report == ["ready"]:  # and then the execution closed the pipe
+            return True
+        error_number, _, step = (report[-1] if report else "0 trampoline").partition(" ")
+        raise StartRefused(int(error_number), step)
+
+
+def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) -> StartedTarget:
+    """Start the trampoline in a session of its own; it waits for its plan."""
+    with ExitStack() as on_failure, ExitStack() as worker_ends:
+
+        def pipe(*, yard_writes: bool) -> tuple[int, int]:
+            """The yard's end and the worker's."""
+            read_fd, write_fd = os.pipe()
+            yard, worker = (write_fd, read_fd) if yard_writes else (read_fd, write_fd)
+            on_failure.callback(os.close, yard)
+            worker_ends.callback(os.close, worker)
+            return yard, worker
+
+        question_fd, worker_read_fd = pipe(yard_writes=True)
+        answer_fd, worker_write_fd = pipe(yard_writes=False)
+        plan_fd, worker_plan_fd = pipe(yard_writes=True)
+        status_fd, worker_status_fd = pipe(yard_writes=False)
+        log_fd, output_fd = os.pipe()
+        worker_ends.callback(os.close, output_fd)
+        with suppress(OSError):  # more than the user's share of pipe memory: slower, not wrong
+            fcntl.fcntl(output_fd, fcntl.F_SETPIPE_SZ, _LOG_PIPE_BYTES)
+        log = OutputLog(log_fd, log_path)
+        on_failure.callback(log.finish)
+        command = [
+            *(sys.executable, "-I", "-S", str(_TRAMPOLINE_FILE)),
+            *(str(number) for number in (os.getpid(), worker_plan_fd, worker_status_fd)),
+        ]
+        marks = {name: launch.environment[name] for name in (LAUNCH_VARIABLE, YARD_VARIABLE)}
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output_fd,
+                stderr=output_fd,
+                pass_fds=(worker_read_fd, worker_write_fd, worker_plan_fd, worker_status_fd),
+                start_new_session=True,
+                env={**os.environ, **marks},
+            )
+
+        started = StartedTarget(
+            process=start_in_lasting_thread(start),
+            pipes=QuestionPipes(read_fd=answer_fd, write_fd=question_fd),
+            log=log,
+            plan=_plan(spec, launch, worker_read_fd, worker_write_fd),
+            plan_fd=plan_fd,
+            status_fd=status_fd,
+        )
+        on_failure.pop_all()
+        return started
+
+
+def _plan(spec: LaunchSpec, launch: PreparedLaunch, read_fd: int, write_fd: int) -> bytes:
+    command = launch.command(read_fd, write_fd)
+    return b"\0".join(
+        (
+            b"1" if spec.randomize_addresses else b"0",
+            os.fsencode(spec.working_folder or ""),
+            str(len(command)).encode(),
+            *(os.fsencode(argument) for argument in command),
+            *(os.fsencode(f"{name}={value}") for name, value in launch.environment.items()),
+            b"end",
+        )
+    )

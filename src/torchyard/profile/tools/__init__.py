@@ -1,0 +1,22 @@
+"""Supported profilers. Each is a sibling module with a `TOOL`; add one with a line in `TOOLS`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torchyard.profile.tools import callgrind, gvprof, ncu, nsys, perf, rocprof, torch_profiler
+from torchyard.profile.tools.interface import Tool
+
+__all__ = ["TOOLS"]
+
+_ALL: Final[tuple[Tool, ...]] = (
+    torch_profiler.TOOL,
+    perf.TOOL,
+    callgrind.TOOL,
+    nsys.TOOL,
+    ncu.TOOL,
+    rocprof.TOOL,
+    gvprof.TOOL,
+)
+TOOLS: Final[dict[str, Tool]] = {tool.name: tool for tool in _ALL}
+"""Name -> tool, in the order in which they are listed."""

@@ -1,0 +1,81 @@
+"""rocprofv3 (AMD ROCm): HIP calls, kernels and copies, with a trace for Perfetto."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torchyard.errors import StepFailed
+from torchyard.profile.model import CostRow, KeptFile
+from torchyard.profile.tools.interface import (
+    Collected,
+    FoundTool,
+    Job,
+    Tool,
+    ToolCommand,
+    library_path,
+    thread_variables,
+)
+from torchyard.profile.tools.kernel_table import Columns, kernel_rows
+
+__all__ = ["TOOL"]
+
+_COLUMNS: Final = Columns(name="Name", time="TotalDurationNs", calls="Calls")
+_MOST_FILES: Final = 20
+
+
+def command(program: str, job: Job) -> ToolCommand:
+    """A trace of the runtime with statistics of kernels; counters are `--event`s."""
+    options = job.options
+    counters = ("--pmc", *options.events) if options.events else ()
+    return ToolCommand(
+        words=(
+            *(program, "--runtime-trace", "--stats", *counters),
+            *("--output-directory", str(job.folder), "--output-file", "trace"),
+            *("--output-format", "csv", "pftrace"),
+            *options.extra,
+            "--",
+            *job.program,
+        ),
+        variables=(*library_path(job), *thread_variables(options.threads)),
+    )
+
+
+def collect(_found: FoundTool, job: Job) -> Collected:
+    """The table of kernels that it wrote."""
+    rows: tuple[CostRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    tables = sorted(job.folder.rglob("*kernel_stats.csv"))
+    traces = sorted(job.folder.rglob("*.pftrace"))
+    if not tables and not traces:
+        raise StepFailed("rocprofv3 left no files", hint="look at what it printed")
+    lines: list[str] = []
+    for table in tables[:1]:
+        lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = kernel_rows(lines, _COLUMNS)
+    if not rows:
+        notes = ("rocprofv3 saw no kernel",)
+    elif len(tables) > 1:
+        notes = (f"{len(tables)} processes ran kernels; the table is of the first",)
+    kept = [(path, "trace: open it at ui.perfetto.dev") for path in traces]
+    kept += [(path, "statistics of kernels") for path in tables]
+    return Collected(
+        rows=rows,
+        row_kind="kernel",
+        files=tuple(
+            KeptFile(name=str(path.relative_to(job.folder)), about=about)
+            for path, about in kept[:_MOST_FILES]
+        ),
+        notes=notes,
+    )
+
+
+TOOL: Final = Tool(
+    name="rocprof",
+    about="HIP calls, kernels and copies of AMD GPUs (rocprofv3)",
+    package="AMD's ROCm repository: apt install rocprofiler-sdk; then /opt/rocm/bin/rocprofv3",
+    programs=("rocprofv3",),
+    places=("/opt/rocm/bin",),
+    takes=("events", "threads", "extra"),
+    command=command,
+    collect=collect,
+)

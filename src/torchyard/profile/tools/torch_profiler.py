@@ -1,0 +1,125 @@
+"""torch.profiler, which runs inside the target: operators, times, memory and a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import decode
+from torchyard.errors import MissingTool, ResultsDamaged, UsageError, WorkerFailed
+from torchyard.profile.model import CostRow, KeptFile
+from torchyard.profile.tools.interface import (
+    STEPS,
+    Collected,
+    FoundTool,
+    Job,
+    Tool,
+    ToolCommand,
+    thread_variables,
+)
+
+__all__ = ["SUMMARY_FILE", "TOOL", "TRACE_FILE"]
+
+SUMMARY_FILE: Final = "operators.json"
+TRACE_FILE: Final = "trace.json.gz"
+PLAN_FILE: Final = "plan.json"
+# Kineto logs each start and stop on stderr, between the lines of the program.
+_QUIET: Final = ("KINETO_LOG_LEVEL", "9")
+
+
+def command(_program: str, job: Job) -> ToolCommand:
+    """Our worker around the program, with a plan that asks for the profiler."""
+    options = {key: value for key, value in asdict(job.options).items() if key in TOOL.takes}
+    plan = {
+        "tool": "torch",
+        "output": str(job.folder / SUMMARY_FILE),
+        "trace": str(job.folder / TRACE_FILE),
+        "tool_options": options,
+    }
+    path = str(job.folder / PLAN_FILE)
+    quiet = () if _QUIET[0] in job.environment else (_QUIET,)
+    return ToolCommand(
+        words=job.surrounded(path),
+        variables=(*quiet, *thread_variables(job.options.threads)),
+        files=((path, json.dumps(plan)),),
+    )
+
+
+def check(_found: FoundTool, job: Job) -> None:
+    """It comes with torch."""
+    if job.facts.torch_folder is None:
+        raise MissingTool(
+            f"the target {job.python} has no torch",
+            hint="name one that has: --target PYTHON, or --target build:NAME",
+        )
+
+
+def collect(_found: FoundTool, job: Job) -> Collected:
+    """What the worker wrote."""
+    path = job.folder / SUMMARY_FILE
+    if not path.is_file():
+        raise WorkerFailed(
+            "the program ended before torch's profiler was ready",
+            hint="look at what it printed; `torchyard target` tells whether its torch works",
+        )
+    data = _json(path)
+    try:
+        rows = decode(
+            tuple[CostRow, ...],
+            data.get("rows", ()),
+            where=str(path),
+            strict=False,
+        )
+        notes = tuple(str(note) for note in data.get("notes", ()))
+        return Collected(
+            rows=rows,
+            recorded_ns=float(data.get("recorded_ns", 0)),
+            steps=int(data.get("steps", 0)),
+            recorded_steps=int(data.get("recorded_steps", 0)),
+            peak_memory_bytes=int(data.get("peak_memory_bytes", 0)),
+            peak_device_bytes=int(data.get("peak_device_bytes", 0)),
+            files=_trace(job.folder),
+            notes=notes,
+            tool_version=str(data.get("torch", "")),
+            state=str(data.get("state", "")),
+        )
+    except (UsageError, TypeError, ValueError) as error:
+        raise ResultsDamaged(
+            f"{path} cannot be read: {error}", hint="profile the program again"
+        ) from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultsDamaged(
+            f"{path} cannot be read: {error}", hint="profile the program again"
+        ) from error
+    if not isinstance(data, dict):
+        raise ResultsDamaged(f"{path} is no summary", hint="profile the program again")
+    return data
+
+
+def _trace(folder: Path) -> tuple[KeptFile, ...]:
+    if not (folder / TRACE_FILE).is_file():
+        return ()
+    return (
+        KeptFile(
+            name=TRACE_FILE,
+            about="Chrome trace: open it at ui.perfetto.dev or in chrome://tracing",
+        ),
+    )
+
+
+TOOL: Final = Tool(
+    name="torch",
+    about="operators, kernels, memory and a Chrome trace, by torch.profiler inside the target",
+    package="torch in the target",
+    takes=("shapes", "memory", "stacks", *STEPS, "most_s", "threads"),
+    command=command,
+    collect=collect,
+    check=check,
+)

@@ -1,0 +1,1 @@
+"""The commands `torchyard results` and `torchyard baseline`, and options on kept runs."""

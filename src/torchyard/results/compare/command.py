@@ -1,0 +1,133 @@
+"""`torchyard compare`: compare any two runs, variants or baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from torchyard.cli.output import check_writable, common_options, print_data, talk, write_file
+from torchyard.results.commands.options import percent, session_option
+
+if TYPE_CHECKING:
+    from torchyard.results.compare.model import CrossComparison
+
+__all__ = ["compare"]
+
+# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")
+_ENDINGS: Final = {".json": "json", ".csv": "csv", ".html": "html", ".md": "markdown"}
+
+_HELP = """
+\b
+Examples:
+  torchyard compare 20250101T090000.000Z-1a2b latest
+      two runs: their candidates, by what each gained over the same baseline
+  torchyard compare baseline:main latest --format html --output compare.html
+  torchyard compare latest#inductor '#max-autotune'
+      two variants of one run, paired again from its blocks
+  torchyard compare --over-time models/gpt
+      one workload in all runs
+
+Compare A with B. Each is a run (its id or the beginning of it, its folder, `latest`),
+baseline:NAME, a baseline file, or RUN#VARIANT; `#VARIANT` alone is of the same run as A. Without
+B, A is compared with the latest run. Where the data cannot support a verdict, the number is shown
+without one, with the reason.
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("one", required=False, metavar="[A]")
+@click.argument("other", required=False, metavar="[B]")
+@click.option(
+    "--over-time",
+    metavar="WORKLOAD",
+    help="Every run of one workload in the order of time; may hold * and ?.",
+)
+@click.option(
+    "--margin",
+    metavar="PERCENT",
+    help="Differences below it are called the same; that of B's run when left out.",
+)
+@session_option
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    help="terminal when left out, or what the ending of --output says.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to a file instead of stdout.",
+)
+@common_options
+def compare(
+    one: str | None,
+    other: str | None,
+    over_time: str | None,
+    margin: str | None,
+    session_spread: str | None,
+    format_name: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Read both sides, compare them, and write the comparison in the format."""
+    from torchyard.errors import UsageError
+
+    if as_json and format_name not in (None, "json"):
+        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+    ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
+    name = "json" if as_json else format_name or ending
+    if output is not None:
+        check_writable(output, option="--output")
+    if over_time is not None:
+        if one is not None:
+            raise UsageError("--over-time takes all runs", hint="leave out A and B")
+        from torchyard.results.compare.over_time import history_of
+
+        text = history_of(over_time, name)
+    else:
+        if one is None:
+            raise UsageError("nothing to compare", hint="name two runs, or a run and a baseline")
+        found = _compared(one, other or "latest", margin, session_spread)
+        if name == "terminal" and output is None:
+            _show(found)
+            return
+        from torchyard.results.compare.report import COMPARE_FORMATS
+
+        text = COMPARE_FORMATS[name](found)
+    if output is None:
+        print_data(text)
+    else:
+        write_file(output, text, option="--output")
+        talk(f"{name}: {output}")
+
+
+def _compared(
+    one: str, other: str, margin: str | None, session_spread: str | None
+) -> CrossComparison:
+    from torchyard.results.commands.options import find_run
+    from torchyard.results.compare.compare_sides import compare_sides
+    from torchyard.results.compare.sides import Rules, choose_side
+    from torchyard.stats.between_runs import SESSION_SD
+
+    first = choose_side(one, find=find_run)
+    second = choose_side(other, find=find_run, beside=first)
+    budget = second.newest.study.budget
+    rules = Rules(
+        confidence=1.0 - budget.alpha,
+        margin=percent(margin, "--margin", budget.margin),
+        session_sd=percent(session_spread, "--session-spread", SESSION_SD),
+    )
+    return compare_sides(first, second, rules)
+
+
+def _show(comparison: CrossComparison) -> None:
+    from rich.console import Console
+
+    from torchyard.results.compare.report import print_comparison
+
+    print_comparison(comparison, Console(highlight=False, markup=False, emoji=False))

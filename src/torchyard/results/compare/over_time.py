@@ -1,0 +1,143 @@
+"""`torchyard compare --over-time`: the results of one workload in all runs, in order of time.
+
+Prints one table per series, as text, Markdown, JSON or CSV. It shows what each run found and
+draws no conclusion: verdicts between two runs come from a comparison, steps in a history from
+change points.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import Final
+
+from torchyard.core.records import encode
+from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.wording import number_text
+from torchyard.results.compare.report import finite
+from torchyard.results.model import Series, SeriesPoint
+
+HISTORY_SCHEMA: Final = "torchyard.history"
+HISTORY_SCHEMA_VERSION: Final = 1
+
+History = Sequence[tuple[Series, Sequence[SeriesPoint]]]
+
+_HEADINGS: Final = ("started", "run", "revision", "speedup", "interval", "notes")
+_REMARK: Final = "Each speedup is paired inside its run. `torchyard compare RUN RUN` says whether two of them differ."
+_REVISION_LETTERS: Final = 12
+
+
+def history_text(history: History) -> str:
+    """Columns of plain text."""
+    lines: list[str] = []
+    for series, points in history:
+        rows = [_HEADINGS, *(_cells(point) for point in points)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+        lines.append(_title(series))
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(cells).rstrip())
+        lines.append("")
+    return "\n".join([*lines, _REMARK]) + "\n"
+
+
+def history_markdown(history: History) -> str:
+    """One table for each series."""
+    lines: list[str] = []
+    for series, points in history:
+        lines += [f"## {escaped(_title(series))}", "", f"| {' | '.join(_HEADINGS)} |"]
+        lines.append("| --- | --- | --- | ---: | ---: | --- |")
+        lines += [f"| {' | '.join(map(escaped, _cells(point)))} |" for point in points]
+        lines.append("")
+    return "\n".join([*lines, escaped(_REMARK)]) + "\n"
+
+
+def history_json(history: History) -> str:
+    """Series and points as they are."""
+    document = {
+        "schema": HISTORY_SCHEMA,
+        "schema_version": HISTORY_SCHEMA_VERSION,
+        "series": [
+            {**encode(series), "points": [encode(point) for point in points]}
+            for series, points in history
+        ],
+    }
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def history_csv(history: History) -> str:
+    """One row for each run and series."""
+    page = StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(
+        ("workload", "baseline", "candidate", "machine", "metric", *SeriesPoint.__annotations__)
+    )
+    for series, points in history:
+        named = (series.workload, series.baseline, series.candidate, series.machine, series.metric)
+        writer.writerows(
+            [*map(_plain, named), *map(_plain, encode(point).values())] for point in points
+        )
+    return page.getvalue()
+
+
+HISTORY_FORMATS: Final[dict[str, Callable[[History], str]]] = {
+    "terminal": history_text,
+    "markdown": history_markdown,
+    "json": history_json,
+    "csv": history_csv,
+}
+
+
+def _title(series: Series) -> str:
+    return one_line(
+        f"{series.workload}: {series.candidate} against {series.baseline} on {series.machine}"
+    )
+
+
+def _cells(point: SeriesPoint) -> tuple[str, ...]:
+    known = point.low is not None and point.high is not None
+    interval = f"[{number_text(point.low)}, {number_text(point.high)}]" if known else "none"
+    return (
+        point.started[:19].replace("T", " "),
+        one_line(point.run),
+        one_line(point.revision)[:_REVISION_LETTERS] or "unknown",
+        f"{number_text(point.value)}x",
+        interval,
+        "untrusted" if point.untrusted else "",
+    )
+
+
+def _plain(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = one_line(cell)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def history_of(workload: str, format_name: str) -> str:
+    """The history of every series that fits, as text in that format."""
+    from torchyard.errors import NothingToDo, UsageError
+    from torchyard.results.index.store import Store
+    from torchyard.results.model import Wanted
+
+    if format_name not in HISTORY_FORMATS:
+        raise UsageError(
+            f"--over-time has no form {format_name}",
+            hint=f"choose one of {', '.join(HISTORY_FORMATS)}",
+        )
+    with Store.open() as store:
+        store.refresh()
+        # A name without its mode means all modes: labels are `kernels/matmul inference`.
+        found = store.series(Wanted(workload=workload)) or store.series(
+            Wanted(workload=f"{workload} *")
+        )
+        history = [(series, store.points(series)) for series in found]
+    if not history:
+        raise NothingToDo(
+            f"no run has a number of {workload!r}",
+            why=f"looked in {store.home}",
+            hint="`torchyard results list` shows the runs; a workload is written like kernels/matmul",
+        )
+    return HISTORY_FORMATS[format_name](history)

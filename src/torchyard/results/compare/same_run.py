@@ -1,0 +1,264 @@
+"""Compare two variants of one run, paired from its recorded blocks.
+
+All variants of a run take turns in every round, so any two of them are paired, including two
+candidates neither of which was the baseline. Interim analyses are placed where the run had them:
+a candidate leaves when it is decided against the baseline, which depends on the data, so the
+interval must hold for every launch at which that could have happened. A variant that failed or
+computed wrong results is reported as such instead of by a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison, Estimate, Verdict
+from torchyard.errors import UsageError
+from torchyard.results.compare.model import CrossRow, SideNumbers, SideState, Unpaired
+from torchyard.results.compare.sides import Rules, numbers_of, state_of
+from torchyard.results.run_reader import Run
+from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
+from torchyard.stats.estimate import decided, estimate, verdict_of
+from torchyard.stats.pairs import PairedLaunches, pair_blocks
+from torchyard.stats.stopping import Look
+
+_SHORT_OF_ONE = 0.999
+"""Only a session that used up its time may claim the whole of alpha."""
+_TINY = 1e-6
+RunBlocks = Mapping[str, Sequence[Block]]
+
+
+def read_blocks(run: Run) -> RunBlocks:
+    """One pass over the samples: every block that lasted, by its workload's label."""
+    found: dict[str, list[Block]] = defaultdict(list)
+    for label, block in run.blocks():
+        if block.samples_ns and block.median_ns > 0:
+            found[label].append(block)
+    return found
+
+
+def pair_variants(
+    run: Run, label: str, one: str, other: str, blocks: RunBlocks
+) -> tuple[PairedLaunches, Estimate]:
+    """The pairs of both variants and what they say; the ratio is time of one over time of other."""
+    own = [block for block in blocks.get(label, ()) if block.variant in {one, other}]
+    paired = pair_blocks(own, one, other)
+    found = estimate(
+        paired.medians,
+        looks=_looks(run, label, (one, other), own, len(paired.medians)),
+        budget=run.study.budget,
+        pairs_dropped=paired.dropped,
+        mean_launches=paired.means,
+        never_same=paired.never_same,
+    )
+    return paired, found
+
+
+def _looks(
+    run: Run, label: str, names: tuple[str, str], blocks: Sequence[Block], launches: int
+) -> list[Look]:
+    """A look after every launch that both are in, at the share of the time used by then."""
+    if not launches:
+        return []
+    records = [record for record in run.launches() if record.get("workload") == label]
+    shares = _shares(records, run.study.budget.time_s)
+    rounds: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for block in blocks:
+        rounds[block.launch, block.round].add(block.variant)
+    both = sorted({launch for (launch, _), seen in rounds.items() if len(seen) > 1})
+    looks: list[Look] = []
+    for count, launch in enumerate(both, start=1):
+        used = max(shares.get(launch, _SHORT_OF_ONE), looks[-1].fraction if looks else 0.0)
+        looks.append(Look(launches=count, fraction=used))
+    last = max((record.get("launch", 0) for record in records), default=both[-1])
+    if both[-1] >= last and not all(_was_decided(row, run) for row in _rows(run, label, names)):
+        looks[-1] = Look(launches=looks[-1].launches, fraction=1.0)
+    return looks
+
+
+def _shares(records: Sequence[Mapping[str, Any]], time_s: float) -> dict[int, float]:
+    """Launch -> share of the time allowed when it ended; starting the first one is not counted."""
+    shares: dict[int, float] = {}
+    elapsed_s = 0.0
+    for number, record in enumerate(records):
+        timing = record.get("timing")
+        wall_s = timing.get("wall_s", 0.0) if isinstance(timing, Mapping) else 0.0
+        elapsed_s += float(wall_s) + (float(record.get("start_s") or 0.0) if number else 0.0)
+        share = elapsed_s / time_s if time_s > 0 else 1.0
+        shares[int(record.get("launch", number))] = min(_SHORT_OF_ONE, max(_TINY, share))
+    return shares
+
+
+def _rows(run: Run, label: str, names: tuple[str, str]) -> list[Comparison]:
+    return [
+        row for row in run.comparisons if row.workload.label == label and row.candidate in names
+    ]
+
+
+def _was_decided(row: Comparison, run: Run) -> bool:
+    """Whether it could leave: a verdict of its own, before those of the suite were corrected."""
+    found, budget = row.estimate, run.study.budget
+    if found is None or found.interval is None or not found.interval.low > 0.0 or found.withheld:
+        return False
+    low, high = math.log(found.interval.low), math.log(found.interval.high)
+    return decided(replace(found, verdict=verdict_of(low, high, budget.margin)), budget)
+
+
+def same_run_rows(
+    run: Run, pair: tuple[str, str], rules: Rules
+) -> tuple[list[CrossRow], list[Unpaired]]:
+    """A row for every workload in which both variants have numbers, and the rest."""
+    rows: list[CrossRow] = []
+    unpaired: list[Unpaired] = []
+    blocks: RunBlocks | None = None
+    measured = (row.workload.label for row in run.comparisons)
+    planned = (workload.label for workload in run.study.workloads)
+    for label in dict.fromkeys([*measured, *planned]):
+        own = [row for row in run.comparisons if row.workload.label == label]
+        states = (_state(own, run, pair[0]), _state(own, run, pair[1]))
+        if states != ("measured", "measured"):
+            unpaired.append(_unpaired(label, pair, states, own))
+            continue
+        recorded = _recorded(own, pair)
+        if recorded is not None:
+            found, untrusted = recorded
+        else:
+            blocks = _blocks(run) if blocks is None else blocks
+            paired, found = pair_variants(run, label, *pair, blocks)
+            noisy = ("noisy machine: most pairs were disturbed",) if paired.busy else ()
+            reasons = [why for row in own if row.candidate in pair for why in row.untrusted]
+            untrusted = tuple(dict.fromkeys((*noisy, *reasons)))
+        rows.append(_row(run, label, pair, own, found, untrusted=untrusted, rules=rules))
+    return rows, unpaired
+
+
+def _blocks(run: Run) -> RunBlocks:
+    if run.folder.is_file():
+        raise UsageError(
+            f"{run.folder} holds no samples of {run.id}",
+            why="two candidates of one run are paired again from its samples",
+            hint="name the run's folder, or compare with the run's baseline",
+        )
+    return read_blocks(run)
+
+
+def _recorded(
+    own: list[Comparison], pair: tuple[str, str]
+) -> tuple[Estimate, tuple[str, ...]] | None:
+    """What the run itself found, when one of the two is its baseline."""
+    for row in own:
+        if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
+            return row.estimate, row.untrusted
+    return None
+
+
+def _row(
+    run: Run,
+    label: str,
+    pair: tuple[str, str],
+    own: list[Comparison],
+    found: Estimate,
+    *,
+    untrusted: tuple[str, ...],
+    rules: Rules,
+) -> CrossRow:
+    flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
+    sides = _with_ratio(
+        [numbers_of([(run, _row_with(own, name))], name) for name in pair],
+        1.0 / found.speedup if flipped else found.speedup,
+    )
+    effect = effect_of(found)
+    if effect is not None and flipped:
+        effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
+    reasons = [] if flipped else [text for text in found.reasons if "interval" not in text]
+    reasons = list(dict.fromkeys([*found.withheld, *reasons]))
+    if effect is None or untrusted:
+        ratio = found.speedup if found.launches else None
+        if effect is None and not reasons and not untrusted:
+            reasons.append("too little data for an interval")
+        return CrossRow(
+            workload=label,
+            one=sides[0],
+            other=sides[1],
+            support="not supported",
+            basis="pairs",
+            alike=True,
+            ratio=1.0 / ratio if ratio and flipped else ratio,
+            verdict=Verdict.UNTRUSTED if untrusted else None,
+            interval=interval_of(effect, rules.confidence) if effect is not None else None,
+            reasons=tuple(reasons),
+            untrusted=untrusted,
+        )
+    return CrossRow(
+        workload=label,
+        one=sides[0],
+        other=sides[1],
+        support="interleaved",
+        basis="pairs",
+        alike=True,
+        verdict=Verdict.UNDECIDED
+        if found.withheld
+        else ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        ratio=math.exp(effect.log),
+        interval=interval_of(effect, rules.confidence),
+        p_value=p_of(effect),
+        log_error=effect.error,
+        degrees=effect.degrees,
+        reasons=tuple(reasons),
+    )
+
+
+def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:
+    """The sides with times whose ratio is that of their pairs; the geometric mean of both is kept.
+
+    Each time belongs to the side's estimate against the baseline, which is another estimate.
+    """
+    one, other = (side.time_ns for side in sides)
+    if not one or not other or not 0.0 < ratio < math.inf:
+        return sides
+    middle, root = math.sqrt(one) * math.sqrt(other), math.sqrt(ratio)
+    return [replace(sides[0], time_ns=middle * root), replace(sides[1], time_ns=middle / root)]
+
+
+def _row_with(own: list[Comparison], name: str) -> Comparison:
+    """The variant's own comparison; for the baseline, any that has a number of it."""
+    judged = [row for row in own if row.candidate == name]
+    sound = [row for row in own if state_of(row) == "measured"]
+    return (judged or sound or own)[0]
+
+
+def _state(own: list[Comparison], run: Run, name: str) -> SideState:
+    if not own:
+        return "absent"
+    if name == run.study.baseline.name:
+        states = [state_of(row) for row in own]
+        sound = any(state in {"measured", "wrong"} for state in states)
+        return "measured" if sound else "failed"
+    found = [state_of(row) for row in own if row.candidate == name]
+    return found[0] if found else "absent"
+
+
+def _unpaired(
+    label: str, pair: tuple[str, str], states: tuple[SideState, SideState], own: list[Comparison]
+) -> Unpaired:
+    texts = []
+    for name, state in zip(pair, states, strict=True):
+        if state == "measured":
+            continue
+        rows = [row for row in own if row.candidate == name]
+        failure = rows[0].failure if rows else None
+        detail = f": {failure.kind} ({failure.message})" if failure is not None else ""
+        if rows and rows[0].verdict is Verdict.WRONG and rows[0].accuracy is not None:
+            detail = f": {rows[0].accuracy.detail}"
+        texts.append("the run did not reach it" if not own else f"{name} {state}{detail}")
+    return Unpaired(
+        workload=label,
+        variants=pair,
+        one=states[0],
+        other=states[1],
+        why="; ".join(dict.fromkeys(texts)),
+    )

@@ -1,0 +1,222 @@
+"""The two sides of a comparison: how a user names them, their numbers, and the rules for a verdict.
+
+A side is one run, or the runs of a baseline, optionally restricted to one variant. For each
+workload a side has numbers, whether they are valid, and what rules out a verdict on them.
+Read-only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.comparison import Comparison, Interval, VariantMetrics, Verdict
+from torchyard.core.records import nearest_hint
+from torchyard.errors import UsageError
+from torchyard.machine.identity import machine_name, machine_text
+from torchyard.results.baselines import read_baseline, read_baseline_file, runs_of
+from torchyard.results.compare.model import CrossSide, SideNumbers, SideState
+from torchyard.results.run_reader import Run, read_run, revision_of_variant, target_facts
+from torchyard.stats.between_runs import SESSION_SD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How sure a verdict has to be."""
+
+    confidence: float = 0.95
+    margin: float = 0.01
+    session_sd: float = SESSION_SD
+
+
+_FEWEST_LAUNCHES = 2
+
+
+def state_of(row: Comparison) -> SideState:
+    """Whether the comparison has a number whose results are right."""
+    if row.verdict is Verdict.FAILED:
+        return "failed"
+    if row.verdict is Verdict.WRONG:
+        return "wrong"
+    if row.estimate is None or not row.estimate.launches:
+        return "no number"
+    return "measured"
+
+
+def row_obstacles(row: Comparison) -> list[str]:
+    """Why the comparison cannot be set against one of another run, trust aside."""
+    found = row.estimate
+    if found is None:
+        return ["no number"]
+    obstacles = []
+    if found.scope != "launches" or found.launches < _FEWEST_LAUNCHES:
+        obstacles.append("one launch speaks for its own processes only")
+    elif found.interval is None:
+        obstacles.append("too little data for an interval")
+    obstacles.extend(found.withheld)
+    return obstacles
+
+
+def numbers_of(found: Sequence[tuple[Run, Comparison]], variant: str) -> SideNumbers:
+    """The side's numbers; over several sessions the geometric mean, and the newest of the rest."""
+    if not found:
+        return SideNumbers(variant=variant, sessions=0)
+    rows = [row for _, row in found]
+    newest = rows[-1]
+    if newest.candidate != variant:
+        return _of_baseline(rows, variant)
+    metrics = newest.candidate_metrics
+    estimates = [row.estimate for row in rows if row.estimate is not None]
+    blocks = sum(row.guards.blocks for row in rows)
+    return SideNumbers(
+        variant=variant,
+        baseline=newest.baseline,
+        time_ns=_middle(row.candidate_metrics.time_ns for row in rows),
+        speedup=_middle(estimate.speedup for estimate in estimates),
+        interval=_only_interval(rows),
+        launches=sum(estimate.launches for estimate in estimates),
+        sessions=len(rows),
+        baseline_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        compile_s=metrics.compile_cold_s,
+        memory_bytes=metrics.peak_memory_bytes,
+        dirty_share=sum(row.guards.dirty for row in rows) / blocks if blocks else None,
+        trusted=all(row.trusted for row in rows),
+    )
+
+
+def _of_baseline(rows: Sequence[Comparison], variant: str) -> SideNumbers:
+    metrics: VariantMetrics = rows[-1].baseline_metrics
+    return SideNumbers(
+        variant=variant,
+        time_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        sessions=len(rows),
+        baseline_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        compile_s=metrics.compile_cold_s,
+        memory_bytes=metrics.peak_memory_bytes,
+        trusted=all(row.trusted for row in rows),
+    )
+
+
+def _only_interval(rows: Sequence[Comparison]) -> Interval | None:
+    """Of a single session; several have no interval of their own."""
+    if len(rows) > 1 or rows[0].estimate is None:
+        return None
+    return rows[0].estimate.interval
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and value > 0]
+    if not known:
+        return None
+    return math.exp(math.fsum(map(math.log, known)) / len(known))
+
+
+BASELINE_PREFIX: Final = "baseline:"
+VARIANT_MARK: Final = "#"
+
+FindRun = Callable[[str], Path]
+"""From what a user calls a run to its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of the comparison."""
+
+    text: str
+    runs: tuple[Run, ...]
+    """Oldest first."""
+    variant: str | None = None
+
+    @property
+    def newest(self) -> Run:
+        """The run whose facts stand for the side."""
+        return self.runs[-1]
+
+    @property
+    def candidates(self) -> list[str]:
+        """Names of variants that were judged, each once."""
+        names = [row.candidate for run in self.runs for row in run.comparisons]
+        planned = [variant.name for run in self.runs for variant in run.study.candidates]
+        return list(dict.fromkeys([*names, *planned]))
+
+
+def choose_side(text: str, *, find: FindRun, beside: Side | None = None) -> Side:
+    """The side that the text names; `#VARIANT` alone is of the same run as `beside`."""
+    place, mark, variant = _split(text)
+    if mark and not variant:
+        raise UsageError(f"{text!r} names no variant", hint="write RUN#VARIANT, such as latest#amp")
+    if not place:
+        if beside is None:
+            raise UsageError(f"{text!r} names no run", hint="write RUN#VARIANT, or `latest`")
+        runs = beside.runs
+    else:
+        runs = _runs(place, find)
+    ordered = tuple(sorted(runs, key=lambda run: str(run.info.get("started") or "")))
+    side = Side(text=text, runs=ordered, variant=variant or None)
+    if side.variant is not None:
+        _check_variant(side)
+    return side
+
+
+def match_variants(one: Side, other: Side) -> list[tuple[str, str]]:
+    """Which variant of one side goes with which of the other; names that both have, else the only ones."""
+    if one.variant is not None and other.variant is not None:
+        return [(one.variant, other.variant)]
+    names_one = [one.variant] if one.variant is not None else one.candidates
+    names_other = [other.variant] if other.variant is not None else other.candidates
+    common = [(name, name) for name in names_one if name in names_other]
+    if common:
+        return common
+    if len(names_one) == len(names_other) == 1:
+        return [(names_one[0], names_other[0])]
+    raise UsageError(
+        f"{one.text} and {other.text} have no variant in common",
+        why=f"one has {', '.join(names_one) or 'none'}; the other {', '.join(names_other) or 'none'}",
+        hint="name the variants: RUN#VARIANT",
+    )
+
+
+def describe(side: Side, variants: tuple[str, ...]) -> CrossSide:
+    """What reports say of the side."""
+    run = side.newest
+    known = {variant.name: variant for variant in run.study.variants}
+    chosen = [known[name] for name in variants if name in known]
+    torch = [str(target_facts(run.info, variant).get("torch") or "") for variant in chosen]
+    revisions = [revision_of_variant(run.info, variant) for variant in chosen]
+    return CrossSide(
+        text=side.text,
+        runs=tuple(one.id for one in side.runs),
+        variants=variants,
+        started=str(run.info.get("started") or ""),
+        machine=machine_name(run.info),
+        machine_text=machine_text(run.info),
+        torch=", ".join(dict.fromkeys(filter(None, torch))),
+        revision=", ".join(dict.fromkeys(filter(None, revisions))),
+    )
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    if VARIANT_MARK in text and Path(text).expanduser().exists():
+        return text, "", ""
+    return text.partition(VARIANT_MARK)
+
+
+def _runs(place: str, find: FindRun) -> tuple[Run, ...]:
+    if place.startswith(BASELINE_PREFIX):
+        return runs_of(read_baseline(place.removeprefix(BASELINE_PREFIX)))
+    path = Path(place).expanduser()
+    if path.is_file():
+        return read_baseline_file(path)
+    return (read_run(find(place)),)
+
+
+def _check_variant(side: Side) -> None:
+    names = [variant.name for run in side.runs for variant in run.study.variants]
+    if side.variant not in names:
+        raise UsageError(
+            f"{side.text}: there is no variant {side.variant!r}",
+            hint=nearest_hint(str(side.variant), list(dict.fromkeys(names)), what="variant"),
+        )

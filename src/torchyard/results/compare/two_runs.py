@@ -1,0 +1,272 @@
+"""Compare two runs, or a run and the runs of a baseline, by their speedups where that is valid.
+
+A speedup is paired within its run. Two speedups can be compared if both were measured against the
+same baseline, on the same machine with the same settings; each violation becomes a stated reason.
+Several sessions of a side are used as far as they are comparable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torchyard.core.comparison import Comparison, Verdict
+from torchyard.results.compare.facts import (
+    baseline_facts,
+    conditions_apart,
+    differing,
+    workload_facts,
+)
+from torchyard.results.compare.model import (
+    Basis,
+    CrossRow,
+    FactDifference,
+    SideNumbers,
+    SideState,
+    Unpaired,
+)
+from torchyard.results.compare.sides import Rules, Side, numbers_of, row_obstacles, state_of
+from torchyard.results.run_reader import Run
+from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
+
+__all__ = ["two_run_rows", "unmatched_rows"]
+
+Measured = list[tuple[Run, Comparison]]
+
+_MOST_SAID: Final = 4
+_LONGEST_VALUE: Final = 60
+_INTERRUPTED: Final = "interrupted by hand, which is a look that was not planned"
+
+
+def two_run_rows(
+    one: Side, other: Side, pair: tuple[str, str], rules: Rules
+) -> tuple[list[CrossRow], list[Unpaired]]:
+    """A row for every workload that both sides have sound numbers of, and the rest."""
+    rows: list[CrossRow] = []
+    unpaired: list[Unpaired] = []
+    sides = [_by_label(one, pair[0]), _by_label(other, pair[1])]
+    for label in dict.fromkeys([*sides[0], *sides[1]]):
+        found = [side.get(label, []) for side in sides]
+        states = (_state(found[0]), _state(found[1]))
+        if states == ("measured", "measured"):
+            sound = [[item for item in side if state_of(item[1]) == "measured"] for side in found]
+            rows.append(_row(label, pair, (sound[0], sound[1]), rules))
+        else:
+            why = "; ".join(
+                _why(side, item) for side, item in zip((one, other), found, strict=True)
+            )
+            unpaired.append(
+                Unpaired(
+                    workload=label,
+                    variants=pair,
+                    one=states[0],
+                    other=states[1],
+                    why=why.strip("; "),
+                )
+            )
+    return rows, unpaired
+
+
+def _row(
+    label: str, pair: tuple[str, str], found: tuple[Measured, Measured], rules: Rules
+) -> CrossRow:
+    numbers = (numbers_of(found[0], pair[0]), numbers_of(found[1], pair[1]))
+    lone = [number.variant for number in numbers if not number.baseline]
+    if lone:
+        reasons = [f"not interleaved: {lone[0]} is the baseline of its run"]
+        return _unsupported(label, numbers, reasons, untrusted=_untrusted(found))
+    kept, reasons, untrusted, alike = _comparable(found)
+    effects = tuple(
+        [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
+        for side in kept
+    )
+    if not all(effects):
+        return _unsupported(label, numbers, reasons, alike=alike, untrusted=untrusted)
+    effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
+    numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
+    return CrossRow(
+        workload=label,
+        one=numbers[0],
+        other=numbers[1],
+        support="common baseline",
+        basis="speedups",
+        alike=True,
+        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        ratio=math.exp(effect.log),
+        interval=interval_of(effect, rules.confidence),
+        p_value=p_of(effect),
+        log_error=effect.error,
+        degrees=effect.degrees,
+        reasons=tuple(reasons),
+    )
+
+
+def _unsupported(
+    label: str,
+    numbers: tuple[SideNumbers, SideNumbers],
+    reasons: Sequence[str],
+    *,
+    alike: bool = False,
+    untrusted: Sequence[str] = (),
+) -> CrossRow:
+    """A number without a verdict: of speedups where these have a common baseline, else of times."""
+    one, other = numbers
+    basis: Basis = "speedups" if alike and one.speedup and other.speedup else "times"
+    top, bottom = (
+        (other.speedup, one.speedup) if basis == "speedups" else (one.time_ns, other.time_ns)
+    )
+    return CrossRow(
+        workload=label,
+        one=one,
+        other=other,
+        support="not supported",
+        basis=basis,
+        alike=alike,
+        verdict=Verdict.UNTRUSTED if untrusted else None,
+        ratio=top / bottom if top and bottom else None,
+        reasons=tuple(reasons),
+        untrusted=tuple(untrusted),
+    )
+
+
+def _untrusted(found: tuple[Measured, Measured]) -> list[str]:
+    """Why sessions must not be trusted, each with its side."""
+    return [
+        f"{text} ({letter})"
+        for letter, side in zip("AB", found, strict=True)
+        for text in dict.fromkeys(why for _, row in side for why in row.untrusted)
+    ]
+
+
+def _comparable(
+    found: tuple[Measured, Measured],
+) -> tuple[tuple[Measured, Measured], list[str], list[str], bool]:
+    """Choose the sessions that can be compared.
+
+    Returns them, why others cannot be compared, why the numbers must not be trusted (when a side has
+    no trusted session), and whether each side has a session that is alike in all but the candidate.
+    The newest session of the other side is what all sessions have to match.
+    """
+    reasons: dict[str, list[str]] = {}
+    kept: tuple[Measured, Measured] = ([], [])
+    alike = [False, False]
+    reference = found[1][-1]
+    for place, (letter, side) in enumerate(zip("AB", found, strict=True)):
+        for run, row in side:
+            blocking = _blocking((run, row), reference)
+            alike[place] |= not blocking
+            obstacles = row_obstacles(row)
+            if blocking:
+                reasons.setdefault(_said(blocking), [])
+            for text in obstacles:
+                reasons.setdefault(text, []).append(letter)
+            if not blocking and not obstacles and row.trusted:
+                kept[place].append((run, row))
+                if run.state == "interrupted":
+                    reasons.setdefault(_INTERRUPTED, []).append(letter)
+    said = [
+        f"{text} ({' and '.join(dict.fromkeys(where))})" if where else text
+        for text, where in reasons.items()
+    ]
+    without = any(not any(row.trusted for _, row in side) for side in found)
+    left_out = [] if without else [f"left out as untrusted: {why}" for why in _untrusted(found)]
+    return kept, said + left_out, _untrusted(found) if without else [], all(alike)
+
+
+def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
+    """Facts that must be alike and are not; a machine that nobody knows is like no other."""
+    return [
+        *conditions_apart(one[0], other[0]),
+        *differing(workload_facts(*one), workload_facts(*other), blocks=True),
+        *differing(
+            baseline_facts(one[0], one[1].baseline),
+            baseline_facts(other[0], other[1].baseline),
+            blocks=True,
+        ),
+    ]
+
+
+def _said(blocking: Sequence[FactDifference]) -> str:
+    """`not comparable: baseline differs in cores (0-3 vs 0-7)`."""
+    parts = []
+    for owner in ("machine", "workload", "baseline", ""):
+        own = [fact for fact in blocking if _owner(fact) == owner]
+        if not own:
+            continue
+        texts = [_difference(fact, owner) for fact in own[:_MOST_SAID]]
+        more = f" and {len(own) - _MOST_SAID} more" if len(own) > _MOST_SAID else ""
+        what = {"machine": "machine differs", "": "conditions differ in"}.get(
+            owner, f"{owner} differs in"
+        )
+        parts.append(f"{what} {', '.join(texts)}{more}")
+    return f"not comparable: {'; '.join(parts)}"
+
+
+def _owner(fact: FactDifference) -> str:
+    first = fact.name.partition(" ")[0]
+    return first if first in {"machine", "workload", "baseline"} else ""
+
+
+def _difference(fact: FactDifference, owner: str) -> str:
+    name = fact.name.removeprefix(f"{owner} ") if owner != "machine" else ""
+    values = [_shortened(text) for text in (fact.one, fact.other)]
+    said = "unknown" if values == ["unknown", "unknown"] else f"{values[0]} vs {values[1]}"
+    return f"{name} ({said})".strip()
+
+
+def _shortened(text: str) -> str:
+    return f"{text[:_LONGEST_VALUE]}…" if len(text) > _LONGEST_VALUE else text or "none"
+
+
+def _by_label(side: Side, variant: str) -> dict[str, Measured]:
+    """Workload -> each run's comparison of that variant; of a run's baseline, any one it is in."""
+    found: dict[str, dict[str, tuple[Run, Comparison]]] = {}
+    for run in side.runs:
+        judged = [row for row in run.comparisons if row.candidate == variant]
+        for row in judged or [row for row in run.comparisons if row.baseline == variant]:
+            found.setdefault(row.workload.label, {}).setdefault(run.id, (run, row))
+    return {label: list(runs.values()) for label, runs in found.items()}
+
+
+def _state(found: Measured) -> SideState:
+    """The best of the sessions: one sound number is a number."""
+    states: list[SideState] = [state_of(row) for _, row in found]
+    order: tuple[SideState, ...] = ("measured", "wrong", "no number", "failed")
+    return next((state for state in order if state in states), "absent")
+
+
+def _why(side: Side, found: Measured) -> str:
+    state = _state(found)
+    if state == "measured":
+        return ""
+    if state == "absent":
+        return f"not in {side.text}"
+    row = found[-1][1]
+    if state == "failed" and row.failure is not None:
+        return f"failed in {side.text}: {row.failure.kind} ({row.failure.message})"
+    if state == "wrong":
+        detail = row.accuracy.detail if row.accuracy is not None else ""
+        return f"wrong results in {side.text}" + (f": {detail}" if detail else "")
+    return f"{state} in {side.text}"
+
+
+def unmatched_rows(
+    one: Side, other: Side, matched: Sequence[tuple[str, str]]
+) -> Iterator[Unpaired]:
+    """Candidates that the other side does not have at all."""
+    if one.variant is not None or other.variant is not None:
+        return  # somebody chose; the rest was not asked for
+    for place, side in enumerate((one, other)):
+        taken = {pair[place] for pair in matched}
+        for name in (name for name in side.candidates if name not in taken):
+            for label, found in _by_label(side, name).items():
+                state = _state(found)
+                away = (other, one)[place].text
+                yield Unpaired(
+                    workload=label,
+                    variants=(name, "") if place == 0 else ("", name),
+                    one=state if place == 0 else "absent",
+                    other="absent" if place == 0 else state,
+                    why=f"the variant {name} is not in {away}",
+                )

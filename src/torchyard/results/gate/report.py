@@ -1,0 +1,205 @@
+"""Report the outcome of a gate as text, JSON, or a Markdown summary for a pull request."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from torchyard.core.records import encode
+from torchyard.core.units import format_percent
+from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.wording import ABSENT
+from torchyard.results.compare.report import finite
+from torchyard.results.compare.wording import side_text
+from torchyard.results.gate.model import GateOutcome, GateRow, RowAction, Standing
+
+__all__ = [
+    "GATE_SCHEMA",
+    "GATE_SCHEMA_VERSION",
+    "gate_json",
+    "gate_markdown",
+    "gate_state",
+    "gate_text",
+    "gate_verdict",
+]
+
+GATE_SCHEMA: Final = "torchyard.gate"
+GATE_SCHEMA_VERSION: Final = 1
+"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+
+_MARKS: Final[dict[RowAction, str]] = {
+    "fail": "❌",
+    "warn": "⚠️",
+    "pass": "✅",
+    "untrusted": "🚫",
+}
+"""On a page; a terminal gets the word itself."""
+_SAID: Final[dict[Standing, str]] = {
+    "crossed": "cross their limit",
+    "failing": "fail or give wrong results now",
+    "untrusted": "are untrusted",
+    "unsupported": "cannot be judged from these data",
+    "missing": "are missing",
+    "undecided": "are undecided",
+    "kept": "keep their limit",
+    "no limit": "have no limit",
+    "new": "are new",
+}
+_SAID_ONE: Final[dict[Standing, str]] = {
+    "crossed": "crosses its limit",
+    "failing": "fails or gives wrong results now",
+    "untrusted": "is untrusted",
+    "unsupported": "cannot be judged from these data",
+    "missing": "is missing",
+    "undecided": "is undecided",
+    "kept": "keeps its limit",
+    "no limit": "has no limit",
+    "new": "is new",
+}
+_WHAT: Final = {
+    "speedup": "time, from paired measurements",
+    "time": "plain time",
+    "compile": "compile time with a cold cache",
+    "memory": "peak memory",
+}
+_PRIVATE: Final = frozenset({"host", "start of the machine"})
+"""Facts that a summary on a public page does not tell."""
+_HEADINGS: Final = ("", "workload", "change", "limit", "standing")
+
+
+def gate_verdict(outcome: GateOutcome) -> str:
+    """One sentence: `gate failed: 1 workload crosses its limit`."""
+    word = gate_state(outcome)
+    if word == "passed":
+        return f"gate passed: {_counts(outcome)}"
+    action = "fail" if word == "failed" else "untrusted"
+    shut = [row.standing for row in outcome.rows if row.action == action]
+    parts = [_many(standing, shut.count(standing)) for standing in dict.fromkeys(shut)]
+    return f"gate {word}: {', '.join(parts)}"
+
+
+def gate_state(outcome: GateOutcome) -> str:
+    """`failed`, `untrusted` (neither passed nor failed) or `passed`."""
+    if outcome.failed:
+        return "failed"
+    return "untrusted" if outcome.untrusted else "passed"
+
+
+def gate_text(outcome: GateOutcome) -> str:
+    """Columns of plain text."""
+    lines = [
+        f"A, before  {side_text(outcome.one)}",
+        f"B, now     {side_text(outcome.other)}",
+        f"change of {_what(outcome)}",
+        "",
+    ]
+    cells = [_HEADINGS, *((row.action, *_cells(outcome, row)) for row in outcome.rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADINGS))]
+    lines += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    notes = _notes(outcome)
+    if notes:
+        lines += ["", *(f"{_title(outcome, row)}: {text}" for row, text in notes)]
+    blocking = [fact for fact in outcome.facts if fact.blocks]
+    if blocking:
+        lines += ["", "facts that differ and forbid a verdict:"]
+        lines += [f"  {one_line(f'{fact.name}: {fact.one} | {fact.other}')}" for fact in blocking]
+    return "\n".join([*lines, "", gate_verdict(outcome)]) + "\n"
+
+
+def gate_markdown(outcome: GateOutcome) -> str:
+    """A summary that a bot can post; names in it can only be read."""
+    mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
+    lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
+    lines += [
+        f"Change of {escaped(_what(outcome))}.",
+        "",
+        "| | workload | change | limit | standing |",
+        "| --- | --- | ---: | ---: | --- |",
+    ]
+    lines += [
+        f"| {_MARKS[row.action]} | {' | '.join(map(escaped, _cells(outcome, row)))} |"
+        for row in outcome.rows
+    ]
+    notes = _notes(outcome)
+    if notes:
+        lines += ["", "<details><summary>Notes</summary>", ""]
+        lines += [f"- {escaped(_title(outcome, row))}: {escaped(text)}" for row, text in notes]
+        lines += ["", "</details>"]
+    facts = [fact for fact in outcome.facts if fact.name not in _PRIVATE]
+    if facts:
+        lines += ["", "<details><summary>Facts that differ</summary>", ""]
+        lines += ["| fact | before | now |", "| --- | --- | --- |"]
+        for fact in facts:
+            name = f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name)
+            lines.append(
+                f"| {name} | {escaped(fact.one or 'none')} | {escaped(fact.other or 'none')} |"
+            )
+        lines += ["", "</details>"]
+    lines += [
+        "",
+        f"A, before: {escaped(side_text(outcome.one))}<br>B, now: {escaped(side_text(outcome.other))}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gate_json(outcome: GateOutcome) -> str:
+    """The outcome as it is, with whether it passed."""
+    document = {
+        "schema": GATE_SCHEMA,
+        "schema_version": GATE_SCHEMA_VERSION,
+        "passed": gate_state(outcome) == "passed",
+        "state": gate_state(outcome),
+        "verdict": gate_verdict(outcome),
+        "counts": outcome.counts(),
+        **encode(outcome),
+    }
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _cells(outcome: GateOutcome, row: GateRow) -> tuple[str, ...]:
+    change = ABSENT if row.slowdown is None else format_percent(row.slowdown, signed=True)
+    if row.low is not None and row.high is not None:
+        low, high = (format_percent(end, signed=True) for end in (row.low, row.high))
+        change += f" [{low}, {high}]"
+    if row.standing == "untrusted" and row.slowdown is not None:
+        change = f"({change})"
+    limit = ABSENT if row.max_slowdown is None else format_percent(row.max_slowdown, signed=True)
+    return (_title(outcome, row), change, limit, row.standing)
+
+
+def _title(outcome: GateOutcome, row: GateRow) -> str:
+    label = one_line(row.workload)
+    several = len(outcome.other.variants) > 1
+    name = one_line(row.variants[1] or row.variants[0])
+    return f"{label} · {name}" if several and name else label
+
+
+def _notes(outcome: GateOutcome) -> list[tuple[GateRow, str]]:
+    return [
+        (row, "; ".join(one_line(text) for text in row.why if text))
+        for row in outcome.rows
+        if any(row.why)
+    ]
+
+
+def _counts(outcome: GateOutcome) -> str:
+    return ", ".join(_many(standing, count) for standing, count in outcome.counts().items())
+
+
+def _many(standing: Standing, count: int) -> str:
+    if count == 1:
+        return f"1 workload {_SAID_ONE[standing]}"
+    return f"{count} workloads {_SAID[standing]}"
+
+
+def _what(outcome: GateOutcome) -> str:
+    sure = outcome.metric in {"speedup", "time"}
+    interval = f", with its {outcome.confidence:.0%} interval" if sure else ""
+    return _WHAT[outcome.metric] + interval
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

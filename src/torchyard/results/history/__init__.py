@@ -1,0 +1,1 @@
+"""Histories of workloads over many runs, and the changes detected in them."""

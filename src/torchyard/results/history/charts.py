@@ -1,0 +1,306 @@
+"""Charts of a history: a Vega-Lite specification for pages, and a plot in plain text.
+
+The Vega-Lite chart shows the points in the order of runs with their confidence intervals, the
+level between changes, and the changes. If there are more points than a screen can show, they are
+thinned, and the description says so. The text plot has one column per run, or per group of
+neighbouring runs when there are more runs than columns, with the changes marked below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+from torchyard.results.history.wording import (
+    METRIC_NAMES,
+    change_sentence,
+    change_size,
+    revision_text,
+    value_text,
+    when_text,
+)
+from torchyard.results.model import Metric, SeriesHistory, SeriesPoint
+
+_PLOT_HEIGHT: Final = 10
+_SHOWN_SHARE: Final = 0.98
+"""The axis holds this share of the points; what lies beyond is put at the edge."""
+_POINT, _UNTRUSTED, _STEP, _DRIFT, _EDGE = "•", "○", "▲", "~", "│"
+_ASCII: Final = str.maketrans({_POINT: "*", _UNTRUSTED: "o", _STEP: "^", _EDGE: "|", "µ": "u"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    value: float | None
+    untrusted: float | None
+    mark: str
+
+
+def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = False) -> list[str]:
+    """The picture, top to bottom; empty when there are no points."""
+    if not history.points:
+        return []
+    judged = [point.value for point in history.points if not point.untrusted]
+    low, high = _reach(judged or [point.value for point in history.points])
+    ends = [value_text(history.series.metric, value) for value in (high, low)]
+    margin = max(map(len, ends))
+    columns = _columns(history, max(width - margin - 3, 10))
+    rows = []
+    for row in range(_PLOT_HEIGHT):
+        label = ends[0] if row == 0 else ends[1] if row == _PLOT_HEIGHT - 1 else ""
+        cells = "".join(_cell(column, row, low, high) for column in columns)
+        rows.append(f"{label:>{margin}} {_EDGE}{cells}".rstrip())
+    marks = "".join(column.mark for column in columns).rstrip()
+    if marks:
+        rows.append(f"{'':>{margin}} {_EDGE}{marks}")
+    return [line.translate(_ASCII) for line in rows] if ascii_only else rows
+
+
+def _reach(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    cut = int(len(ordered) * (1.0 - _SHOWN_SHARE) / 2.0)
+    low, high = ordered[cut], ordered[-1 - cut]
+    spare = max((high - low) * 0.05, abs(high) * 0.005)
+    return low - spare, high + spare
+
+
+def _columns(history: SeriesHistory, width: int) -> list[_Column]:
+    together = -(-len(history.points) // width)
+    wide = 2 if together == 1 and 2 * len(history.points) <= width else 1
+    starts = {change.position: _STEP for change in history.changes if change.kind == "step"}
+    columns = []
+    for first in range(0, len(history.points), together):
+        places = range(first, min(first + together, len(history.points)))
+        mark = next((starts[place] for place in places if place in starts), " ")
+        if mark == " " and any(
+            change.kind == "drift" and change.position <= place <= change.last
+            for place in places
+            for change in history.changes
+        ):
+            mark = _DRIFT
+        points = [history.points[place] for place in places]
+        columns.append(
+            _Column(
+                value=_middle(points, untrusted=False),
+                untrusted=_middle(points, untrusted=True),
+                mark=mark,
+            )
+        )
+        columns += [_Column(value=None, untrusted=None, mark=_DRIFT if mark == _DRIFT else " ")] * (
+            wide - 1
+        )
+    return columns
+
+
+def _middle(points: Sequence[SeriesPoint], *, untrusted: bool) -> float | None:
+    values = [point.value for point in points if point.untrusted is untrusted]
+    return median(values) if values else None
+
+
+def _cell(column: _Column, row: int, low: float, high: float) -> str:
+    for value, mark in ((column.value, _POINT), (column.untrusted, _UNTRUSTED)):
+        if value is not None:
+            share = min(max((high - value) / (high - low), 0.0), 1.0)
+            if round(share * (_PLOT_HEIGHT - 1)) == row:
+                return mark
+    return " "
+
+
+MOST_POINTS: Final = 1000
+"""Of more points every n-th is drawn; changes rest on all of them."""
+_WIDTH, _CHART_HEIGHT = 860, 260
+
+"""Share of the judged points that the axis holds; what lies beyond is a triangle at the edge."""
+_UNITS: Final[dict[Metric, tuple[float, str]]] = {
+    "speedup": (1.0, "speedup"),
+    "time": (1e-6, "time (ms)"),
+    "compile": (1.0, "compile time (s)"),
+    "memory": (1.0 / 2**20, "peak memory (MiB)"),
+}
+
+
+def history_spec(history: SeriesHistory) -> dict[str, Any]:
+    """A layered chart, `width` by `height` of its own; text from outside is in its data only."""
+    metric = history.series.metric
+    scale, title = _UNITS[metric]
+    ends = _ends(history, scale)
+    x = {
+        "field": "place",
+        "type": "quantitative",
+        "title": "run, oldest first",
+        "axis": {"grid": False, "tickMinStep": 1, "format": "d"},
+        "scale": {"nice": False, "padding": 12},
+    }
+    y = {
+        "type": "quantitative",
+        "title": title,
+        "scale": {"domain": list(ends), "clamp": True, "nice": False},
+        "axis": {"tickCount": 6, "domain": False},
+    }
+    tooltip = [
+        {"field": name, "type": "nominal", "title": name}
+        for name in ("started", "revision", "run", "value", "state")
+    ]
+    changes = [
+        {
+            "from": change.position - 0.5 if change.kind == "step" else change.position,
+            "to": change.last + (0.5 if change.kind == "drift" else -0.5),
+            "kind": change.kind,
+            "towards": change.towards(metric),
+            "size": change_size(change),
+            "text": change_sentence(change, metric),
+        }
+        for change in history.changes
+    ]
+    colour = {
+        "field": "towards",
+        "type": "nominal",
+        "scale": {"domain": ["better", "worse"], "range": ["var(--faster)", "var(--slower)"]},
+        "legend": None,
+    }
+    told = [{"field": "text", "type": "nominal", "title": "change"}]
+    start = {**x, "field": "from"}
+    rows = _rows(history, scale, ends)
+    return {
+        "width": _WIDTH,
+        "height": _CHART_HEIGHT,
+        "data": {"values": rows},
+        "layer": _with_data(
+            rows,
+            {
+                "data": {"values": [one for one in changes if one["kind"] == "drift"]},
+                "mark": {"type": "rect", "opacity": 0.16},
+                "encoding": {"x": start, "x2": {"field": "to"}, "color": colour, "tooltip": told},
+            },
+            {
+                "data": {"values": [one for one in changes if one["kind"] == "step"]},
+                "mark": {"type": "rule", "strokeWidth": 2, "strokeDash": [5, 3]},
+                "encoding": {"x": start, "color": colour, "tooltip": told},
+            },
+            {
+                "transform": [{"filter": "datum.low != null"}],
+                "mark": {"type": "rule", "color": "var(--muted)", "opacity": 0.55},
+                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "data": {"values": _levels(history, scale)},
+                "mark": {"type": "rule", "color": "var(--text)", "strokeWidth": 2, "opacity": 0.8},
+                "encoding": {"x": start, "x2": {"field": "to"}, "y": {**y, "field": "level"}},
+            },
+            {
+                "mark": {"type": "point", "size": 34, "strokeWidth": 1.4, "opacity": 1},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "number"},
+                    "stroke": {"value": "var(--accent)"},
+                    "fill": {
+                        "condition": {"test": "datum.untrusted", "value": "var(--page)"},
+                        "value": "var(--accent)",
+                    },
+                    "shape": {
+                        "condition": {"test": "datum.beyond", "value": "triangle-up"},
+                        "value": "circle",
+                    },
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "data": {"values": changes},
+                "mark": {
+                    "type": "text",
+                    "align": "left",
+                    "dx": 5,
+                    "dy": 8,
+                    "baseline": "top",
+                    "fontWeight": "bold",
+                },
+                "encoding": {"x": start, "y": {"value": 0}, "text": {"field": "size"}},
+            },
+        ),
+    }
+
+
+def history_description(history: SeriesHistory) -> str:
+    """What the chart shows, in words."""
+    metric = history.series.metric
+    count = len(history.points)
+    parts = [f"{METRIC_NAMES[metric]} of {count} runs, oldest first"]
+    every = _every(count)
+    if every > 1:
+        parts.append(f"every {every}th is drawn, changes rest on all")
+    if history.left_out:
+        parts.append("hollow points are untrusted and not judged")
+    ends = _ends(history, 1.0)
+    if any(not ends[0] <= point.value <= ends[1] for point in history.points):
+        parts.append("triangles lie beyond the edge")
+    parts += [change_sentence(change, metric) for change in history.changes]
+    return "; ".join(parts if history.changes else [*parts, "no change found"])
+
+
+def _with_data(rows: list[dict[str, Any]], *layers: dict[str, Any]) -> list[dict[str, Any]]:
+    """The layers that show something: Vega warns of a scale over nothing."""
+    intervals = any(row["low"] is not None for row in rows)
+    return [
+        layer
+        for layer in layers
+        if (layer["data"]["values"] if "data" in layer else intervals or "transform" not in layer)
+    ]
+
+
+def _every(count: int) -> int:
+    return -(-count // MOST_POINTS) or 1
+
+
+def _ends(history: SeriesHistory, scale: float) -> tuple[float, float]:
+    """Of the axis: it holds nearly all judged points, so that a bad run does not flatten them."""
+    judged = sorted(point.value for point in history.points if not point.untrusted)
+    values = judged or sorted(point.value for point in history.points) or [1.0]
+    cut = int(len(values) * (1.0 - _SHOWN_SHARE) / 2.0)
+    low, high = values[cut], values[-1 - cut]
+    spare = max(0.15 * (high - low), 0.01 * abs(high))
+    return (low - spare) * scale, (high + spare) * scale
+
+
+def _rows(history: SeriesHistory, scale: float, ends: tuple[float, float]) -> list[dict[str, Any]]:
+    every = _every(len(history.points))
+    rows = [
+        _row(place, point, history.series.metric, scale)
+        for place, point in enumerate(history.points)
+        if place % every == 0
+    ]
+    for row in rows:
+        row["beyond"] = not ends[0] <= row["number"] <= ends[1]
+    return rows
+
+
+def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[str, Any]:
+    known = point.low is not None and point.high is not None
+    return {
+        "place": place,
+        "number": point.value * scale,
+        "low": point.low * scale if known and point.low is not None else None,
+        "high": point.high * scale if known and point.high is not None else None,
+        "untrusted": point.untrusted,
+        "started": when_text(point),
+        "revision": revision_text(point),
+        "run": point.run,
+        "value": value_text(metric, point.value),
+        "state": "untrusted, not judged" if point.untrusted else "judged",
+    }
+
+
+def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
+    """The median between changes; a drift has none."""
+    ends = [0]
+    for change in history.changes:
+        ends += [change.position, change.last] if change.kind == "drift" else [change.position] * 2
+    ends.append(len(history.points))
+    levels = []
+    for number, (start, end) in enumerate(pairwise(ends)):
+        values = [point.value for point in history.points[start:end] if not point.untrusted]
+        # Every second stretch is what a change took: nothing for a step, the slope of a drift.
+        if number % 2 == 0 and values:
+            levels.append({"from": start - 0.5, "to": end - 0.5, "level": median(values) * scale})
+    return levels

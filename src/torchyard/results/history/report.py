@@ -1,0 +1,254 @@
+"""Report histories and their changes: terminal text, JSON, CSV, Markdown and HTML.
+
+The HTML page is one self-contained file without scripts. jinja2, and vl-convert for the charts,
+are imported when a page is made.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from io import StringIO
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Final
+
+from torchyard import __version__
+from torchyard.core.records import encode
+from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.vega import inline_chart
+from torchyard.results.history.charts import history_description, history_spec, plot_lines
+from torchyard.results.history.wording import (
+    METHOD,
+    chance_text,
+    change_interval,
+    change_sentence,
+    change_size,
+    changed_title,
+    counts_text,
+    range_text,
+    revision_text,
+    series_title,
+    value_text,
+    when_text,
+)
+from torchyard.results.model import ChangePoint, Metric, SeriesHistory
+
+CHANGE_HEADINGS: Final = ("", "kind", "size", "interval", "p", "revisions", "since")
+
+
+def change_cells(change: ChangePoint, metric: Metric) -> tuple[str, ...]:
+    """One row of a table of changes."""
+    return (
+        change.towards(metric),
+        change.kind,
+        change_size(change),
+        change_interval(change),
+        chance_text(change),
+        range_text(change),
+        when_text(change.after if change.kind == "step" else change.before),
+    )
+
+
+def changes_text(found: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
+    """Which histories changed, the largest change first; they come in that order."""
+    lines = [changed_title(found, metric)]
+    changed = [one for one in found if one.changes]
+    for one in changed:
+        lines += ["", series_title(one)]
+        lines += _table([change_cells(change, metric) for change in one.changes])
+    lines += ["", *wrap(METHOD, width)]
+    return "\n".join(lines) + "\n"
+
+
+def series_text(
+    found: Sequence[SeriesHistory],
+    *,
+    width: int = 100,
+    plots: bool = True,
+    ascii_only: bool = False,
+) -> str:
+    """Each series with its picture and what changed in it."""
+    lines: list[str] = []
+    for one in found:
+        lines += [series_title(one), *wrap(counts_text(one), width, break_on_hyphens=False), ""]
+        if plots:
+            lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
+        for change in one.changes:
+            sentence = change_sentence(change, one.series.metric)
+            mark = "~" if change.kind == "drift" else "^" if ascii_only else "▲"
+            lines += wrap(
+                f"{mark} {sentence}", width, subsequent_indent="  ", break_on_hyphens=False
+            )
+        if not one.changes:
+            lines.append("no change found")
+        lines.append("")
+    lines += wrap(METHOD, width)
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    shown = [CHANGE_HEADINGS, *rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(CHANGE_HEADINGS))]
+    return [
+        (
+            "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        ).rstrip()
+        for row in shown
+    ]
+
+
+HISTORY_SCHEMA: Final = "torchyard.changes"
+HISTORY_SCHEMA_VERSION: Final = 1
+_CSV_HEADINGS: Final = (
+    *("workload", "baseline", "candidate", "machine", "metric", "kind", "towards"),
+    *("ratio", "low", "high", "p_value", "p_adjusted"),
+    *("before_run", "before_revision", "before_started"),
+    *("after_run", "after_revision", "after_started"),
+)
+
+
+def history_json(found: Sequence[SeriesHistory], *, points: bool) -> str:
+    """Everything that is known, with the points if they are wanted."""
+    document = {
+        "schema": HISTORY_SCHEMA,
+        "schema_version": HISTORY_SCHEMA_VERSION,
+        "series": [
+            {
+                **encode(one.series),
+                "runs": len(one.points),
+                "runs_left_out": one.left_out,
+                "changes": [_record(change, one) for change in one.changes],
+                "weak_changes": [_record(change, one) for change in one.weak],
+                **({"points": encode(one.points)} if points else {}),
+            }
+            for one in found
+        ],
+    }
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def history_csv(found: Sequence[SeriesHistory]) -> str:
+    """One row for each change."""
+    page = StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(_CSV_HEADINGS)
+    for one in found:
+        series = one.series
+        for change in one.changes:
+            interval = change.interval
+            row: list[Any] = [
+                *(series.workload, series.baseline, series.candidate, series.machine),
+                *(series.metric, change.kind, change.towards(series.metric), change.ratio),
+                *((interval.low, interval.high) if interval else ("", "")),
+                *(change.p_value, "" if change.p_adjusted is None else change.p_adjusted),
+            ]
+            for point in (change.before, change.after):
+                row += [point.run, point.revision, point.started]
+            writer.writerow([_plain(cell) for cell in row])
+    return page.getvalue()
+
+
+def changes_markdown(found: Sequence[SeriesHistory], metric: Metric) -> str:
+    """A table of all changes, for a pull request."""
+    lines = [f"## {escaped(changed_title(found, metric))}", ""]
+    headings = ("history", "towards", *CHANGE_HEADINGS[1:])
+    changed = [one for one in found if one.changes]
+    if changed:
+        lines += [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
+    for one in changed:
+        for change in one.changes:
+            cells = (series_title(one), *change_cells(change, metric))
+            lines.append(f"| {' | '.join(map(escaped, cells))} |")
+    return "\n".join([*lines, *([""] if changed else []), escaped(METHOD)]) + "\n"
+
+
+def series_markdown(found: Sequence[SeriesHistory]) -> str:
+    """Each series with its changes as a list."""
+    lines: list[str] = []
+    for one in found:
+        lines += [f"## {escaped(series_title(one))}", "", escaped(counts_text(one)), ""]
+        lines += [
+            f"- {escaped(change_sentence(change, one.series.metric))}" for change in one.changes
+        ] or ["No change found."]
+        lines.append("")
+    return "\n".join([*lines, escaped(METHOD)]) + "\n"
+
+
+def _record(change: ChangePoint, one: SeriesHistory) -> dict[str, Any]:
+    return {**encode(change), "towards": change.towards(one.series.metric)}
+
+
+def _plain(cell: object) -> object:
+    """A text that a spreadsheet does not take for a formula."""
+    if not isinstance(cell, str):
+        return cell
+    text = one_line(cell)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+MOST_CHARTS: Final = 60
+"""Histories beyond so many are listed without a chart: each costs about 50 KB of the page."""
+_LAST_RUNS: Final = 50
+
+
+def history_page(found: Sequence[SeriesHistory], metric: Metric) -> str:
+    """The whole page; histories come in the order given."""
+    style = asset("report.css") + asset("charts.css") + asset("history.css")
+    return (
+        template_engine()
+        .get_template("history.html.j2")
+        .render(
+            title=changed_title(found, metric),
+            version=__version__,
+            method=METHOD,
+            rows=[_row(number, one) for number, one in enumerate(found, start=1)],
+            undrawn=max(0, len(found) - MOST_CHARTS),
+            last_runs=_LAST_RUNS,
+            style=style,
+            style_hash=fingerprint(style),
+        )
+    )
+
+
+def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
+    metric = one.series.metric
+    return {
+        "anchor": f"history-{number}",
+        "title": series_title(one),
+        "counts": counts_text(one),
+        "changes": [
+            {"towards": change.towards(metric), "cells": change_cells(change, metric)[1:]}
+            for change in one.changes
+        ],
+        "chart": _chart(one) if number <= MOST_CHARTS and one.points else "",
+        "runs": [
+            (
+                when_text(point),
+                one_line(point.run),
+                revision_text(point),
+                value_text(metric, point.value),
+                "untrusted, not judged" if point.untrusted else "",
+            )
+            for point in reversed(one.points[-_LAST_RUNS:])
+        ],
+        "more_runs": max(0, len(one.points) - _LAST_RUNS),
+    }
+
+
+def _chart(one: SeriesHistory) -> Markup:
+    return inline_chart(history_spec(one), title="", description=history_description(one))

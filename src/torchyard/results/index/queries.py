@@ -1,0 +1,338 @@
+"""Query the index: filters as SQL conditions, results as lists of entries. Read-only.
+
+Values are always passed as SQL parameters. SQLite would have to guess which filter leaves the
+fewest rows; both query plans are written out here (from the newest run on, or through the
+matching lines), and the cheaper one is used.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.comparison import Verdict
+from torchyard.errors import UsageError
+from torchyard.results.index.database import VERDICTS
+from torchyard.results.index.entries import METRIC_COLUMNS, metric_bit, milliseconds, verdict_bits
+from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
+
+# ruff: noqa: S608 -- only names of our own columns are put into statements; values are parameters
+
+
+_SHORT_COMMIT: Final = 7
+"""Letters from which on a revision may be the beginning of a commit."""
+
+
+@dataclass
+class Conditions:
+    """Conditions that must all hold, with the values of their question marks."""
+
+    texts: list[str] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    def add(self, text: str, *values: Any) -> None:
+        """One more."""
+        self.texts.append(text)
+        self.values.extend(values)
+
+    def add_pattern(self, column: str, wanted: str) -> None:
+        """The column is the text; where the text has * or ?, the column fits it."""
+        if wanted:
+            operator = "GLOB" if _is_pattern(wanted) else "="
+            self.add(f"{column} {operator} ?", _glob(wanted) if operator == "GLOB" else wanted)
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    def sql(self) -> str:
+        """For WHERE and ON; true when there are none."""
+        return " AND ".join(f"({text})" for text in self.texts) or "1"
+
+
+def line_conditions(wanted: Wanted, *, machine: bool = True) -> Conditions:
+    """On `lines l`."""
+    found = Conditions()
+    if wanted.workload and not _is_pattern(wanted.workload):
+        # `models/gpt` means it in every mode and batch size; the whole label means just that one.
+        found.add(
+            "l.workload = ? OR l.workload GLOB ?", wanted.workload, _glob(wanted.workload) + " *"
+        )
+    else:
+        found.add_pattern("l.workload", wanted.workload)
+    found.add_pattern("l.suite", wanted.suite)
+    found.add_pattern("l.mode", wanted.mode)
+    found.add_pattern("l.device", wanted.device)
+    found.add_pattern("l.baseline", wanted.baseline)
+    found.add_pattern("l.candidate", wanted.candidate)
+    if machine:
+        found.add_pattern("l.machine", wanted.machine)
+    return found
+
+
+def run_conditions(wanted: Wanted) -> Conditions:
+    """On `runs r`."""
+    found = Conditions()
+    if wanted.run:
+        whole = wanted.run if _is_pattern(wanted.run) else wanted.run + "*"
+        found.add("r.id GLOB ?", _glob(whole))
+    found.add_pattern("r.study", wanted.study)
+    found.add_pattern("r.state", wanted.state)
+    found.add_pattern("r.machine", wanted.machine)
+    if wanted.since:
+        found.add("r.moment >= ?", _moment(wanted.since, "since"))
+    if wanted.until:
+        found.add("r.moment < ?", _moment(wanted.until, "until"))
+    if wanted.verdicts:
+        found.add("r.verdict_bits & ?", verdict_bits(wanted.verdicts))
+    if wanted.revision:
+        of_builds, of_runs = build_conditions(wanted), _revision("r.revision", wanted.revision)
+        found.add(
+            "r.number IN (SELECT rb.run FROM builds b JOIN run_builds rb ON rb.build = b.number"
+            f" WHERE {of_builds.sql()}) OR {of_runs.sql()}",
+            *of_builds.values,
+            *of_runs.values,
+        )
+    return found
+
+
+def build_conditions(wanted: Wanted) -> Conditions:
+    """On `builds b`."""
+    return _revision("b.revision", wanted.revision) if wanted.revision else Conditions()
+
+
+def with_verdict(column: str, verdicts: Sequence[Verdict]) -> Conditions:
+    """On the column of a verdict."""
+    found = Conditions()
+    if verdicts:
+        marks = ", ".join("?" * len(verdicts))
+        found.add(f"{column} IN ({marks})", *(VERDICTS.index(verdict) for verdict in verdicts))
+    return found
+
+
+def _revision(column: str, wanted: str) -> Conditions:
+    found = Conditions()
+    if not _is_pattern(wanted) and len(wanted) >= _SHORT_COMMIT:
+        found.add(f"{column} GLOB ?", _glob(wanted) + "*")
+    else:
+        found.add_pattern(column, wanted)
+    return found
+
+
+def _is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+def _glob(text: str) -> str:
+    """SQLite would read [ as the start of a set of letters."""
+    return text.replace("[", "[[]")
+
+
+def _moment(text: str, what: str) -> int:
+    try:
+        return milliseconds(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{what}: {text!r} is not a moment",
+            why=str(error),
+            hint="write it like 2025-01-31 or 2025-01-31T12:00:00Z",
+        ) from error
+
+
+# ruff: noqa: S608 -- only names of our own columns are put into statements; values are parameters
+
+
+RUN_COLUMNS: Final = (
+    "r.id, r.study, r.state, r.started, r.finished, r.machine, r.machine_text, r.torch,"
+    " r.revision, r.torchyard, r.verdicts, r.notes, r.damage"
+)
+_COMPARISON_COLUMNS: Final = (
+    "r.id, r.started, l.machine, b.revision, l.workload, l.suite, l.mode, l.device, l.baseline,"
+    " l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns, c.candidate_ns,"
+    " c.compile_s, c.memory_bytes, b.torch, c.untrusted"
+)
+# CROSS JOIN keeps the order of tables as written. `h` is the small index on runs alone: rows that
+# do not fit are passed over without a look into the table.
+_THROUGH_RUNS: Final = """
+    FROM runs r
+    CROSS JOIN comparisons h INDEXED BY comparisons_by_run
+        ON h.moment = r.moment AND h.run = r.number
+    CROSS JOIN lines l ON l.number = h.line
+    CROSS JOIN comparisons c ON c.line = h.line AND c.moment = h.moment AND c.run = h.run
+    CROSS JOIN builds b ON b.number = c.build"""
+_THROUGH_LINES: Final = """
+    FROM lines l
+    CROSS JOIN comparisons c ON c.line = l.number
+    CROSS JOIN runs r ON r.number = c.run
+    CROSS JOIN builds b ON b.number = c.build"""
+_WRONG: Final = VERDICTS.index(Verdict.WRONG)
+_USUAL_ROWS: Final = 50
+"""A screenful: how many rows through runs are weighed against all rows of the lines that fit."""
+
+
+def find_runs(connection: sqlite3.Connection, home: Path, wanted: Wanted) -> list[RunEntry]:
+    """Newest first. A filter of comparisons chooses the runs that have one such comparison."""
+    runs, lines = run_conditions(wanted), line_conditions(wanted, machine=False)
+    if lines:
+        verdicts = with_verdict("c.verdict", wanted.verdicts)
+        inside = f"{lines.sql()} AND {verdicts.sql()}"
+        if _lines_are_few(connection, lines, wanted.limit):
+            text = (
+                "r.number IN (SELECT c.run FROM lines l CROSS JOIN comparisons c"
+                f" ON c.line = l.number WHERE {inside})"
+            )
+        else:
+            text = (
+                "EXISTS (SELECT 1 FROM comparisons c INDEXED BY comparisons_by_run"
+                " CROSS JOIN lines l ON l.number = c.line"
+                f" WHERE c.moment = r.moment AND c.run = r.number AND {inside})"
+            )
+        runs.add(text, *lines.values, *verdicts.values)
+    rows = connection.execute(
+        f"SELECT {RUN_COLUMNS} FROM runs r WHERE {runs.sql()}"
+        f" ORDER BY r.moment DESC, r.number DESC LIMIT {_limit(wanted)}",
+        runs.values,
+    ).fetchall()
+    return [run_of_row(home, row) for row in rows]
+
+
+def find_comparisons(connection: sqlite3.Connection, wanted: Wanted) -> list[ComparisonEntry]:
+    """Newest run first; inside a run by workload and candidate."""
+    runs, lines, builds = run_conditions(wanted), line_conditions(wanted), build_conditions(wanted)
+    if lines and _lines_are_few(connection, lines, wanted.limit):
+        tables, verdicts = _THROUGH_LINES, with_verdict("c.verdict", wanted.verdicts)
+    else:
+        tables, verdicts = _THROUGH_RUNS, with_verdict("h.verdict", wanted.verdicts)
+    parts = (runs, lines, verdicts, builds)
+    rows = connection.execute(
+        f"SELECT {_COMPARISON_COLUMNS} {tables}"
+        f" WHERE {' AND '.join(part.sql() for part in parts)}"
+        " ORDER BY r.moment DESC, r.number DESC, l.workload, l.candidate, l.baseline"
+        f" LIMIT {_limit(wanted)}",
+        [value for part in parts for value in part.values],
+    ).fetchall()
+    return [_comparison_of_row(row) for row in rows]
+
+
+def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) -> list[Series]:
+    """What there is a history of, by workload, candidate, baseline and machine."""
+    lines, runs = line_conditions(wanted), run_conditions(wanted)
+    builds, verdicts = build_conditions(wanted), with_verdict("c.verdict", wanted.verdicts)
+    inside = (runs, builds, verdicts)
+    rows = connection.execute(
+        "SELECT DISTINCT l.workload, l.baseline, l.candidate, l.machine FROM lines l"
+        f" WHERE {lines.sql()} AND l.metric_bits & ? AND EXISTS ("
+        " SELECT 1 FROM comparisons c CROSS JOIN runs r ON r.number = c.run"
+        " CROSS JOIN builds b ON b.number = c.build"
+        f" WHERE c.line = l.number AND c.{METRIC_COLUMNS[metric]} IS NOT NULL"
+        f" AND c.verdict <> {_WRONG} AND {' AND '.join(part.sql() for part in inside)})"
+        " ORDER BY l.workload, l.candidate, l.baseline, l.machine"
+        f" LIMIT {_limit(wanted)}",
+        [*lines.values, metric_bit(metric), *(v for part in inside for v in part.values)],
+    ).fetchall()
+    return [
+        Series(
+            workload=workload, baseline=baseline, candidate=candidate, machine=where, metric=metric
+        )
+        for workload, baseline, candidate, where in rows
+    ]
+
+
+def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPoint]:
+    """Oldest first. Runs without the value, or whose results were wrong, have no point."""
+    column = METRIC_COLUMNS[series.metric]
+    interval = "c.low, c.high" if series.metric == "speedup" else "NULL, NULL"
+    lines = connection.execute(
+        "SELECT number FROM lines"
+        " WHERE workload = ? AND baseline = ? AND candidate = ? AND machine = ?",
+        (series.workload, series.baseline, series.candidate, series.machine),
+    ).fetchall()
+    if not lines:
+        return []
+    # Nearly always it is one line, whose comparisons lie in the wanted order: nothing to sort.
+    fits = "c.line = ?" if len(lines) == 1 else f"c.line IN ({', '.join('?' * len(lines))})"
+    rows = connection.execute(
+        f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.untrusted <> '' FROM comparisons c"
+        " CROSS JOIN runs r ON r.number = c.run CROSS JOIN builds b ON b.number = c.build"
+        f" WHERE {fits} AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG}"
+        " ORDER BY c.moment, c.run",
+        [number for (number,) in lines],
+    )
+    return [
+        SeriesPoint(run, started, revision, float(value), low, high, bool(untrusted))
+        for run, started, revision, value, low, high, untrusted in rows
+    ]
+
+
+def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
+    """The entry of a row of `RUN_COLUMNS`."""
+    return RunEntry(
+        id=row[0],
+        folder=f"{home}/{row[0]}",
+        study=row[1],
+        state=row[2],
+        started=row[3],
+        finished=row[4],
+        machine=row[5],
+        machine_text=row[6],
+        torch=row[7],
+        revision=row[8],
+        torchyard=row[9],
+        verdicts=_verdicts(row[10]),
+        notes=() if row[11] == "[]" else tuple(json.loads(row[11])),
+        damage=row[12],
+    )
+
+
+@lru_cache(maxsize=4096)
+def _verdicts(text: str) -> tuple[tuple[Verdict, int], ...]:
+    """Counts of a run; the same texts come again and again."""
+    return tuple((Verdict(name), count) for name, count in json.loads(text))
+
+
+def _comparison_of_row(row: Sequence[Any]) -> ComparisonEntry:
+    return ComparisonEntry(
+        run=row[0],
+        started=row[1],
+        machine=row[2],
+        revision=row[3],
+        workload=row[4],
+        suite=row[5],
+        mode=row[6],
+        device=row[7],
+        baseline=row[8],
+        candidate=row[9],
+        verdict=VERDICTS[row[10]],
+        speedup=row[11],
+        low=row[12],
+        high=row[13],
+        launches=row[14],
+        baseline_ns=row[15],
+        candidate_ns=row[16],
+        compile_s=row[17],
+        memory_bytes=row[18],
+        torch=row[19],
+        untrusted=row[20],
+    )
+
+
+def _lines_are_few(connection: sqlite3.Connection, lines: Conditions, limit: int | None) -> bool:
+    """Whether the rows of the lines that fit are fewer than those on the way through runs."""
+    fitting, known, rows = connection.execute(
+        f"SELECT count(CASE WHEN {lines.sql()} THEN 1 END), count(*),"
+        " (SELECT total(comparisons) FROM runs) FROM lines l",
+        lines.values,
+    ).fetchone()
+    if not fitting:
+        return True
+    share = fitting / known
+    through_runs = rows if limit is None else min(rows, max(limit, _USUAL_ROWS) / share)
+    return bool(share * rows <= through_runs)
+
+
+def _limit(wanted: Wanted) -> int:
+    return -1 if wanted.limit is None else max(0, wanted.limit)

@@ -1,0 +1,241 @@
+"""Runs and comparisons of many runs as tables: text for a terminal, CSV, JSON lines and Parquet.
+
+Text columns are never truncated. Exported tables have one row per comparison, with what is needed
+of its run; the host name is left out. Columns are only ever added, at the end; formats are listed
+in `FORMS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from torchyard.errors import MissingTool
+from torchyard.results.model import ComparisonEntry, RunEntry
+
+_COMMIT_LETTERS: Final = 10
+_COMMIT_WHOLE: Final = 40
+
+
+def columns(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Aligned columns with a heading; the last one runs free."""
+    table = [list(heading), *([_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in table) for place in range(len(heading))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    )
+
+
+def run_table(runs: Sequence[RunEntry]) -> str:
+    """One line for each run."""
+    return columns(
+        ("RUN", "STARTED", "STUDY", "REVISION", "MACHINE", "RESULTS"),
+        (
+            (
+                run.id,
+                when(run.started),
+                run.study,
+                _short(run.revision),
+                run.machine,
+                _results(run),
+            )
+            for run in runs
+        ),
+    )
+
+
+def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = True) -> str:
+    """One line for each comparison."""
+    heading: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    heading = ("WORKLOAD", "BASELINE", "CANDIDATE", "VERDICT", "SPEEDUP", "INTERVAL", "LAUNCHES")
+    rows = [
+        (
+            entry.workload,
+            entry.baseline,
+            entry.candidate,
+            entry.verdict.value,
+            _bracketed(entry, _number(entry.speedup)),
+            _bracketed(
+                entry,
+                f"{_number(entry.low)} to {_number(entry.high)}" if entry.low is not None else "",
+            ),
+            str(entry.launches or ""),
+        )
+        for entry in entries
+    ]
+    if any(not entry.trusted for entry in entries):
+        heading += ("UNTRUSTED BECAUSE",)
+        rows = [(*row, entry.untrusted) for row, entry in zip(rows, entries, strict=True)]
+    if not with_run:
+        return columns(heading, rows)
+    runs = [(entry.run, _short(entry.revision), entry.machine) for entry in entries]
+    return columns(
+        ("RUN", *heading, "REVISION", "MACHINE"),
+        [(run, *row, *rest) for (run, *rest), row in zip(runs, rows, strict=True)],
+    )
+
+
+def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
+    """Everything that is known of a run, for people."""
+    facts = {
+        "study": run.study,
+        "state": run.state,
+        "started": run.started,
+        "finished": run.finished or "",
+        "revision": run.revision,
+        "torch": run.torch,
+        "machine": f"{run.machine} ({run.machine_text})" if run.machine_text else run.machine,
+        "torchyard": run.torchyard,
+        "folder": run.folder,
+        "unreadable": run.damage,
+    }
+    lines = [run.id, *(f"  {name:<10} {_one_line(text)}" for name, text in facts.items() if text)]
+    lines += [f"  {'note':<10} {_one_line(note)}" for note in run.notes]
+    if comparisons:
+        lines += ["", comparison_table(comparisons, with_run=False)]
+    return "\n".join(lines)
+
+
+def when(moment: str) -> str:
+    """`2025-01-31 12:00` in UTC, as recorded."""
+    return moment[:16].replace("T", " ")
+
+
+def _results(run: RunEntry) -> str:
+    if run.damage:
+        return f"unreadable: {run.damage}"
+    counts = ", ".join(f"{count} {verdict.value}" for verdict, count in run.verdicts)
+    state = "" if run.state == "finished" else run.state
+    marks = f"{len(run.notes)} note{'s' if len(run.notes) > 1 else ''}" if run.notes else ""
+    return "; ".join(part for part in (counts or "no comparison", state, marks) if part)
+
+
+def _short(revision: str) -> str:
+    """Commits cut to what people use of them; other texts as they are."""
+    return ", ".join(
+        part[:_COMMIT_LETTERS] if len(part) == _COMMIT_WHOLE and part.isalnum() else part
+        for part in revision.split(", ")
+    )
+
+
+def _bracketed(entry: ComparisonEntry, text: str) -> str:
+    """Numbers in parentheses are not to be used."""
+    return text if entry.trusted or not text else f"({text})"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+Row = Mapping[str, Any]
+
+COLUMNS: Final[Mapping[str, type]] = {
+    "run": str,
+    "started": str,
+    "study": str,
+    "state": str,
+    "revision": str,
+    "torch": str,
+    "machine": str,
+    "workload": str,
+    "suite": str,
+    "mode": str,
+    "device": str,
+    "baseline": str,
+    "candidate": str,
+    "verdict": str,
+    "speedup": float,
+    "low": float,
+    "high": float,
+    "launches": int,
+    "baseline_ns": float,
+    "candidate_ns": float,
+    "compile_s": float,
+    "memory_bytes": int,
+    "trusted": bool,
+    "untrusted": str,
+    "torchyard": str,
+    "notes": str,
+}
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+def rows_of(
+    comparisons: Iterable[ComparisonEntry], runs: Iterable[RunEntry]
+) -> Iterator[dict[str, Any]]:
+    """A row of `COLUMNS` for each comparison, with what is known of its run."""
+    by_id = {run.id: run for run in runs}
+    for entry in comparisons:
+        run = by_id.get(entry.run) or RunEntry(id=entry.run, folder="")
+        of_run = {
+            "study": run.study,
+            "state": run.state,
+            "torchyard": run.torchyard,
+            "notes": "; ".join(run.notes),
+        }
+        yield {name: of_run[name] if name in of_run else getattr(entry, name) for name in COLUMNS}
+
+
+def to_csv(rows: Iterable[Row]) -> bytes:
+    """With a heading. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(_cell(row[name]) for name in COLUMNS)
+    return page.getvalue().encode("utf-8")
+
+
+def to_json_lines(rows: Iterable[Row]) -> bytes:
+    """One object per line; what is unknown is null."""
+    lines = (json.dumps({name: _plain(row[name]) for name in COLUMNS}) + "\n" for row in rows)
+    return "".join(lines).encode("ascii")
+
+
+def to_parquet(rows: Iterable[Row]) -> bytes:
+    """Typed columns, compressed; needs pyarrow."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingTool(
+            "Parquet needs pyarrow", why=str(error), hint="pip install 'torchyard[parquet]'"
+        ) from error
+    kinds = {str: pa.string(), float: pa.float64(), int: pa.int64(), bool: pa.bool_()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    plain = [{name: _plain(row[name]) for name in COLUMNS} for row in rows]
+    page = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(plain, schema=schema), page, compression="zstd")
+    return page.getvalue()
+
+
+FORMS: Final[Mapping[str, Callable[[Sequence[Row]], bytes]]] = {
+    "csv": to_csv,
+    "jsonl": to_json_lines,
+    "parquet": to_parquet,
+}
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
+    return _plain(value)
+
+
+def _plain(value: object) -> object:
+    """JSON has no infinity, and a verdict is a text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, str) else value

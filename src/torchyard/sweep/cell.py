@@ -1,0 +1,143 @@
+"""Measure one cell of a sweep in this process: a bench run into the sweep's folder.
+
+The same on every executor. A finished cell is left alone, so that a job that a cluster starts twice
+does no harm. Every ending except a kill is recorded before the process exits. If the sweep searches
+for the largest batch size, the search runs once for all attempts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from torchyard.bench.batch_search import with_largest_batches
+from torchyard.bench.batch_sizes import BatchTry
+from torchyard.bench.bench_run import run_bench
+from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.events import Event, Listener, ignore_events
+from torchyard.errors import TorchyardError, WorkerFailed
+from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE, TimingTurn
+from torchyard.sweep.folder import SweepFolder
+from torchyard.sweep.model import Cell, CellBatch, Outcome
+
+
+def with_batch(folder: SweepFolder, cell: Cell, listener: Listener) -> tuple[Cell, tuple[str, ...]]:
+    """The cell with the largest batch that fits, and what is to be noted of it.
+
+    One whose workload names a size stays as it is, and so does one that has no batch.
+    """
+    kept = folder.batch(cell.id)
+    if kept.over:
+        return folder.status(cell.id).cell, (kept.text,)
+    (workload,) = cell.study.workloads
+    if workload.batch_size is not None:
+        return cell, ()
+
+    def told(one: BatchTry) -> None:
+        said = "fits" if one.fits else one.reason or "does not fit"
+        text = f"searching: batch size {one.batch_size}, {one.variant}: {said}"
+        folder.keep_batch(cell.id, CellBatch(text=text))
+        listener(Event(kind="phase", text=text, workload=workload.label))
+
+    try:
+        study, notes = with_largest_batches(cell.study, told=told)
+    except WorkerFailed as error:
+        # No size would mend it; the run says what is wrong, as it does without a search.
+        return cell, (f"batch size not searched: {error.what}",)
+    size = study.workloads[0].batch_size
+    text = "; ".join(notes)
+    folder.keep_batch(cell.id, CellBatch(over=True, batch_size=size, text=text))
+    return folder.status(cell.id).cell, (text,)
+
+
+PASSING_KINDS: Final = frozenset({"crashed", "killed", "timeout", "protocol"})
+"""Failures of a worker that may not come again. One that raised will, and one that found too little
+memory, unless other cells had it."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def run_cell(
+    folder: SweepFolder, cell_id: str, *, place: str = "", listener: Listener = ignore_events
+) -> Outcome:
+    """Measure a cell, and say in the folder how it went."""
+    status = folder.status(cell_id)
+    if status.state == "done":
+        return "finished"
+    cell, plan = status.cell, folder.plan
+    attempt = folder.begin(cell_id, place=place or socket.gethostname(), heartbeat=True)
+    tries = sum(earlier.counts for earlier in status.attempts) + 1
+
+    def end(outcome: Outcome, why: str = "") -> Outcome:
+        folder.end(cell_id, attempt.number, outcome, why=why)
+        return outcome
+
+    notes = plan.notes
+    try:
+        if plan.largest_batches:
+            cell, found = with_batch(folder, cell, listener)
+            notes = (*notes, *found)
+        rows = run_bench(
+            cell.study,
+            folder=folder.run_folder(cell_id, attempt.number),
+            command=plan.command,
+            listener=listener,
+            revision=plan.revision,
+            notes=notes,
+            turn=TimingTurn.of_environment(),
+        )
+    except KeyboardInterrupt:
+        end("interrupted", "interrupted")
+        raise
+    except TorchyardError as error:
+        end("died", error.what + (f": {error.why}" if error.why else ""))
+        raise
+    except BaseException as error:
+        end("died", f"{type(error).__name__}: {error}")
+        raise
+    why = _may_pass(rows, beside_others=TURN_VARIABLE in os.environ)
+    if why and tries < plan.limits.tries:
+        return end("died", why)
+    return end("finished")
+
+
+def stop_on_signals() -> None:
+    """Take the signals that end a job for Ctrl-C, so that what was measured is kept."""
+
+    def stop(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+def end_with_driver(environment: Mapping[str, str] = os.environ) -> bool:
+    """Ask to be interrupted when the driver that started this process ends; False: it has ended."""
+    driver = environment.get(DRIVER_VARIABLE, "")
+    if not driver.isdecimal():
+        return True
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+    return os.getppid() == int(driver)
+
+
+def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
+    """This host, and the job where a cluster says one."""
+    host = socket.gethostname()
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+    return f"{host}, job {job}" if job else host
+
+
+def _may_pass(rows: list[Comparison], *, beside_others: bool) -> str:
+    """Why the cell should be tried again; empty when it should not."""
+    passing = PASSING_KINDS | ({"out-of-memory"} if beside_others else set())
+    for row in rows:
+        failure = row.failure
+        if row.verdict is Verdict.FAILED and failure is not None and failure.kind in passing:
+            return f"{failure.variant} {failure.kind} ({failure.phase}): {failure.message}"
+    return ""

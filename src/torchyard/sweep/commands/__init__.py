@@ -1,0 +1,1 @@
+"""Commands of sweeps: `sweep run`, `list`, `show`, `report` and `cancel`."""

@@ -1,0 +1,199 @@
+"""Execute a sweep: run open cells with progress, join them, choose the exit code.
+
+Defines the command that an executor runs for a cell, and its log file.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchyard.bench.commands.execution import exit_code_of
+from torchyard.cli.invoke import INTERRUPTED
+from torchyard.cli.output import print_data, print_json, printable, talk
+from torchyard.errors import Untrustworthy, WorkerFailed
+from torchyard.sweep.commands.cell_progress import counts_text, show_sweep
+from torchyard.sweep.model import CellStatus
+
+if TYPE_CHECKING:
+    from torchyard.sweep.executors.interface import Executor
+    from torchyard.sweep.folder import SweepFolder
+    from torchyard.sweep.model import SweepPlan
+
+
+def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
+    """The hidden command, by this interpreter: a node of a cluster sees the same files."""
+    return [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell]
+
+
+def executor_of(folder: SweepFolder) -> Executor:
+    """The executor that the sweep's plan names."""
+    from torchyard.sweep.executors.interface import open_executor
+
+    return open_executor(
+        folder.plan.executor,
+        folder.folder,
+        lambda cell: command_of_cell(folder, cell),
+        folder.log_path,
+        limit_s=folder.plan.limits.cell_s,
+    )
+
+
+def check_executor_is_here(plan: SweepPlan) -> None:
+    """Raise MissingTool before anything is written when the plan's cluster cannot be asked from here."""
+    if plan.executor.name == "slurm":
+        from torchyard.sweep.executors.slurm.job_states import check_tools
+
+        check_tools()
+
+
+if TYPE_CHECKING:
+    from torchyard.results.run_reader import Run
+    from torchyard.sweep.folder import SweepFolder
+
+
+@dataclass(kw_only=True)
+class SweepSession:
+    """A sweep on its way."""
+
+    folder: SweepFolder
+    quiet: bool = False
+    expected_s: Mapping[str, float] = field(default_factory=dict)
+    """What cells should take, by id, where that is known."""
+    take_over: bool = False
+    """Whether cells that other processes may still run are measured here."""
+    home: Path | None = None
+    """Where joined runs go; None is the runs' home."""
+    statuses: Sequence[CellStatus] = ()
+    runs: dict[str, Run] = field(default_factory=dict)
+    """The joined runs, by what is in them."""
+
+    def run(self) -> int:
+        """Drive the sweep until nothing is left; the exit code."""
+        from torchyard.sweep.driver import SweepDriver
+
+        executor = executor_of(self.folder)
+        for note in getattr(executor, "notes", ()):
+            talk(f"note: {note}")
+        driver: SweepDriver | None = None
+        try:
+            with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
+                driver = SweepDriver(
+                    self.folder,
+                    executor,
+                    listener=listener,
+                    expected_s=self.expected_s,
+                    take_over=self.take_over,
+                )
+                self.statuses = driver.run()
+            if all(status.state in ("done", "failed") for status in self.statuses):
+                self._join()
+                return self._exit_code()
+            # Somebody ended jobs of ours, or measures cells elsewhere: they wait for the next driver.
+            talk(f"stopped: {counts_text(self.statuses)}")
+            for line in _elsewhere(self.statuses):
+                talk(line)
+        except KeyboardInterrupt:
+            self.statuses = self.folder.statuses()
+            left = f"; {driver.left}" if driver is not None and driver.left else ""
+            talk(f"interrupted: {counts_text(self.statuses)}{left}")
+        talk(f"go on with: {self.resume_command}")
+        return INTERRUPTED
+
+    @property
+    def resume_command(self) -> str:
+        """What goes on with this sweep, for a shell."""
+        return f"torchyard sweep --resume {shlex.quote(str(self.folder.folder))}"
+
+    def print_json(self) -> None:
+        """The sweep as one JSON object."""
+        from torchyard.core.records import encode
+
+        comparisons: list[dict[str, Any]] = [
+            {"run": run.id, "label": row.workload.label, **encode(row)}
+            for run in self.runs.values()
+            for row in run.comparisons
+        ]
+        print_json(
+            {
+                "folder": str(self.folder.folder),
+                "name": self.folder.plan.name,
+                "shard": list(self.folder.plan.shard),
+                "null": self.folder.plan.null,
+                "cells": [_record(status) for status in self.statuses],
+                "runs": {name: run.id for name, run in self.runs.items()},
+                "comparisons": comparisons,
+            }
+        )
+
+    def print_table(self) -> None:
+        """Verdicts run by run, then what the sweep says as a whole, with why rows failed."""
+        from rich.console import Console
+
+        from torchyard.bench.report.text import comparison_table
+        from torchyard.sweep.report.text import sweep_text
+        from torchyard.sweep.summary import sweep_summary
+
+        console = Console(highlight=False, emoji=False)
+        for name, run in self.runs.items():
+            goal = run.study.budget.precision_goal
+            console.print(f"{name}: run {run.id}", markup=False, style="bold", soft_wrap=True)
+            console.print(comparison_table(run.comparisons, precision_goal=goal))
+            console.print()
+        summary = sweep_summary(
+            self.folder.plan,
+            self.statuses,
+            list(self.runs.values()),
+            folders=[self.folder.folder] * len(self.statuses),
+        )
+        print_data(printable(sweep_text(summary)))
+
+    def _join(self) -> None:
+        """Join the cells into runs, or find the runs that an earlier driver made of the same cells."""
+        from torchyard.results.directory import runs_home
+        from torchyard.results.run_reader import read_run
+        from torchyard.sweep.join import join_sweep
+
+        joined = {name: Path(path) for name, path in self.folder.runs().items()}
+        if not joined or not all(path.is_dir() for path in joined.values()):
+            joined = join_sweep(self.folder, self.home or runs_home())
+            self.folder.keep_runs({name: str(path) for name, path in joined.items()})
+        self.runs = {name: read_run(path) for name, path in joined.items()}
+
+    def _exit_code(self) -> int:
+        code = exit_code_of([row for run in self.runs.values() for row in run.comparisons])
+        if code == WorkerFailed.exit_code:
+            talk("every comparison failed")
+        elif code == Untrustworthy.exit_code:
+            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
+        return code
+
+
+def _record(status: CellStatus) -> dict[str, Any]:
+    """A status without the study, which `sweep show --json` has."""
+    from torchyard.core.records import encode
+
+    return {
+        "id": status.cell.id,
+        "label": status.cell.label,
+        "state": status.state,
+        "text": status.text,
+        "run": status.run,
+        "attempts": [encode(attempt) for attempt in status.attempts],
+    }
+
+
+def _elsewhere(statuses: Sequence[CellStatus]) -> list[str]:
+    """Which cells are run by processes that this one cannot see, and what to do about it."""
+    running = [one for one in statuses if one.state == "running" and one.attempts]
+    if not running:
+        return []
+    places = ", ".join(dict.fromkeys(one.attempts[-1].place or "unknown" for one in running))
+    return [
+        f"{len(running)} cells are run by other processes ({places})",
+        "hint: if those processes have ended, add --take-over to measure their cells here",
+    ]

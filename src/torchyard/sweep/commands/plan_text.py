@@ -1,0 +1,270 @@
+"""Show what a sweep will do and cost: before it runs, and alone with `--plan`.
+
+The estimate uses recorded runs and, with `--calibrate`, a calibration of the workloads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchyard.cli.output import talk
+from torchyard.core.study import Study
+from torchyard.core.units import format_bytes, format_percent
+from torchyard.sweep.cost_estimate import Range, SweepEstimate
+from torchyard.sweep.model import SweepPlan
+
+_MOST_NAMED = 5
+
+
+def sweep_plan_text(
+    plan: SweepPlan, estimate: SweepEstimate, *, all_cells: bool = False, notes: Sequence[str] = ()
+) -> str:
+    """The plan; with `all_cells` each of them by its id."""
+    part, parts = plan.shard
+    studies = [cell.study for cell in plan.cells]
+    comparisons = sum(len(study.candidates) for study in studies)
+    shard = f", part {part} of {parts}" if parts > 1 else ""
+    lines = [
+        f"sweep {plan.name}: {_count(len(studies), 'cell')}, {_count(comparisons, 'comparison')}{shard}",
+        *_suites(studies),
+        *_variants(studies),
+        *_limits(plan, studies[0]),
+        *_batches(plan),
+        _executor(plan),
+        *_time(estimate),
+        *_disk(estimate),
+        *_memory(estimate),
+        *(f"  note        {note}" for note in notes),
+    ]
+    if plan.null:
+        lines.append(
+            "  A/A         every candidate is the baseline again: a difference is a false alarm"
+        )
+    if all_cells:
+        lines += ["", *(f"  {cell.id}  {cell.label}" for cell in plan.cells)]
+    return "\n".join(lines)
+
+
+def rough_time(range_s: Range) -> str:
+    """`3 to 12 min`: no digit more than an estimate has."""
+    low, high = _rough(range_s.low), _rough(range_s.high)
+    if low == high:
+        return f"about {high}"
+    if low.split()[1:] == high.split()[1:]:
+        low = low.split()[0]
+    return f"{low} to {high}"
+
+
+def _rough(duration_s: float) -> str:
+    if duration_s < 90:  # noqa: PLR2004
+        return f"{max(1, round(duration_s))} s"
+    if duration_s < 90 * 60:
+        return f"{round(duration_s / 60)} min"
+    hours = duration_s / 3600
+    return f"{hours:.1f} h" if hours < 10 else f"{round(hours)} h"  # noqa: PLR2004
+
+
+def _rough_bytes(range_bytes: Range) -> str:
+    return f"{_one_digit(range_bytes.low)} to {_one_digit(range_bytes.high)}"
+
+
+def _one_digit(size_bytes: float) -> str:
+    number, unit = format_bytes(size_bytes).split()
+    return f"{float(number):.2g} {unit}" if float(number) < 100 else f"{float(number):.0f} {unit}"  # noqa: PLR2004
+
+
+def _suites(studies: Sequence[Study]) -> list[str]:
+    counted: Counter[tuple[str, str]] = Counter()
+    names: dict[str, set[str]] = {}
+    for study in studies:
+        workload = study.workloads[0]
+        counted[workload.suite, f"{workload.mode} {study.baseline.precision}"] += 1
+        names.setdefault(workload.suite, set()).add(workload.name)
+    lines = []
+    for suite, found in sorted(names.items()):
+        kinds = ", ".join(
+            f"{count} {kind}" for (name, kind), count in sorted(counted.items()) if name == suite
+        )
+        lines.append(f"  {suite:<11} {_count(len(found), 'workload')}: {kinds}")
+    return lines
+
+
+def _variants(studies: Sequence[Study]) -> list[str]:
+    lines: dict[str, None] = {}
+    for study in studies:
+        candidates = ", ".join(candidate.name for candidate in study.candidates)
+        lines[f"  {'compare':<11} {candidates} with {study.baseline.name}"] = None
+    return list(lines)
+
+
+def _limits(plan: SweepPlan, study: Study) -> list[str]:
+    budget, limits = study.budget, plan.limits
+    said = [
+        f"at most {_rough(budget.time_s)} of measuring",
+        f"until ±{format_percent(budget.precision_goal)} or sure",
+        f"{limits.tries} tries" if limits.tries > 1 else "1 try",
+    ]
+    if limits.cell_s is not None:
+        said.append(f"{_rough(limits.cell_s)} of wall time each")
+    return [f"  {'each cell':<11} {', '.join(said)}"]
+
+
+def _batches(plan: SweepPlan) -> list[str]:
+    if not plan.largest_batches:
+        return []
+    return [
+        f"  {'batch size':<11} the largest that fits, searched for first, beside the time below"
+    ]
+
+
+def _executor(plan: SweepPlan) -> str:
+    if plan.executor.name == "local":
+        at_most = dict(plan.executor.options).get("at-most", 1)
+        said = f"{at_most} under way, timed one at a time" if at_most != 1 else "one cell at a time"
+        return f"  {'runs':<11} on this machine, {said}"
+    options = ", ".join(f"{name} {value}" for name, value in plan.executor.options)
+    return f"  {'runs':<11} as {plan.executor.name} jobs" + (f" ({options})" if options else "")
+
+
+def _time(estimate: SweepEstimate) -> list[str]:
+    total = len(estimate.cells)
+    bound = estimate.count("budget")
+    said = rough_time(estimate.time_s)
+    if estimate.at_a_time is None:
+        said += " of jobs in all; how many run at a time, the cluster decides"
+    elif estimate.at_a_time > 1:
+        said += f" with {estimate.at_a_time} jobs at a time, without waiting in the queue"
+    if bound:
+        said += ", plus starting and compiling"
+    elif any(cell.compiling_unknown for cell in estimate.cells):
+        said += ", plus compiling"
+    if bound == total:
+        origin = "bound set by the budget: no earlier run and no calibration tells more"
+    else:
+        parts = [
+            f"{estimate.count('history')} from kept runs" if estimate.count("history") else "",
+            f"{estimate.count('calibration')} from the calibration"
+            if estimate.count("calibration")
+            else "",
+            f"{bound} from the budget's bound alone" if bound else "",
+        ]
+        origin = f"cells: {', '.join(part for part in parts if part)}"
+    return [f"  {'time':<11} {said}", f"  {'':<11} ({origin})"]
+
+
+def _disk(estimate: SweepEstimate) -> list[str]:
+    said = _rough_bytes(estimate.size_bytes)
+    origin = "from earlier runs" if estimate.size_source == "history" else "a guess: no earlier run"
+    line = f"  {'disk':<11} {said} ({origin})"
+    if estimate.free_bytes is not None:
+        line += f", {format_bytes(estimate.free_bytes)} free"
+        if estimate.free_bytes < estimate.size_bytes.high:
+            line += ": this may not suffice"
+    return [line]
+
+
+def _memory(estimate: SweepEstimate) -> list[str]:
+    bounds = []
+    if estimate.together > 1:
+        bounds.append(f"up to {estimate.together} cells at once")
+    if estimate.limit_bytes is not None:
+        bounds.append(f"{format_bytes(estimate.limit_bytes)} allowed for a worker")
+    if estimate.machine_bytes is not None:
+        bounds.append(f"{format_bytes(estimate.machine_bytes)} on this machine")
+    worker, tensors = estimate.largest("worker_bytes"), estimate.largest("tensor_bytes")
+    if worker is not None:
+        said = f"{format_bytes(worker[0])} at least for a worker, with {worker[1].label}"
+    elif tensors is not None:
+        said = f"more than the {format_bytes(tensors[0])} of tensors of {tensors[1].label}"
+    else:
+        said = "not known before a calibration or an earlier run"
+    lines = [f"  {'memory':<11} {'; '.join([said, *bounds])}"]
+    on_device = estimate.largest("device_bytes")
+    if on_device is not None:
+        said = f"{format_bytes(on_device[0])} of tensors in an iteration of {on_device[1].label}"
+        lines.append(f"  {'on the GPU':<11} {said}")
+    large = estimate.too_large()
+    if large:
+        lines.append(f"  {'':<11} too large: {_named([cell.label for cell in large])}")
+    cannot = [cell for cell in estimate.cells if cell.unsupported]
+    if cannot:
+        named = _named([f"{cell.label} ({cell.unsupported})" for cell in cannot])
+        lines.append(f"  {'will fail':<11} {named}")
+    return lines
+
+
+def _named(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return "; ".join(texts[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+if TYPE_CHECKING:
+    from torchyard.sweep.calibration import Calibration
+    from torchyard.sweep.cost_estimate import SweepEstimate
+    from torchyard.sweep.model import SweepPlan
+
+
+def estimate_of(
+    plan: SweepPlan, folder: Path | None, *, calibrating: bool, quiet: bool, keep: bool = True
+) -> SweepEstimate:
+    """What the sweep will take. `folder` is the sweep's, or where it would be.
+
+    With `keep`, a calibration goes into the folder, where the next driver of the sweep finds it.
+    """
+    from torchyard.sweep.cost_estimate import estimate_sweep, read_surroundings
+    from torchyard.sweep.folder import sweeps_home
+
+    surroundings = read_surroundings(folder or sweeps_home())
+    # Of batch sizes that are not known yet nothing is known.
+    if not plan.cells or plan.largest_batches or (quiet and not calibrating):
+        return estimate_sweep(plan, surroundings=surroundings)
+    seen = _calibrations(plan, folder if keep else None, calibrating=calibrating, quiet=quiet)
+    from torchyard.results.commands.options import fresh_store
+    from torchyard.sweep.calibration import known_from_calibration
+    from torchyard.sweep.cost_estimate import compile_ranges, known_from_runs, machine_of_plan
+
+    machine = machine_of_plan(plan)
+    with fresh_store() as store:
+        kept = known_from_runs(plan, store, machine=machine)
+        compiling = compile_ranges(plan, store, machine=machine) if seen else {}
+    calibrated = known_from_calibration(plan, seen, compiling=compiling)
+    return estimate_sweep(plan, [kept, calibrated], surroundings=surroundings)
+
+
+def _calibrations(
+    plan: SweepPlan, folder: Path | None, *, calibrating: bool, quiet: bool
+) -> list[Calibration]:
+    """What is known of the workloads; looks at those that are not known when that is asked for."""
+    from torchyard.sweep.calibration import calibrate, read_calibrations
+
+    known = read_calibrations(folder) if folder is not None else []
+    if not calibrating:
+        return known
+
+    def told(one: Calibration, number: int, total: int) -> None:
+        if quiet:
+            return
+        said = "cannot run here" if one.failure is not None else f"ready in {one.ready_s:.1f} s"
+        talk(f"calibration {number} of {total}: {one.workload.label} {said}")
+
+    with _place(folder) as place:
+        return calibrate(plan, place, known=known, told=told)
+
+
+@contextmanager
+def _place(folder: Path | None) -> Iterator[Path]:
+    """The sweep's folder, or one that goes away: a plan alone keeps nothing."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
+        yield Path(name)

@@ -1,0 +1,1 @@
+"""Run cells as jobs of a Slurm cluster."""

@@ -1,0 +1,370 @@
+"""The folder of a sweep: its plan, and the attempts and the state of each cell.
+
+    sweep.json              the plan, written once
+    cells/ID/attempt-N.json one attempt at a cell: when, where, and how it ended
+    cells/ID/run-N/         its run, an ordinary run folder
+    cells/ID/batch.json     the batch size found for the cell, where one is searched for
+    logs/ID.log             output of the processes that ran the cell
+    runs.json               the runs that finished cells were joined into
+    driver.lock             held by the one process that drives the sweep
+
+Processes on several machines write here at the same time, each to the cells that it runs. The
+state of a sweep is derived from these files alone, so that a driver can exit and another one can
+resume.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable
+from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.process.owner import this_process
+from torchyard.results.directory import home_folder
+from torchyard.results.run_writer import ProgressTail
+from torchyard.sweep.attempt_claim import HEARTBEAT_S, AttemptClaim, is_lost
+from torchyard.sweep.model import (
+    SWEEP_FORMAT,
+    Attempt,
+    Cell,
+    CellBatch,
+    CellState,
+    CellStatus,
+    Outcome,
+    SweepPlan,
+)
+
+__all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
+
+PLAN_FILE: Final = "sweep.json"
+RUNS_FILE: Final = "runs.json"
+LOCK_FILE: Final = "driver.lock"
+BATCH_FILE: Final = "batch.json"
+CELLS_FOLDER: Final = "cells"
+LOGS_FOLDER: Final = "logs"
+MOST_INTERRUPTED: Final = 8
+"""Attempts of a cell that ended through nobody's fault, after which it is not tried again: a cell
+that takes the machine down each time must not be tried for ever."""
+
+
+def sweeps_home() -> Path:
+    """The folder that sweeps go to when none is named."""
+    return home_folder() / "sweeps"
+
+
+class SweepFolder:
+    """One sweep."""
+
+    def __init__(self, folder: Path, plan: SweepPlan) -> None:
+        """`create` and `open` are the ways to call this."""
+        self.folder = folder
+        self.plan = plan
+        self._cells = {cell.id: cell for cell in plan.cells}
+        self._tails: dict[Path, tuple[ProgressTail, dict[str, Any]]] = {}
+        self._claims: dict[Path, AttemptClaim] = {}
+        """Attempts that this process runs."""
+        self._driving = False
+
+    @classmethod
+    def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
+        """Begin a sweep in a new or empty folder."""
+        folder = folder.absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"{folder} is not empty",
+                    why="a sweep needs a folder of its own",
+                    hint="name another folder, or go on with a sweep by --resume FOLDER",
+                )
+            for name in (CELLS_FOLDER, LOGS_FOLDER):
+                (folder / name).mkdir()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+        except OSError as error:
+            raise write_failed(folder, error, kept="what is there") from error
+        replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
+        return cls(folder, plan)
+
+    @classmethod
+    def open(cls, folder: Path) -> SweepFolder:
+        """The sweep that lies there."""
+        folder = folder.absolute()
+        path = folder / PLAN_FILE
+        record = _read_json(path)
+        if record is None:
+            raise UsageError(
+                f"{folder} is not the folder of a sweep",
+                why=f"there is no {PLAN_FILE} in it",
+                hint="`torchyard sweep list` names the sweeps there are",
+            )
+        version = record.get("format")
+        if not isinstance(version, int) or version > SWEEP_FORMAT:
+            raise ResultsDamaged(
+                f"{path} was written by a newer Torchyard ({record.get('torchyard', 'unknown')})",
+                why=f"its format is {version}; this Torchyard reads up to {SWEEP_FORMAT}",
+                hint="update Torchyard to read it",
+            )
+        try:
+            plan = decode(SweepPlan, record, where="", strict=False)
+        except UsageError as error:
+            raise ResultsDamaged(
+                f"{path}: not the plan of a sweep",
+                why=error.what,
+                hint="put the file back from a copy",
+            ) from error
+        return cls(folder, plan)
+
+    def cell(self, cell_id: str) -> Cell:
+        """A cell by its id."""
+        if cell_id not in self._cells:
+            raise UsageError(
+                f"the sweep has no cell {cell_id!r}", hint=f"`torchyard sweep show {self.folder}`"
+            )
+        return self._cells[cell_id]
+
+    def begin(self, cell_id: str, *, place: str, heartbeat: bool = False) -> Attempt:
+        """The next attempt at a cell, claimed: two processes never get the same number.
+
+        With a heartbeat, other hosts see that it is under way; it ends with `end`.
+        """
+        place_of_cell = self._cell_folder(cell_id)
+        number = len(self.attempts(cell_id)) + 1
+        while True:
+            attempt = Attempt(
+                number=number, began=_now(), place=place, log=f"{LOGS_FOLDER}/{cell_id}.log"
+            )
+            claimed = {**encode(attempt), "owner": this_process()}
+            if heartbeat:
+                claimed["heartbeat_s"] = HEARTBEAT_S
+            path = place_of_cell / f"attempt-{number}.json"
+            try:
+                place_of_cell.mkdir(parents=True, exist_ok=True)
+                claim = AttemptClaim.create(path, to_json_text(claimed) + "\n")
+            except FileExistsError:
+                number += 1
+                continue
+            except OSError as error:
+                raise write_failed(path, error, kept="what is there") from error
+            self._claims[path] = claim
+            if heartbeat:
+                claim.start_heartbeat()
+            return attempt
+
+    def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
+        """Say how an attempt ended; the first word on it stays, but for `interrupted`.
+
+        A cell that is asked to end says that, and only who asked knows why.
+        """
+        path = self._cell_folder(cell_id) / f"attempt-{number}.json"
+        record = _read_json(path) or encode(Attempt(number=number))
+        if record.get("outcome") in (None, "interrupted"):
+            record.update(ended=_now(), outcome=outcome, why=why)
+            replace_file(path, to_json_text(record) + "\n")
+        claim = self._claims.pop(path, None)
+        if claim is not None:
+            claim.release()
+
+    def attempts(self, cell_id: str) -> tuple[Attempt, ...]:
+        """All tries at a cell, first to last."""
+        return tuple(attempt for attempt, _ in self._attempts(cell_id))
+
+    def run_folder(self, cell_id: str, number: int) -> Path:
+        """Where the run of an attempt lies."""
+        return self._cell_folder(cell_id) / f"run-{number}"
+
+    def log_path(self, cell_id: str) -> Path:
+        """Where the processes that run the cell print to."""
+        return self.folder / LOGS_FOLDER / f"{self.cell(cell_id).id}.log"
+
+    def status(self, cell_id: str) -> CellStatus:
+        """Where a cell stands, as far as the folder tells; whether it waits in a queue, it does not."""
+        batch = self.batch(cell_id)
+        cell = _sized(self.cell(cell_id), batch)
+        found = self._attempts(cell_id)
+        attempts = tuple(attempt for attempt, _ in found)
+        status = CellStatus(cell=cell, state="waiting", attempts=attempts)
+        if not found:
+            return status
+        finished = next((one for one in attempts if one.outcome == "finished"), None)
+        last = finished or attempts[-1]
+        folder = self.run_folder(cell_id, last.number)
+        status = replace(status, run=str(folder.relative_to(self.folder)), text=last.why)
+        if finished is not None:
+            return replace(status, state="done", text="", fraction=1.0)
+        if last.outcome is None:
+            if self._is_lost(cell_id, *found[-1]):
+                return replace(status, state=self._after(attempts), text="its process is gone")
+            said = self._progress(folder)
+            text = str(
+                said.get("text", batch.text if not batch.over and batch.text else "starting")
+            )
+            fraction = said.get("fraction")
+            number = float(fraction) if isinstance(fraction, (int, float)) else None
+            return replace(status, state="running", text=text, fraction=number)
+        return replace(status, state=self._after(attempts))
+
+    def statuses(self) -> list[CellStatus]:
+        """Of all cells, in the order of the plan."""
+        return [self.status(cell.id) for cell in self.plan.cells]
+
+    def close_lost(self, *, running: Collection[str] = (), take_over: bool = False) -> list[str]:
+        """End attempts whose process is gone without a word; the cells they were of.
+
+        `running` are cells that an executor knows to run. `take_over` ends all others that this
+        process does not run itself, though nobody knows whether their processes have ended.
+        """
+        lost = []
+        for cell in self.plan.cells:
+            for attempt, record in self._attempts(cell.id):
+                if attempt.outcome is not None or cell.id in running:
+                    continue
+                path = self._cell_folder(cell.id) / f"attempt-{attempt.number}.json"
+                if path in self._claims:
+                    continue
+                if self._is_lost(cell.id, attempt, record):
+                    why = "its process ended without an outcome"
+                elif take_over:
+                    why = f"taken over from {attempt.place or 'an unknown place'}"
+                else:
+                    continue
+                self.end(cell.id, attempt.number, "interrupted", why=why)
+                lost.append(cell.id)
+        return lost
+
+    def _is_lost(self, cell_id: str, attempt: Attempt, record: Mapping[str, Any]) -> bool:
+        path = self._cell_folder(cell_id) / f"attempt-{attempt.number}.json"
+        return is_lost(path, record, now_s=self._now_s)
+
+    def _now_s(self) -> float:
+        """The time by the clock of the file system, where this process may touch a file of its own."""
+        path = self.folder / LOCK_FILE
+        try:
+            if self._driving:
+                os.utime(path)
+                return path.stat().st_mtime
+        except OSError:
+            pass
+        return time.time()
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Be the one process that drives the sweep; the system takes the lock back from a dead one."""
+        path = self.folder / LOCK_FILE
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise write_failed(path, error, kept="the sweep") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                driver = _read_json(path) or {}
+                raise UsageError(
+                    f"{self.folder} is driven by another process",
+                    why=f"process {driver.get('pid', '?')} on {driver.get('host', '?')}",
+                    hint="watch it with `torchyard sweep show`, or end that process first",
+                ) from error
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, to_json_text(this_process()).encode("ascii"))
+            self._driving = True
+            yield
+        finally:
+            self._driving = False
+            os.close(descriptor)
+
+    def keep_batch(self, cell_id: str, batch: CellBatch) -> None:
+        """Remember the batch size of a cell, or how far the search for it is."""
+        path = self._cell_folder(cell_id) / BATCH_FILE
+        replace_file(path, to_json_text(encode(batch)) + "\n")
+
+    def batch(self, cell_id: str) -> CellBatch:
+        """What is known of the batch size of a cell, in a sweep that searches for them."""
+        if not self.plan.largest_batches:
+            return CellBatch()
+        path = self._cell_folder(cell_id) / BATCH_FILE
+        try:
+            return decode(CellBatch, _read_json(path) or {}, where="", strict=False)
+        except UsageError as error:
+            raise ResultsDamaged(
+                f"{path}: not a batch size", why=error.what, hint="put the file back from a copy"
+            ) from error
+
+    def keep_runs(self, runs: Mapping[str, str]) -> None:
+        """Remember which runs the cells were joined into: folder by what is in it."""
+        replace_file(self.folder / RUNS_FILE, to_json_text(dict(runs), indent=1) + "\n")
+
+    def runs(self) -> dict[str, str]:
+        """The runs that the cells were joined into; none before the sweep has ended."""
+        found = _read_json(self.folder / RUNS_FILE) or {}
+        return {str(key): str(value) for key, value in found.items()}
+
+    def _after(self, attempts: tuple[Attempt, ...]) -> CellState:
+        """What comes after attempts none of which has finished."""
+        tries = sum(attempt.counts for attempt in attempts)
+        others = len(attempts) - tries
+        spent = tries >= self.plan.limits.tries or others >= MOST_INTERRUPTED
+        return "failed" if spent else "waiting"
+
+    def _attempts(self, cell_id: str) -> list[tuple[Attempt, Mapping[str, Any]]]:
+        place = self._cell_folder(cell_id)
+        found: list[tuple[Attempt, Mapping[str, Any]]] = []
+        number = 1
+        while (record := _read_json(place / f"attempt-{number}.json")) is not None:
+            try:
+                attempt = decode(Attempt, {**record, "number": number}, where="", strict=False)
+            except UsageError as error:
+                raise ResultsDamaged(
+                    f"{place / f'attempt-{number}.json'}: not an attempt",
+                    why=error.what,
+                    hint="remove the file to measure the cell again",
+                ) from error
+            found.append((attempt, record))
+            number += 1
+        return found
+
+    def _cell_folder(self, cell_id: str) -> Path:
+        return self.folder / CELLS_FOLDER / self.cell(cell_id).id
+
+    def _progress(self, run: Path) -> dict[str, Any]:
+        """The last thing that the run said of itself."""
+        tail, last = self._tails.setdefault(run, (ProgressTail(run), {}))
+        for record in tail.more():
+            last.update({key: value for key, value in record.items() if value is not None})
+        return last
+
+
+def _sized(cell: Cell, batch: CellBatch) -> Cell:
+    """The cell as it is measured."""
+    if batch.batch_size is None:
+        return cell
+    (workload,) = cell.study.workloads
+    sized = replace(workload, batch_size=batch.batch_size)
+    return replace(cell, study=replace(cell.study, workloads=(sized,)))
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None when there is none, also not yet a whole one."""
+    try:
+        record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return record if isinstance(record, dict) else {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,215 @@
+"""Join the cells of a sweep to ordinary runs: one for each precision and each kind of machine.
+
+A joined run holds everything that the runs of the cells hold, with verdicts corrected for the
+number of comparisons in it. A cell that was given up is a row that says why. The cells stay as they
+are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.bench.bench_run import adjusted_for_suite
+from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.study import Study
+from torchyard.errors import NothingToDo, ResultsDamaged
+from torchyard.files.safe_reading import read_records, read_tail
+from torchyard.machine.identity import machine_name
+from torchyard.results.directory import FIRST_METHOD, LOGS_FOLDER, SAMPLES_FILE, new_run_folder
+from torchyard.results.run_reader import Run, read_run
+from torchyard.results.run_writer import RunWriter
+from torchyard.sweep.folder import SweepFolder
+from torchyard.sweep.model import Attempt, CellStatus, Outcome
+
+__all__ = ["join_sweep"]
+
+FAILURE_KINDS: Final[dict[Outcome, str]] = {
+    "died": "crashed",
+    "time-limit": "timeout",
+    "memory-limit": "out-of-memory",
+    "node-failed": "killed",
+    "refused": "refused",
+}
+"""The word for a failed row, by how the last attempt ended."""
+TAIL_BYTES: Final = 4000
+
+
+@dataclass
+class _Part:
+    """What becomes one run."""
+
+    statuses: list[CellStatus] = field(default_factory=list)
+    runs: dict[str, Run] = field(default_factory=dict)
+    """By cell."""
+
+
+def join_sweep(folder: SweepFolder, home: Path) -> dict[str, Path]:
+    """Put the cells that are over into new runs in `home`: run folder by what is in it."""
+    parts = _parts(folder)
+    if not parts:
+        raise NothingToDo(
+            f"no cell of {folder.folder} is over",
+            hint=f"go on with `torchyard sweep --resume {folder.folder}`",
+        )
+    precisions = [precision for precision, _ in parts]
+    found = {}
+    for (precision, machine), part in parts.items():
+        name = precision if precisions.count(precision) == 1 else f"{precision} on {machine}"
+        several = f" {precision}" if len(set(precisions)) > 1 else ""
+        found[name] = _joined(folder, part, home, study_name=folder.plan.name + several)
+    return found
+
+
+def _parts(folder: SweepFolder) -> dict[tuple[str, str], _Part]:
+    """Cells that are over, apart by precision and machine; what failed goes to the first machine."""
+    parts: dict[tuple[str, str], _Part] = {}
+    failed = []
+    for status in folder.statuses():
+        if status.state == "failed":
+            failed.append(status)
+        elif status.state == "done":
+            run = read_run(folder.folder / status.run)
+            part = parts.setdefault((status.cell.precision, machine_name(run.info)), _Part())
+            part.statuses.append(status)
+            part.runs[status.cell.id] = run
+    for status in failed:
+        precision = status.cell.precision
+        key = next((key for key in parts if key[0] == precision), (precision, "unknown"))
+        parts.setdefault(key, _Part()).statuses.append(status)
+    for part in parts.values():
+        part.statuses.sort(key=lambda status: status.cell.id)
+    return parts
+
+
+def _joined(folder: SweepFolder, part: _Part, home: Path, *, study_name: str) -> Path:
+    """One run, put together beside its place and then renamed: a kill leaves no half of it there."""
+    plan = folder.plan
+    place = new_run_folder(home)
+    place.rmdir()
+    hidden = home / f".joining-{secrets.token_hex(4)}"
+    infos = [run.info for run in part.runs.values()]
+    machine: Mapping[str, Any] = infos[0].get("machine", {}) if infos else {}
+    try:
+        writer = RunWriter.create(
+            hidden / place.name,
+            study=_study(part.statuses, study_name),
+            command=plan.command,
+            machine=machine,
+            revision=plan.revision,
+            notes=plan.notes,
+        )
+        writer.add_facts(
+            sweep={
+                "name": plan.name,
+                "folder": str(folder.folder),
+                "shard": list(plan.shard),
+                "null": plan.null,
+            },
+            **_origin(infos),
+        )
+        rows = []
+        for number, status in enumerate(part.statuses):
+            run = part.runs.get(status.cell.id)
+            logs = writer.logs / f"workload-{number:03d}"
+            if run is None:
+                rows.extend(_failed_rows(folder, status, logs))
+            else:
+                _copy(run, writer, logs)
+                rows.extend(_with_logs(row, run, logs, place, hidden) for row in run.comparisons)
+        for row in adjusted_for_suite(rows, part.statuses[0].cell.study.budget.alpha):
+            writer.add_comparison(row)
+        writer.finish("finished")
+        (hidden / place.name).rename(place)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    return place
+
+
+def _study(statuses: Sequence[CellStatus], name: str) -> Study:
+    first = statuses[0].cell.study
+    workloads = tuple(status.cell.study.workloads[0] for status in statuses)
+    return replace(first, name=name, workloads=workloads)
+
+
+def _origin(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """When the first cell began and which process measured it: the joining is no part of the run."""
+    started = sorted(str(info["started"]) for info in infos if info.get("started"))
+    if not started:
+        return {}
+    owner = next((info.get("owner") for info in infos if info.get("started") == started[0]), None)
+    methods = {info.get("method", FIRST_METHOD) for info in infos}
+    method = methods.pop() if len(methods) == 1 else "several"
+    return {"started": started[0], "measured_by": owner, "method": method}
+
+
+def _copy(run: Run, writer: RunWriter, logs: Path) -> None:
+    """Everything of a cell's run but its comparisons."""
+    targets = run.info.get("targets")
+    for name, facts in targets.items() if isinstance(targets, Mapping) else ():
+        writer.add_target(name, facts)
+    for launch in run.launches():
+        writer.add_launch(launch)
+    writer.add_sample_records(_samples(run))
+    for found in sorted((run.folder / LOGS_FOLDER).glob("workload-*")):
+        shutil.copytree(found, logs, dirs_exist_ok=True)
+
+
+def _samples(run: Run) -> Iterator[dict[str, Any]]:
+    for _, record in read_records(run.folder / SAMPLES_FILE):
+        yield record
+
+
+def _with_logs(row: Comparison, run: Run, logs: Path, place: Path, hidden: Path) -> Comparison:
+    """The row with the log where it was copied to."""
+    if row.failure is None or not row.failure.log:
+        return row
+    try:
+        inside = Path(row.failure.log).relative_to(run.folder / LOGS_FOLDER / "workload-000")
+    except ValueError:
+        return row
+    copied = place / (logs / inside).relative_to(hidden / place.name)
+    return replace(row, failure=replace(row.failure, log=str(copied)))
+
+
+def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Comparison]:
+    """A row for each candidate of a cell that was given up."""
+    study = status.cell.study
+    last = status.attempts[-1] if status.attempts else Attempt(number=0)
+    tail = _tail(folder.log_path(status.cell.id))
+    if tail:
+        logs.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder.log_path(status.cell.id), logs / "cell.log")
+    tries = len(status.attempts)
+    said = last.why or "the cell was never finished"
+    return [
+        Comparison(
+            workload=study.workloads[0],
+            baseline=study.baseline.name,
+            candidate=candidate.name,
+            verdict=Verdict.FAILED,
+            failure=Failure(
+                kind=FAILURE_KINDS.get(last.outcome or "died", "crashed"),
+                phase="cell",
+                variant=candidate.name,
+                message=said if tries < 2 else f"{said} (attempt {tries})",  # noqa: PLR2004
+                hint=f"its log: {folder.log_path(status.cell.id)}",
+                log=str(folder.log_path(status.cell.id)),
+                log_tail=tail,
+            ),
+        )
+        for candidate in study.candidates
+    ]
+
+
+def _tail(path: Path) -> str:
+    try:
+        return read_tail(path, TAIL_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error

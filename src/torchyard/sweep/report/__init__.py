@@ -1,0 +1,1 @@
+"""Reports of a sweep: terminal, Markdown, JSON and HTML."""

@@ -1,0 +1,279 @@
+"""Formats of a sweep summary: the table of formats, Markdown, JSON, and the redacted copy.
+
+Markdown is made for a pull request: a short summary first, everything that failed in a folded
+section. The redacted copy has no host names, users, paths and variable values; texts from
+elsewhere, such as logs of cells without a run, are redacted by the same rules as runs
+(`bench/report/sharing.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.bench.report.sharing import cleaner_of
+from torchyard.core.records import encode, nearest_hint
+from torchyard.core.units import format_duration
+from torchyard.errors import UsageError
+from torchyard.presentation.redaction import PrivateText
+from torchyard.presentation.safe_text import escaped
+from torchyard.presentation.wording import ABSENT, verdict_text
+from torchyard.results.run_reader import Run
+from torchyard.sweep.model import SweepGroup, SweepRow, SweepSummary
+from torchyard.sweep.report.page import sweep_page
+from torchyard.sweep.report.text import (
+    alarm_lines,
+    as_selected,
+    break_even_text,
+    compile_text,
+    end_mark,
+    end_text,
+    ends_text,
+    group_name,
+    mean_cell,
+    memory_text,
+    not_wrong_lines,
+    passed_text,
+    reasons_of,
+    row_name,
+    selection_text,
+    speedup_cell,
+    sweep_line,
+    sweep_text,
+    verdict_lines,
+)
+
+_ROW_HEADS: Final = (
+    "workload",
+    "precision",
+    "candidate",
+    "speedup",
+    "p",
+    "verdict",
+    "baseline",
+    "time",
+)
+
+
+def sweep_markdown(summary: SweepSummary) -> str:
+    """Tables that read well as text too."""
+    lines = [f"## {escaped(summary.name)}", "", f"{escaped(sweep_line(summary))}.", ""]
+    for doubt in summary.doubts:
+        lines += [f"> **{escaped(doubt)}**", ""]
+    alarms = summary.false_alarms
+    if alarms is not None:
+        answer, *rest = alarm_lines(alarms, summary.margin)
+        lines += ["### False alarms of this machine", "", f"**{escaped(answer)}**", ""]
+        lines += [f"- {escaped(line)}" for line in rest]
+        lines.append("")
+        if alarms.comparisons:
+            bins = len(alarms.bins)
+            heads = [f"p < {(place + 1) / bins:.1f}" for place in range(bins)]
+            lines += [
+                *_table(heads, [[str(count) for count in alarms.bins]], right=range(bins)),
+                "",
+            ]
+    groups = [*summary.groups, *summary.totals]
+    lines += _table(
+        ("suite", "candidate", "passed", "mean over common workloads", "mean of all it passed"),
+        [_group_cells(group) for group in groups],
+        right=(3, 4),
+    )
+    whole = not_wrong_lines(groups)
+    if whole:
+        lines += ["", *(f"- {escaped(line)}" for line in whole)]
+    costs = [group for group in groups if group.compiled or group.memory_rows]
+    if costs:
+        lines += [
+            "",
+            *_table(
+                ("suite", "candidate", "compiling", "memory", "break-even"),
+                [_cost_cells(group) for group in costs],
+                right=(3,),
+            ),
+        ]
+    for line in verdict_lines(summary):
+        lines += ["", f"{escaped(line)}."]
+    for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst)):
+        if rows:
+            lines += ["", f"**{heading}**{selection_text(rows)}", ""]
+            lines += _table(
+                _ROW_HEADS, [_row_cells(as_selected(row)) for row in rows], right=(3, 4, 6, 7)
+            )
+    failed = summary.not_passed
+    if failed:
+        lines += [
+            "",
+            f"<details><summary>Did not pass: {len(failed)} of {len(summary.rows)}</summary>",
+        ]
+        lines += ["", *_failures(failed), "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _group_cells(group: SweepGroup) -> list[str]:
+    passed, rest = passed_text(group), ends_text(group)
+    return [
+        group_name(group.key),
+        group.key.candidate,
+        f"{passed}: {rest}" if rest else passed,
+        mean_cell(group.common, untrusted=group.untrusted),
+        mean_cell(group.own, untrusted=group.untrusted),
+    ]
+
+
+def _cost_cells(group: SweepGroup) -> list[str]:
+    return [
+        group_name(group.key),
+        group.key.candidate,
+        compile_text(group),
+        memory_text(group),
+        break_even_text(group),
+    ]
+
+
+def _row_cells(row: SweepRow) -> list[str]:
+    times = [
+        ABSENT if t is None else format_duration(t) for t in (row.baseline_ns, row.candidate_ns)
+    ]
+    p_value = ABSENT if row.p_adjusted is None else f"{row.p_adjusted:.3g}"
+    speedup = " ".join(filter(None, speedup_cell(row)))
+    names = [row.workload, row.precision, row.candidate]
+    return [*names, speedup, p_value, verdict_text(row.verdict), *times]
+
+
+def _failures(rows: Sequence[SweepRow]) -> list[str]:
+    return [
+        f"- {end_mark(row)} **{end_text(row.end)}** {escaped(row_name(row))}: {escaped(reason)}"
+        for row, reason in reasons_of(rows)
+    ]
+
+
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> list[str]:
+    rule = ["---:" if column in right else "---" for column in range(len(heads))]
+    return [
+        "| " + " | ".join(escaped(head) for head in heads) + " |",
+        "| " + " | ".join(rule) + " |",
+        *("| " + " | ".join(escaped(cell) for cell in row) + " |" for row in rows),
+    ]
+
+
+SCHEMA: Final = "torchyard.sweep-summary"
+SCHEMA_VERSION: Final = 1
+"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+
+
+def sweep_json(summary: SweepSummary) -> str:
+    """Valid JSON: numbers that are none become null."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        **encode(summary),
+        "groups": [_group_json(group) for group in summary.groups],
+        "totals": [_group_json(group) for group in summary.totals],
+    }
+    for record, row in zip(document["rows"], summary.rows, strict=True):
+        record.update(state=row.verdict.value, trusted=row.trusted)
+    for name in ("best", "worst"):
+        rows = getattr(summary, name)
+        document[name] = [summary.rows.index(row) for row in rows]
+    alarms = summary.false_alarms
+    if alarms is not None:
+        document["false_alarms"]["within"] = alarms.within
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def _group_json(group: SweepGroup) -> dict[str, Any]:
+    return {
+        **encode(group.key),
+        **{name: value for name, value in encode(group).items() if name != "key"},
+        "passed": group.passed,
+        "pass_rate": group.pass_rate,
+        "ends": dict(group.ends),
+        "verdicts": {verdict.value: count for verdict, count in group.verdicts},
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
+    """The same summary with every text cleaned; numbers stay."""
+    cleaner = cleaner_of(runs)
+    rows = {id(row): _row(row, cleaner) for row in summary.rows}
+    return replace(
+        summary,
+        name=cleaner.clean(summary.name),
+        revision=cleaner.clean(summary.revision),
+        rows=tuple(rows[id(row)] for row in summary.rows),
+        groups=tuple(_redacted_group(group, cleaner) for group in summary.groups),
+        totals=tuple(_redacted_group(group, cleaner) for group in summary.totals),
+        best=tuple(rows[id(row)] for row in summary.best),
+        worst=tuple(rows[id(row)] for row in summary.worst),
+        runs=tuple(
+            replace(run, id=cleaner.clean(run.id), name=cleaner.clean(run.name))
+            for run in summary.runs
+        ),
+        doubts=tuple(map(cleaner.clean, summary.doubts)),
+    )
+
+
+def _row(row: SweepRow, cleaner: PrivateText) -> SweepRow:
+    return replace(
+        row,
+        cell=cleaner.clean(row.cell),
+        suite=cleaner.clean(row.suite),
+        workload=cleaner.clean(row.workload),
+        baseline=cleaner.clean(row.baseline),
+        candidate=cleaner.clean(row.candidate),
+        reason=cleaner.clean(row.reason),
+        log=cleaner.clean(row.log),
+        log_tail=cleaner.clean(row.log_tail),
+        run=cleaner.clean(row.run),
+    )
+
+
+def _redacted_group(group: SweepGroup, cleaner: PrivateText) -> SweepGroup:
+    key = group.key
+    cleaned = {
+        name: cleaner.clean(getattr(key, name)) for name in ("suite", "baseline", "candidate")
+    }
+    return replace(group, key=replace(key, **cleaned))
+
+
+SWEEP_FORMATS: Final[Mapping[str, Callable[[SweepSummary], str]]] = {
+    "text": sweep_text,
+    "markdown": sweep_markdown,
+    "json": sweep_json,
+    "html": sweep_page,
+}
+
+
+def render_sweep(
+    summary: SweepSummary, form: str, *, links: Mapping[str, str] | None = None
+) -> str:
+    """The summary in that form. `links` (see `reports_beside`) are for the page alone."""
+    if form not in SWEEP_FORMATS:
+        raise UsageError(
+            f"{form!r} is not a form of a sweep",
+            hint=nearest_hint(form, list(SWEEP_FORMATS), what="form"),
+        )
+    return sweep_page(summary, links=links) if form == "html" else SWEEP_FORMATS[form](summary)
+
+
+def reports_beside(summary: SweepSummary, folder: Path) -> dict[str, str]:
+    """Reports of the sweep's runs in a folder: `ID.html` for a run, where such a file lies there."""
+    names = {run.id: f"{run.id}.html" for run in summary.runs if "/" not in run.id}
+    return {run: name for run, name in names.items() if (folder / name).is_file()}

@@ -1,0 +1,313 @@
+"""`torchyard tune`: find the fastest settings for a workload on this machine, and prove it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchyard.bench.commands.options import DEVICE_OPTIONS, MEMORY_LIMIT, PLACE_OPTIONS, step_limit
+from torchyard.cli.options import SectionedCommand, all_options, given_options, section
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from torchyard.bench.request import WorkloadChoice
+    from torchyard.core.study import Study
+    from torchyard.tune.folder import RaceFolder
+    from torchyard.tune.model import Race
+
+__all__ = ["tune"]
+
+USUAL_BUDGET = "10m"
+_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})
+
+_HELP = """
+\b
+Examples:
+  torchyard tune models/gpt --mode training --optimizer-step
+      ten minutes: allocators, threads, OpenMP, oneDNN, compilers
+  torchyard tune kernels/mlp --batch-size 16 --budget 5m --html race.html
+  torchyard tune mine.py:model --space my-space.toml --with-changed-results
+  torchyard tune models/resnet --goal throughput
+      how many processes, each with its part of the cores
+  torchyard tune infer.py --program
+      a whole program, run again and again with other settings
+  torchyard tune --resume FOLDER
+  torchyard tune --resume FOLDER --budget 20m
+      with more time for a race that left something undecided
+
+Race settings against the default, each alone and then together, with fresh processes and paired
+measurements. A setting is recommended only if it is faster beyond doubt on launches that had no
+part in finding it. Only what this machine has is tried; what is
+missing is named with its package. Settings that change results are tried only when asked for.
+"""
+
+_what, _search = section("What to run"), section("What to search")
+_how, _out = section("How to measure"), section("Where results go")
+
+_OPTIONS = (
+    _what("--mode", type=click.Choice(("inference", "training")), help="inference when left out."),
+    _what("--program", is_flag=True, help="The file is a program, and an iteration runs it whole."),
+    _what(
+        "--default",
+        "baseline",
+        metavar="SPEC",
+        help="The variant to make faster, such as inductor+bfloat16; eager when left out.",
+    ),
+    *DEVICE_OPTIONS,
+    *PLACE_OPTIONS,
+    _search(
+        "--space",
+        metavar="default|FILE.toml",
+        show_default="default",
+        help="The choices to race.",
+    ),
+    _search(
+        "--goal",
+        type=click.Choice(("latency", "throughput")),
+        show_default="latency",
+        help="A fast iteration; or many in a time, also by several processes side by side.",
+    ),
+    _search(
+        "--budget",
+        metavar="DURATION",
+        show_default=USUAL_BUDGET,
+        help="Of all heats; with --resume a new one, those that were run included.",
+    ),
+    _search(
+        "--with-changed-results",
+        is_flag=True,
+        help="Also try what changes results by design, such as fast-math and TF32.",
+    ),
+    _search("--dry-run", is_flag=True, help="Show what would be tried, and run nothing."),
+    _how("--threads", metavar="N", help="Threads of the default; one for each core when left out."),
+    _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
+    MEMORY_LIMIT,
+    step_limit("a quarter of the budget"),
+    _out(
+        "--run-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Keep the race here instead of in the home folder.",
+    ),
+    _out(
+        "--resume",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Go on with a race that was cut short; heats that ended are not run again.",
+    ),
+    _out(
+        "--env-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write the winner's variables as NAME=value lines.",
+    ),
+    _out(
+        "--html",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write the race with its picture as one HTML file.",
+    ),
+    _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)
+
+
+@click.command(cls=SectionedCommand, help=_HELP)
+@click.argument("workload", required=False, metavar="[WORKLOAD|FILE.py]")
+@all_options(_OPTIONS)
+@common_options
+def tune(workload: str | None, as_json: bool, **options: Any) -> int:
+    """Race settings for a workload."""
+    from torchyard.bench.target_checks import check_devices
+    from torchyard.cli.invoke import INTERRUPTED
+    from torchyard.errors import Untrustworthy
+
+    for name in ("html", "env_file"):
+        if options[name] is not None:
+            check_writable(options[name], option="--" + name.replace("_", "-"))
+    folder, race = _begin(workload, options)
+    if options["dry_run"]:
+        _show_space(race, as_json=as_json)
+        return 0
+    if folder is None:
+        check_devices([_as_study(race)])
+        folder = _new_folder(options["run_dir"])
+        folder.write(race)
+    race, interrupted = _run(folder, race, quiet=options["quiet"])
+    _show(race, folder, as_json=as_json, program=_program(workload, options))
+    _write(race, folder, html=options["html"], env_file=options["env_file"])
+    if not options["quiet"]:
+        talk(f"race folder: {folder.folder}")
+    if interrupted:
+        talk(f"go on with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
+        return INTERRUPTED
+    if race.confirmed is not None and race.confirmed.untrusted:
+        return Untrustworthy.exit_code
+    return 0
+
+
+def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | None, Race]:
+    """A race that is to be begun, or one to go on with."""
+    from torchyard.errors import UsageError
+    from torchyard.tune.folder import RaceFolder, read_race
+    from torchyard.tune.space import plan_race, with_budget
+
+    if options["resume"] is not None:
+        if workload is not None:
+            raise UsageError(
+                "both a workload and --resume are given",
+                hint="a race goes on with the workload it began with: leave the workload out",
+            )
+        beside = given_options(click.get_current_context(), options, but=_WITH_RESUME)
+        if beside:
+            raise UsageError(
+                "--resume goes on with the race that is there",
+                why=f"{', '.join(beside)} would make another one",
+                hint="start a new race, or leave that out; --budget gives this one more time",
+            )
+        race = read_race(options["resume"])
+        if options["budget"] is not None:
+            race = with_budget(race, _seconds(options["budget"]))
+        return RaceFolder.open(options["resume"]), race
+    if workload is None:
+        raise UsageError(
+            "no workload is named", hint="`torchyard workloads` lists them; FILE.py is yours"
+        )
+    study = _study(workload, options)
+    race = plan_race(
+        study,
+        space=options["space"] or "default",
+        budget_s=_seconds(options["budget"] or USUAL_BUDGET),
+        with_changes=options["with_changed_results"],
+        goal=options["goal"] or "latency",
+        step_limit_given=options["step_limit"] is not None,
+    )
+    return None, race
+
+
+def _as_study(race: Race) -> Study:
+    from torchyard.core.study import Study
+
+    return Study(name="tune", baseline=race.default, candidates=(), workloads=(race.workload,))
+
+
+def _study(workload: str, options: dict[str, Any]) -> Study:
+    from dataclasses import replace
+
+    from torchyard.bench.commands.options import request_of_study_options, spec_of_option
+    from torchyard.bench.study_assembly import assemble
+    from torchyard.bench.workload_text import choose_workload
+
+    chosen = _chosen_program(workload) if options["program"] else None
+    spec = spec_of_option(workload, "WORKLOAD", Path.cwd())
+    request = replace(
+        request_of_study_options(options),
+        workloads=(chosen or choose_workload(spec),),
+        modes=(options["mode"],) if options["mode"] else (),
+        candidates=(spec_of_option("aot_eager", "the race", Path.cwd()),),
+    )
+    return assemble(request, here=sys.executable)
+
+
+def _chosen_program(text: str) -> WorkloadChoice:
+    from torchyard.bench.request import WorkloadChoice
+    from torchyard.errors import UsageError
+
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"there is no file {text!r}", hint="--program needs the path of a program")
+    return WorkloadChoice(where="WORKLOAD", suite="script", name=str(path))
+
+
+def _seconds(text: str) -> float:
+    from torchyard.core.number_checks import CHECKS
+
+    return float(CHECKS["time"].read(text, where="--budget"))
+
+
+def _new_folder(run_dir: Path | None) -> RaceFolder:
+    from torchyard.results.directory import new_run_folder
+    from torchyard.tune.folder import RaceFolder, races_home
+
+    return RaceFolder.create(run_dir or new_run_folder(races_home()))
+
+
+def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
+    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.core.events import Event
+    from torchyard.tune.race import RaceRun
+    from torchyard.tune.race_rounds import Heats
+
+    with show_progress(Heard(), quiet=quiet) as listener:
+
+        def within_race(event: Event) -> None:
+            from dataclasses import replace
+
+            if event.kind in ("phase", "look", "launch", "warning"):
+                listener(replace(event, fraction=min(0.99, heats.elapsed_s / race.budget_s)))
+
+        def next_heat(_race: Race, text: str) -> None:
+            fraction = min(0.99, heats.elapsed_s / race.budget_s)
+            listener(Event(kind="workload", text=text, fraction=fraction))
+
+        heats = Heats(folder, race, command=list(sys.argv), listener=within_race)
+        run = RaceRun(folder, race, heats, listener=next_heat)
+        try:
+            return run.run(), False
+        except KeyboardInterrupt:
+            return run.race, True
+
+
+def _program(workload: str | None, options: dict[str, Any]) -> tuple[str, ...]:
+    return ("python", workload) if options["program"] and workload else ("python", "PROGRAM.py")
+
+
+def _show(race: Race, folder: RaceFolder, *, as_json: bool, program: tuple[str, ...]) -> None:
+    from torchyard.core.records import encode
+    from torchyard.tune.report import race_text
+
+    if as_json:
+        print_json({"race": encode(race), "folder": str(folder.folder)})
+    else:
+        print_data(printable(race_text(race, program=program)))
+
+
+def _show_space(race: Race, *, as_json: bool) -> None:
+    from torchyard.core.records import encode
+    from torchyard.tune.report import space_text
+
+    if as_json:
+        print_json({"space": encode(race.space), "workload": encode(race.workload)})
+    else:
+        print_data(printable(space_text(race)))
+
+
+def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path | None) -> None:
+    from torchyard.tune.report import race_page
+    from torchyard.tune.winner import environment_file, study_text
+
+    if html is not None:
+        write_file(html, race_page(race), option="--html")
+        talk(f"html: {html}")
+    if race.winner is None:
+        if env_file is not None:
+            talk(f"{env_file} is not written: nothing is recommended")
+        return
+    text = environment_file(race.winner, race.default)
+    write_file(folder.folder / "winner.env", text, option="--run-dir")
+    study = study_text(race.winner, race.default)
+    write_file(folder.folder / "winner.toml", study, option="--run-dir")
+    if env_file is not None:
+        write_file(env_file, text, option="--env-file")
+        talk(f"environment: {env_file}")

@@ -1,0 +1,123 @@
+"""The folder of a settings race: the request, the state so far, and a run folder for each round.
+
+    race.json       the whole race, replaced after each round
+    heats/NNN/      an ordinary run folder
+    cache/          compiled artifacts, kept until the race ends
+
+A race that was killed resumes from its finished rounds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable
+from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.results.directory import home_folder
+from torchyard.tune.model import RACE_FORMAT, Race
+
+__all__ = ["RACE_FILE", "RaceFolder", "races_home", "read_race"]
+
+RACE_FILE: Final = "race.json"
+HEATS_FOLDER: Final = "heats"
+
+
+def races_home() -> Path:
+    """The folder that races go to when none is named."""
+    return home_folder() / "races"
+
+
+class RaceFolder:
+    """Where one race is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        """`create` and `open` are the ways to call this."""
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> RaceFolder:
+        """A new or empty folder."""
+        folder = folder.absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"{folder} is not empty",
+                    why="a race needs a folder of its own",
+                    hint="name another folder, or go on with a race by --resume FOLDER",
+                )
+            (folder / HEATS_FOLDER).mkdir()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+        except OSError as error:
+            raise write_failed(folder, error, kept="what is there") from error
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> RaceFolder:
+        """A folder with a race in it."""
+        read_race(folder)
+        return cls(folder.absolute())
+
+    def heat_folder(self, number: int) -> Path:
+        """Where a heat is kept."""
+        return self.folder / HEATS_FOLDER / f"{number:03d}"
+
+    @property
+    def cache(self) -> Path:
+        """What compilers made, for all heats that share it."""
+        return self.folder / "cache"
+
+    def drop_cache(self) -> None:
+        """A race that is over compiles nothing any more."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+    def write(self, race: Race) -> None:
+        """Keep the race as it stands."""
+        replace_file(self.folder / RACE_FILE, to_json_text(encode(race)) + "\n")
+
+
+def read_race(folder: Path) -> Race:
+    """The race in a folder."""
+    path = folder.absolute() / RACE_FILE
+    try:
+        record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{folder} is not the folder of a race",
+            why=f"there is no {RACE_FILE} in it",
+            hint="name the folder that `torchyard tune` printed",
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise ResultsDamaged(
+            f"{path}: not JSON", why=str(error), hint="put the file back from a copy"
+        ) from error
+    version = record.get("format") if isinstance(record, dict) else None
+    if isinstance(version, int) and version > RACE_FORMAT:
+        raise ResultsDamaged(
+            f"{path} was written by a newer Torchyard",
+            why=f"its format is {version}; this Torchyard reads up to {RACE_FORMAT}",
+            hint="update Torchyard to read it",
+        )
+    try:
+        return _with_times(decode(Race, record, where="", strict=False))
+    except UsageError as error:
+        raise ResultsDamaged(
+            f"{path}: not a race", why=error.what, hint="put the file back from a copy"
+        ) from error
+
+
+def _with_times(race: Race) -> Race:
+    """Heats with the time they took, which races of earlier versions do not say."""
+    heats, before_s = [], 0.0
+    for heat in race.heats:
+        heats.append(heat if heat.took_s else replace(heat, took_s=heat.ended_s - before_s))
+        before_s = heat.ended_s
+    return replace(race, heats=tuple(heats))

@@ -1,0 +1,79 @@
+"""Run a performance test: the two programs that people try a new PyTorch with, as one measurement.
+
+A square matrix product (operations per second, share of the machine's peak) and the inference of a
+three-layer perceptron (with the table of its operators), under the current settings and under tuned
+ones, alternating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchyard.bench.bench_run import run_bench
+from torchyard.bench.roofline.machine_peak import PeakWish, peak_of_machine
+from torchyard.core.events import Listener
+from torchyard.core.roofline import MachinePeak
+from torchyard.core.study import Study, Variant
+from torchyard.errors import TorchyardError
+from torchyard.tune.model import Contender
+from torchyard.tune.perf_test.model import PerfTest
+from torchyard.tune.perf_test.operator_tables import operator_tables
+
+__all__ = ["run_perf_test", "settings_of", "tuned_variant"]
+
+
+def run_perf_test(
+    study: Study,
+    *,
+    folder: Path,
+    command: Sequence[str],
+    iterations: int,
+    listener: Listener,
+) -> PerfTest:
+    """Measure both workloads of the study, then look at the operators of the last one."""
+    peak, why_not = _peak(study, listener)
+    rows = run_bench(study, folder=folder, command=command, listener=listener)
+    tables = operator_tables(study, study.workloads[-1], iterations=iterations)
+    return PerfTest(
+        comparisons=tuple(rows),
+        tables=tuple(tables),
+        peak=peak,
+        peak_why_not=why_not,
+        run=str(folder),
+        settings=tuple((variant.name, settings_of(variant)) for variant in study.variants),
+    )
+
+
+def settings_of(variant: Variant) -> str:
+    """What sets a variant apart from a bare `python program.py`, in words."""
+    environment = variant.environment
+    parts = [f"{key}={value}" for key, value in environment.variables]
+    parts += [f"preload {Path(library).name}" for library in environment.preload]
+    if environment.threads is not None:
+        parts.append(f"{environment.threads} threads")
+    if variant.backend != "eager":
+        parts.append(variant.backend)
+    parts += [key if value is True else f"{key}={value}" for key, value in variant.options]
+    return ", ".join(parts) or "as they are"
+
+
+def tuned_variant(current: Variant, winner: Contender) -> Variant:
+    """The current settings with those of a race's winner."""
+    return replace(winner.variant(current), name="tuned")
+
+
+def _peak(study: Study, listener: Listener) -> tuple[MachinePeak | None, str]:
+    """The peak of the current settings; a test without one still says the rest."""
+    baseline = study.baseline
+    wish = PeakWish(
+        target=baseline.target,
+        device=study.workloads[0].device,
+        precision=baseline.precision,
+        threads=baseline.environment.threads or study.settings.threads,
+    )
+    try:
+        return peak_of_machine(wish, listener=listener).peak, ""
+    except TorchyardError as error:
+        return None, error.what + (f": {error.why}" if error.why else "")

@@ -1,0 +1,78 @@
+"""Operator tables of each variant from the profiler, for `torchyard perf-test`.
+
+Measured in a launch of their own: a profiler slows down what it observes, so its times are used
+for shares only.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.core.records import decode
+from torchyard.core.study import Study, Workload
+from torchyard.tune.perf_test.model import OperatorRow, OperatorTable
+
+__all__ = ["operator_tables"]
+
+WARM_S: Final = 3.0
+
+
+def operator_tables(study: Study, workload: Workload, *, iterations: int) -> list[OperatorTable]:
+    """A table for each variant; one that fails is a table that says why."""
+    settings = study.settings
+    found = []
+    with tempfile.TemporaryDirectory(prefix="torchyard-operators-") as folder:
+        for variant in study.variants:
+            try:
+                with Crew(
+                    workload,
+                    (variant,),
+                    settings,
+                    draw=draw_launch(random.Random(settings.seed)),
+                    log_folder=Path(folder),
+                    scratch=Path(folder),
+                ) as crew:
+                    limit_s = settings.step_limit_s
+                    crew.ask(
+                        variant,
+                        "warm",
+                        phase="warm-up",
+                        limit_s=limit_s,
+                        variant=variant.name,
+                        seconds=WARM_S,
+                    )
+                    answer = crew.ask(
+                        variant,
+                        "operators",
+                        phase="profile",
+                        limit_s=limit_s,
+                        variant=variant.name,
+                        iterations=iterations,
+                    )
+            except VariantFailed as failed:
+                found.append(
+                    OperatorTable(
+                        workload=workload.label,
+                        variant=variant.name,
+                        iterations=0,
+                        rows=(),
+                        why_not=failed.failure.message,
+                    )
+                )
+                continue
+            found.append(
+                OperatorTable(
+                    workload=workload.label,
+                    variant=variant.name,
+                    iterations=int(answer["iterations"]),
+                    rows=tuple(
+                        decode(OperatorRow, row, where="row", strict=False)
+                        for row in answer["rows"]
+                    ),
+                )
+            )
+    return found

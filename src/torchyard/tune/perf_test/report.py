@@ -1,0 +1,130 @@
+"""Format a performance test as text: rates and shares side by side, then the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchyard.core.comparison import Comparison, VariantMetrics
+from torchyard.core.units import format_duration, format_flops
+from torchyard.presentation.safe_text import aligned, one_line, shortened
+from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
+
+__all__ = ["perf_text"]
+
+_MOST_OPERATORS = 12
+_NAME_WIDTH = 70
+
+
+def perf_text(test: PerfTest) -> str:
+    """The whole of it."""
+    parts = [_rates(test)]
+    parts += [_verdicts(test)]
+    parts += ["\n".join(f"{name}: {text}" for name, text in test.settings)]
+    parts += [_operators(table) for table in test.tables]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rates(test: PerfTest) -> str:
+    rows: list[Sequence[str]] = [("workload", "settings", "time", "rate", "of the peak")]
+    for comparison in test.comparisons:
+        for name, metrics in _sides(comparison):
+            rows.append(
+                (
+                    comparison.workload.label,
+                    name,
+                    "" if metrics.time_ns is None else format_duration(metrics.time_ns),
+                    _rate(metrics),
+                    _share(metrics, test),
+                )
+            )
+    text = aligned(rows)
+    if test.peak is None:
+        return f"{text}\n\nno share of the peak: {one_line(test.peak_why_not)}"
+    peak = format_flops(test.peak.flops_per_second, per_second=True)
+    return f"{text}\n\npeak of this machine: {peak}, measured {test.peak.measured}"
+
+
+def _sides(comparison: Comparison) -> list[tuple[str, VariantMetrics]]:
+    return [
+        (comparison.baseline, comparison.baseline_metrics),
+        (comparison.candidate, comparison.candidate_metrics),
+    ]
+
+
+def _rate(metrics: VariantMetrics) -> str:
+    rate = metrics.flops_per_second
+    return "" if rate is None else format_flops(rate, per_second=True)
+
+
+def _share(metrics: VariantMetrics, test: PerfTest) -> str:
+    rate = metrics.flops_per_second
+    if rate is None or test.peak is None:
+        return ""
+    return f"{rate / test.peak.flops_per_second:.0%}"
+
+
+def _verdicts(test: PerfTest) -> str:
+    lines = []
+    for one in test.comparisons:
+        if one.failure is not None:
+            lines.append(f"{one.workload.label}: {one.candidate} failed: {one.failure.message}")
+        elif one.estimate is not None:
+            interval = one.estimate.interval
+            said = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+            number = f"{one.estimate.speedup:.3f}x{said}"
+            why = f" ({'; '.join(one.untrusted)})" if one.untrusted else ""
+            lines.append(
+                f"{one.workload.label}: {one.candidate} is "
+                f"{number if one.trusted else f'({number})'} of {one.baseline}: {one.state}{why}"
+            )
+    return "\n".join(one_line(line) for line in lines)
+
+
+def _operators(table: OperatorTable) -> str:
+    title = f"{table.workload}, {table.variant}: operators of {table.iterations} iterations"
+    if table.why_not:
+        return f"{table.workload}, {table.variant}: no operators: {one_line(table.why_not)}"
+    if table.kernels:
+        return f"{title}\n{_beside_gpu(table)}\n\n{_kernels(table)}"
+    rows = [
+        (*_name_and_calls(row), *_cpu(row, table), format_duration(row.total_cost))
+        for row in table.operators[:_MOST_OPERATORS]
+    ]
+    head = ("operator", "calls", "self CPU", "share", "total CPU")
+    return f"{title}\n{aligned([head, *rows])}"
+
+
+def _beside_gpu(table: OperatorTable) -> str:
+    """Operators by the time that their kernels took; then by their own on the CPU."""
+    head = ("operator", "calls", "self CPU", "share", "total CPU", "self GPU", "share", "total GPU")
+    ordered = sorted(table.operators, key=lambda row: (-row.self_device_cost, -row.self_cost))
+    rows = [
+        (
+            *_name_and_calls(row),
+            *_cpu(row, table),
+            format_duration(row.total_cost),
+            *_gpu(row, table),
+            format_duration(row.total_device_cost),
+        )
+        for row in ordered[:_MOST_OPERATORS]
+    ]
+    return aligned([head, *rows])
+
+
+def _kernels(table: OperatorTable) -> str:
+    ordered = sorted(table.kernels, key=lambda row: -row.self_device_cost)
+    rows = [(*_name_and_calls(row), *_gpu(row, table)) for row in ordered[:_MOST_OPERATORS]]
+    return aligned([("kernel", "calls", "GPU", "share"), *rows])
+
+
+def _name_and_calls(row: OperatorRow) -> tuple[str, str]:
+    return shortened(one_line(row.name), _NAME_WIDTH), str(row.calls)
+
+
+def _cpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
+    return format_duration(row.self_cost), f"{row.self_cost / (table.total_ns or 1.0):.1%}"
+
+
+def _gpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
+    spent = row.self_device_cost
+    return format_duration(spent), f"{spent / (table.device_ns or 1.0):.1%}"

@@ -1,0 +1,142 @@
+"""The winner of a race in usable form: an environment file, a shell line, a variant of a study.
+
+Values are quoted for their destination: names and paths can come from a user's file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+
+from torchyard.core.cpu_lists import cpu_list
+from torchyard.core.study import Environment, Variant
+from torchyard.machine.system.cores import cores_of
+from torchyard.tune.model import Contender
+
+__all__ = [
+    "code_lines",
+    "environment_file",
+    "is_set_outside",
+    "shell_line",
+    "study_text",
+    "variables_of",
+]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_INTEROP = "TORCHYARD_INTEROP_THREADS"
+"""Means something to our own worker only; programs are told by `code`."""
+
+
+def is_set_outside(winner: Contender, default: Variant) -> bool:
+    """Whether any of it is settled when the program is started."""
+    environment = winner.variant(default).environment
+    places = environment.cores or environment.memory or environment.instances > 1
+    return bool(places or variables_of(winner, default))
+
+
+def variables_of(winner: Contender, default: Variant) -> dict[str, str]:
+    """Everything that a process is started with, the preloaded libraries and threads included."""
+    environment = winner.variant(default).environment
+    found = {key: value for key, value in environment.variables if key != _INTEROP}
+    threads = environment.threads
+    if environment.instances > 1:
+        threads = threads or len(cores_of(environment)[0])
+    if threads is not None:
+        found["OMP_NUM_THREADS"] = str(threads)
+    if environment.preload:
+        found["LD_PRELOAD"] = ":".join(environment.preload)
+    return dict(sorted(found.items()))
+
+
+def environment_file(winner: Contender, default: Variant) -> str:
+    """`NAME=value` lines that a POSIX shell can read: `set -a; . FILE; set +a`."""
+    lines = [f"# {choice.name}: {choice.about}" for choice in winner.choices]
+    lines += [f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()]
+    environment = winner.variant(default).environment
+    starts = [shlex.join(_start(environment, part)) for part in range(environment.instances)]
+    lines += [f"# start it with: {start} PROGRAM" for start in starts if start]
+    lines += [f"# in the program: {line}" for line in code_lines(winner)]
+    return "\n".join(_one_line(line) for line in lines) + "\n"
+
+
+def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> str:
+    """The program with the variables in front of it; several of them for several instances."""
+    variables = [
+        f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()
+    ]
+    environment = winner.variant(default).environment
+    lines = [
+        " ".join([*variables, shlex.join([*_start(environment, part), *program])])
+        for part in range(environment.instances)
+    ]
+    return lines[0] if len(lines) == 1 else " & ".join(lines) + " & wait"
+
+
+def _start(environment: Environment, part: int) -> list[str]:
+    """The command that puts an instance in its place."""
+    placed = environment.instances > 1 or environment.cores
+    cores = cpu_list(cores_of(environment)[part]) if placed else ""
+    if environment.memory:
+        policy, _, nodes = environment.memory.partition(":")
+        binding = {"bind": "--membind", "interleave": "--interleave"}[policy]
+        return ["numactl", *([f"--physcpubind={cores}"] if cores else []), f"{binding}={nodes}"]
+    return ["taskset", "-c", cores] if cores else []
+
+
+def code_lines(winner: Contender) -> list[str]:
+    """What the program itself must do."""
+    return [choice.code for choice in winner.choices if choice.code]
+
+
+def study_text(winner: Contender, default: Variant) -> str:
+    """A study that compares the default with the winner, in TOML."""
+    variant = winner.variant(default)
+    environment = variant.environment
+    parts = [variant.backend]
+    if variant.precision != "float32":
+        parts.append(variant.precision)
+    if environment != default.environment:
+        parts.append("tuned")
+    for key, value in variant.options:
+        parts.append(key if value is True else f"{key}={_scalar(value)}")
+    lines = [
+        f"baseline = {_text(default.backend)}",
+        f"candidates = [{_text('+'.join(parts))}]",
+    ]
+    if environment != default.environment:
+        lines += ["", "[environments.tuned]"]
+        if environment.threads is not None:
+            lines.append(f"threads = {environment.threads}")
+        if environment.cores:
+            lines.append(f"cores = {_text(environment.cores)}")
+        if environment.memory:
+            lines.append(f"memory = {_text(environment.memory)}")
+        if environment.instances > 1:
+            lines.append(f"instances = {environment.instances}")
+        if environment.preload:
+            lines.append(f"preload = [{', '.join(map(_text, environment.preload))}]")
+        if environment.variables:
+            inside = ", ".join(
+                f"{_key(key)} = {_text(value)}" for key, value in environment.variables
+            )
+            lines.append(f"variables = {{ {inside} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _text(value: str) -> str:
+    """A basic string of TOML; its escapes are those of JSON."""
+    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _text(name)
+
+
+def _scalar(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

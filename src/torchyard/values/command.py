@@ -1,0 +1,310 @@
+"""`torchyard values SCRIPT` and `torchyard values show`: profile a program, show a stored profile.
+
+`torchyard values sweep` is `operator_sweep/command.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from torchyard.cli.group import CommandTable, RunningGroup
+from torchyard.cli.options import Count, SectionedCommand, section
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+
+_what, _how, _out = section("What to run"), section("How to look"), section("Where results go")
+
+_RUN_HELP = """
+\b
+Examples:
+  torchyard values train.py --epochs 1
+  torchyard values --deep --html waste.html train.py
+  torchyard values --workload models/gpt --mode training --steps 8
+  torchyard values --target build:pytorch-2.6.0-trimmed -m mypackage.train
+
+Run a program as Python runs it and look at what its operators write. Its output, signals and exit
+code are its own; when it fails, what was found up to there is kept and reported. Exit code 7 when
+the program ended well and a --fail-on limit is crossed.
+
+A program that ends well is then run again without the profiler, to confirm findings and to time
+them; --once leaves that out.
+"""
+
+
+@click.command(
+    cls=SectionedCommand,
+    help=_RUN_HELP,
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
+@_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@_what("--workload", metavar="SUITE/NAME", help="A workload of a suite instead of a script.")
+@_what(
+    "--mode",
+    type=click.Choice(("inference", "training")),
+    default="training",
+    help="Of the workload.",
+)
+@_what("--steps", default=4, type=Count(1), help="Steps of the workload; 4.")
+@_what("--batch-size", type=Count(1), help="Of the workload; its own when left out.")
+@_what("--device", default="cpu", metavar="DEVICE", help="Of the workload: cpu, cuda, ...")
+@_what(
+    "--precision",
+    type=click.Choice(("float32", "float16", "bfloat16", "amp")),
+    default="float32",
+    help="Of the workload.",
+)
+@_what("--target", metavar="PYTHON", help="Interpreter with a torch; this one when left out.")
+@_what("--eager", is_flag=True, help="Turn torch.compile off and profile the eager program.")
+@_how(
+    "--deep/--fast", default=False, help="Also inside operators written in C++; fast when left out."
+)
+@_how("--every", default=1, type=Count(1), metavar="N", help="Look at each N-th step; 1.")
+@_how(
+    "--skip-steps",
+    default=0,
+    type=Count(0),
+    metavar="N",
+    help="Leave out the first steps.",
+)
+@_how(
+    "--close-steps",
+    default=3,
+    type=Count(0),
+    metavar="N",
+    help="Look closely at N steps, and again when something new shows; 0 at all. 3.",
+)
+@_how("--last-step", default=0, type=Count(0), metavar="N", help="Stop looking after it.")
+@_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
+@_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
+@_how(
+    "--device-memory", default="4GiB", metavar="SIZE", help="Extra memory of a GPU at most; 4GiB."
+)
+@_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
+@_how(
+    "--once",
+    is_flag=True,
+    help="Run the program only once: findings are neither confirmed nor priced.",
+)
+@_how("--gains", is_flag=True, help="Measure what mends gain, in pairs of launches; takes minutes.")
+@_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
+@_out(
+    "--fail-on",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help="any, proven, tested, a pattern, share=1%, ...",
+)
+@_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
+@_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the profile here.")
+@_out("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@common_options
+def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Profile a program."""
+    from torchyard.core.records import encode
+    from torchyard.errors import GateFailed, UsageError
+    from torchyard.values.fail_on import crossed, parse_limit
+    from torchyard.values.pattern_texts import pattern_names
+    from torchyard.values.profiled_run import profile_values
+    from torchyard.values.report.findings_text import values_text
+
+    request = _request(program, as_json, options)
+    limits = [parse_limit(text, pattern_names()) for text in options["limits"]]
+    if options["html"] is not None:
+        check_writable(options["html"], option="--html")
+    if options["once"] and options["gains"]:
+        raise UsageError(
+            "--once and --gains exclude each other: gains need more runs of the program",
+            hint="leave out one of them",
+        )
+    say = (lambda _: None) if options["quiet"] else talk
+    profile, path = profile_values(
+        request, folder=options["run_dir"], say=say, gains=options["gains"], once=options["once"]
+    )
+    if options["html"] is not None:
+        from torchyard.values.report.findings_page import values_html
+
+        write_file(options["html"], values_html(profile), option="--html")
+    failed = crossed(profile, limits)
+    if as_json:
+        failing = [{"limit": limit.text, "finding": encode(one)} for limit, one in failed]
+        print_json({"profile": encode(profile), "file": str(path), "crossed": failing})
+    else:
+        sys.stdout.flush()
+        print_data(printable(values_text(profile)))
+    say(f"profile: {path}")
+    if profile.exit_code:
+        return profile.exit_code
+    for limit, finding in failed:
+        where = f"{finding.place.file}:{finding.place.line}"
+        talk(printable(f"limit {limit.text}: {finding.pattern} by {finding.operator} at {where}"))
+    return GateFailed.exit_code if failed else 0
+
+
+def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> Any:
+    from torchyard.cli.build_target import with_build_folder
+    from torchyard.core.study import Target
+    from torchyard.core.units import parse_bytes
+    from torchyard.core.variant_parts import parse_target
+    from torchyard.errors import UsageError
+    from torchyard.values.model import ProfileRequest, WatchOptions
+
+    if options["module"]:
+        program = ("-m", options["module"], *program)
+    if bool(program) == bool(options["workload"]):
+        raise UsageError(
+            "give a script or a workload" + (", not both" if program else ""),
+            hint="`torchyard values SCRIPT` or `torchyard values --workload SUITE/NAME`",
+        )
+    target = Target(name="here", python=sys.executable)
+    if options["target"]:
+        text = with_build_folder(options["target"])
+        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    return ProfileRequest(
+        target=target,
+        program=program,
+        workload=_workload(options) if options["workload"] else None,
+        steps=options["steps"],
+        precision=options["precision"],
+        eager=options["eager"],
+        quiet_program=as_json,
+        options=WatchOptions(
+            deep=options["deep"],
+            every=options["every"],
+            first_steps=options["skip_steps"],
+            close_steps=options["close_steps"],
+            last_step=options["last_step"],
+            least_bytes=parse_bytes(options["least"]),
+            memory_bytes=parse_bytes(options["memory"]),
+            device_memory_bytes=parse_bytes(options["device_memory"]),
+            prove=options["prove"],
+            approximate=options["approximate"],
+        ),
+    )
+
+
+def _workload(options: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from torchyard.bench.request import SpecText
+    from torchyard.bench.workload_text import choose_workload, expand
+    from torchyard.core.variant_parts import check_device
+
+    spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
+    choice = choose_workload(spec)
+    device = check_device(options["device"], where="--device")
+    found = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
+    size = options["batch_size"]
+    return replace(found, batch_size=size) if size is not None else found
+
+
+if TYPE_CHECKING:
+    from torchyard.values.model import ValueProfile
+
+
+FORMATS = ("text", "markdown", "html", "json", "dot", "graph-json")
+
+_SHOW_HELP = """
+\b
+Examples:
+  torchyard values show                                   the latest profile
+  torchyard values show latest --format html --output waste.html
+  torchyard values show ./profile --format dot | dot -Tsvg > flow.svg
+
+Show a profile: `latest`, a folder, or a file.
+"""
+
+
+@click.command(help=_SHOW_HELP)
+@click.argument("profile", default="latest")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", help="Text when left out."
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write here instead of to stdout.",
+)
+@common_options
+def show(profile: str, form: str, output: Path | None, as_json: bool) -> None:
+    """Show a profile again."""
+    from torchyard.core.records import encode
+    from torchyard.values.model import find_profile, read_profile
+
+    if output is not None:
+        check_writable(output, option="--output")
+    found = read_profile(find_profile(profile))
+    if as_json:
+        print_json({"profile": encode(found)})
+        return
+    text = _text(found, form)
+    if output is not None:
+        write_file(output, text, option="--output")
+    else:
+        print_data(text if form == "html" else printable(text))
+
+
+def _text(profile: ValueProfile, form: str) -> str:
+    from torchyard.values.report.findings_export import flow_dot, flow_json, values_json
+    from torchyard.values.report.findings_page import values_html
+    from torchyard.values.report.findings_text import values_markdown, values_text
+
+    forms: dict[str, Callable[[ValueProfile], str]] = {
+        "text": values_text,
+        "markdown": values_markdown,
+        "html": values_html,
+        "json": values_json,
+        "dot": flow_dot,
+        "graph-json": flow_json,
+    }
+    return forms[form](profile)
+
+
+VALUES_COMMANDS: Final[CommandTable] = {
+    "sweep": (
+        "torchyard.values.operator_sweep.command:sweep",
+        "sweep the operators of a torch for wasted work",
+    ),
+    "show": ("torchyard.values.command:show", "show a profile again, in any format"),
+}
+"""Name -> (where the click command is, one line about it)."""
+
+_GROUP_HELP = """
+\b
+Examples:
+  torchyard values train.py --epochs 1
+  torchyard values --deep --html waste.html train.py
+  torchyard values --workload models/gpt --mode training
+  torchyard values --fail-on proven,share=1% train.py
+  torchyard values show latest --format html --output waste.html
+
+Find wasted work in a PyTorch program by its values: writes that change nothing, zeros that are
+overwritten, copies of what is there, types that are too wide. Everything after SCRIPT is the
+script's own.
+"""
+
+
+@click.group(
+    cls=RunningGroup,
+    table=VALUES_COMMANDS,
+    run="torchyard.values.command:run",
+    run_help="`torchyard values run --help` shows the options of a profile.",
+    help=_GROUP_HELP,
+    no_args_is_help=True,
+    subcommand_metavar="SCRIPT|COMMAND [OPTIONS]",
+)
+def values() -> None:
+    """Find wasted work by values."""

@@ -1,0 +1,91 @@
+"""`--fail-on`: which findings fail a run. Decides only; the command exits.
+
+Separate from `command.py`, which imports it only when a program is profiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchyard.core.units import parse_bytes, parse_fraction
+from torchyard.errors import UsageError
+from torchyard.values.model import Certainty, ValueFinding, ValueProfile
+from torchyard.values.prices import steps_of
+
+__all__ = ["Limit", "crossed", "parse_limit"]
+
+_CERTAINTIES = {certainty.value for certainty in Certainty}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One condition; a finding that meets all of its parts crosses it."""
+
+    text: str
+    certainty: str = ""
+    pattern: str = ""
+    least_bytes_per_step: int = 0
+    least_share: float = 0.0
+
+
+def parse_limit(text: str, patterns: Sequence[str]) -> Limit:
+    """From parts joined by commas: any, a certainty, a pattern, `bytes=10MiB`, `share=1%`."""
+    certainty = pattern = ""
+    size, share = 0, 0.0
+    for part in (word.strip() for word in text.split(",")):
+        key, equals, value = part.partition("=")
+        try:
+            if equals and key == "bytes":
+                size = parse_bytes(value)
+                continue
+            if equals and key == "share":
+                share = parse_fraction(value)
+                continue
+        except (UsageError, ValueError):
+            raise _no_condition(part, text, patterns) from None
+        if part in _CERTAINTIES:
+            certainty = part
+        elif part in patterns:
+            pattern = part
+        elif part != "any":
+            raise _no_condition(part, text, patterns)
+    return Limit(
+        text=text,
+        certainty=certainty,
+        pattern=pattern,
+        least_bytes_per_step=size,
+        least_share=share,
+    )
+
+
+def _no_condition(part: str, text: str, patterns: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"--fail-on: {part!r} in {text!r} is no condition",
+        hint="give any, proven, tested, likely, a pattern ("
+        + ", ".join(patterns)
+        + "), bytes=SIZE (per "
+        "step) or share=PERCENT (of a step), joined by commas",
+    )
+
+
+def crossed(profile: ValueProfile, limits: Sequence[Limit]) -> list[tuple[Limit, ValueFinding]]:
+    """Every finding that crosses a limit, once, with the first limit that it crosses."""
+    found: list[tuple[Limit, ValueFinding]] = []
+    for finding in profile.findings:
+        for limit in limits:
+            if _crosses(finding, limit, steps_of(finding, profile)):
+                found.append((limit, finding))
+                break
+    return found
+
+
+def _crosses(finding: ValueFinding, limit: Limit, steps: int) -> bool:
+    if limit.certainty and finding.proof.certainty.value != limit.certainty:
+        return False
+    if limit.pattern and finding.pattern != limit.pattern:
+        return False
+    if finding.bytes_wasted / steps < limit.least_bytes_per_step:
+        return False
+    share = finding.worth.share_of_step
+    return not limit.least_share or (share is not None and share >= limit.least_share)

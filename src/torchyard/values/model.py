@@ -1,0 +1,290 @@
+"""Findings about values: wasted work, its certainty, the worth of a fix; and the profile file.
+
+The worker writes these records as JSON (`worker/values/profiling_session.py`); the controller
+reads, confirms, prices and shows them. A profile folder holds `profile.json` (complete, all that a
+report needs) beside the files that the runs wrote. `ProfileRequest` is what a user asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from torchyard.core.comparison import Interval
+from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Target, Workload
+from torchyard.errors import UsageError
+from torchyard.results.directory import home_folder
+from torchyard.results.kept_profiles import find_kept, new_kept_folder, read_kept, write_kept
+
+SEMANTICS: Final = "semantics"
+"""The test that a proof needs (`worker/values/proofs/certainty.py`)."""
+
+
+class Certainty(StrEnum):
+    """How sure a finding is, the surest first."""
+
+    PROVEN = "proven"
+    """Leaving the work out cannot change a result for any input of these shapes: so say what the
+    operators do by definition and the source of the program, of every call. And the program does the
+    same work when nobody watches."""
+    TESTED = "tested"
+    """Taken away or poisoned, on several inputs, the results kept every bit in every trial. Other
+    inputs, and what the program does with them between operators, were not tried."""
+    LIKELY = "likely"
+    """Seen every time, but not tested, or not on more than one input."""
+    INPUT_DEPENDENT = "input-dependent"
+    """True of these inputs; another input showed the work to be needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in the user's program."""
+
+    file: str
+    line: int
+    function: str = ""
+    module: str = ""
+    """Path of the innermost nn.Module."""
+    backward: bool = False
+    """By the backward of the operator at this place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofTest:
+    """One test behind a proof."""
+
+    test: str
+    """poison, skip, native, ..."""
+    passed: bool
+    inputs: str = ""
+    """`the program's own`, `random`, ..."""
+    poison: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """How sure, and because of what."""
+
+    certainty: Certainty = Certainty.LIKELY
+    why: str = ""
+    tests: tuple[ProofTest, ...] = ()
+
+    def by_current_rules(self) -> Proof:
+        """Without a `proven` of earlier versions, which meant that all trials had passed."""
+        if self.certainty is not Certainty.PROVEN or any(
+            test.test == SEMANTICS for test in self.tests
+        ):
+            return self
+        return replace(self, certainty=Certainty.TESTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """What a fix saves per step: an estimated range, and a bound that it does not exceed."""
+
+    low_ns: float
+    """The operators that go away for certain: lower quartile of the repeats."""
+    high_ns: float
+    """All operators that the fix concerns: upper quartile of the repeats."""
+    low_share: float
+    high_share: float
+    bound_ns: float | None = None
+    """With the slowest calls, and with what Python adds to every call; None where it is unknown."""
+    bound_share: float | None = None
+    clock: str = ""
+    """Of what the shares are: `CPU time`, `wall time`, or both."""
+    calls: float = 0.0
+    """Operator calls per step that the fix concerns."""
+    unpriced: tuple[str, ...] = ()
+    """Operators of the chain that were not timed: the range and the bound do not cover them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What a fix of a finding would save. None means not measured."""
+
+    operator_ns: float | None = None
+    """The operator natively, once."""
+    wasted_ns: float | None = None
+    """The wasted part of it, measured natively on the same bytes."""
+    per_step_ns: float | None = None
+    """The middle of the estimated saving per step."""
+    share_of_step: float | None = None
+    saving: Saving | None = None
+    """None in profiles of older versions, and where nothing could be measured."""
+    gain: float | None = None
+    """Speedup of the operator with the fix simulated, by paired measurement."""
+    gain_interval: Interval | None = None
+    method: str = ""
+    unavailable: str = ""
+    """Why something above was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueFinding:
+    """One cause of wasted work."""
+
+    pattern: str
+    operator: str
+    place: Place
+    path: tuple[str, ...] = ()
+    """Operators that it runs inside of, outermost first."""
+    overload: str = ""
+    modules: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    steps: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    bytes_wasted: int = 0
+    bytes_written: int = 0
+    detail: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    proof: Proof = field(default_factory=Proof)
+    worth: Worth = field(default_factory=Worth)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The operator and the wasted part of it without their values, for measuring what it is worth
+    (`worker/values/pricing/recipes.py`)."""
+    node: int = -1
+    suggestion: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowNode:
+    """An operator at a place."""
+
+    id: int
+    operator: str
+    place: Place
+    path: tuple[str, ...] = ()
+    calls: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowEdge:
+    """Data from its last writer to a reader; `writer` -1 is memory from outside."""
+
+    writer: int
+    reader: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowGraph:
+    """How data flows between operators."""
+
+    nodes: tuple[FlowNode, ...] = ()
+    edges: tuple[FlowEdge, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceExcerpt:
+    """Lines of a source file as they were when the program ran."""
+
+    file: str
+    first_line: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueProfile:
+    """Everything about one profiled program."""
+
+    format: int
+    state: Literal["running", "finished", "interrupted", "crashed"]
+    torch: str
+    program: tuple[str, ...] = ()
+    exit_code: int | None = None
+    threads: int = 0
+    device: str = "cpu"
+    options: dict[str, Any] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    step_ns: float | None = None
+    """A step natively, without the profiler: wall time."""
+    step_cpu_ns: float | None = None
+    saving: Saving | None = None
+    """Of fixing every finding that was priced; calls that findings share count once."""
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: tuple[ValueFinding, ...] = ()
+    findings_left_out: int = 0
+    """Sightings of causes beyond the most that are kept."""
+    flow: FlowGraph = field(default_factory=FlowGraph)
+    excerpts: tuple[SourceExcerpt, ...] = ()
+    """Source around the places of findings and of the flow graph."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How the worker looks at values; the fields of the worker's `Options`."""
+
+    deep: bool = False
+    every: int = 1
+    first_steps: int = 0
+    close_steps: int = 3
+    last_step: int = 0
+    least_bytes: int = 4096
+    most_bytes: int = 0
+    memory_bytes: int = 256 << 20
+    device_memory_bytes: int = 4 << 30
+    prove: bool = True
+    graph: bool = True
+    approximate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRequest:
+    """A program, or a workload of a suite, in a target."""
+
+    target: Target
+    environment: Environment = DEFAULT_ENVIRONMENT
+    program: tuple[str, ...] = ()
+    """`SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; empty for a workload."""
+    workload: Workload | None = None
+    steps: int = 4
+    """Of a workload."""
+    precision: str = "float32"
+    eager: bool = False
+    """Turn torch.compile off, and profile the eager program."""
+    options: WatchOptions = field(default_factory=WatchOptions)
+    quiet_program: bool = False
+    """Send what the program prints on stdout to stderr, so that stdout is ours."""
+
+
+FORMAT: Final = 1
+PROFILE_FILE: Final = "profile.json"
+
+
+def profiles_home() -> Path:
+    """The folder that profiles go to when none is named."""
+    return home_folder() / "values"
+
+
+def new_profile_folder(folder: Path | None = None) -> Path:
+    """An empty folder for a profile: the one that is named, or a new one at home."""
+    return new_kept_folder(folder, home=profiles_home())
+
+
+def write_profile(folder: Path, profile: ValueProfile) -> Path:
+    """Keep a profile; a reader sees all of it or none."""
+    return write_kept(folder / PROFILE_FILE, profile)
+
+
+def find_profile(text: str) -> Path:
+    """The file of a profile: `latest`, a folder, or the file itself."""
+    none_yet = UsageError("there is no profile yet", hint="make one with `torchyard values SCRIPT`")
+    return find_kept(text, home=profiles_home(), file_name=PROFILE_FILE, none_yet=none_yet)
+
+
+def read_profile(path: Path) -> ValueProfile:
+    """A kept profile, or what the worker wrote of a program that may have been cut off."""
+    profile = read_kept(ValueProfile, path, newest=FORMAT)
+    findings = tuple(
+        replace(finding, proof=finding.proof.by_current_rules()) for finding in profile.findings
+    )
+    return replace(profile, findings=findings)

@@ -1,0 +1,1 @@
+"""Sweep the operators of a PyTorch build for wasted work: `torchyard values sweep`."""

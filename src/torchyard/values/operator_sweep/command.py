@@ -1,0 +1,122 @@
+"""`torchyard values sweep`: sweep the operators of a PyTorch build for wasted work."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_json,
+    printable,
+    talk,
+    write_file,
+)
+
+__all__ = ["sweep"]
+
+_HELP = """
+\b
+Examples:
+  torchyard values sweep --only '*_loss*'
+  torchyard values sweep --target build:pytorch-2.6.0-trimmed --markdown waste.md
+  torchyard values sweep --device cuda
+  torchyard values sweep --resume FOLDER
+
+Run hundreds of operators, forward and backward, look inside of them at what they write, and test
+what looks wasted: with poisons, without the write, on other inputs, and natively. Each result is
+kept as soon as it is there. A case whose process dies is a row like any other.
+"""
+
+
+@click.command(help=_HELP)
+@click.option(
+    "--target", metavar="PYTHON", help="Interpreter with a torch; this one when left out."
+)
+@click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; cpu when left out.")
+@click.option("--only", metavar="PATTERN", help="Cases whose name fits, such as 'conv*'.")
+@click.option(
+    "--cases",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A Python file with a list CASES of your own, beside ours.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Go on with a sweep, with its settings.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the sweep here.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the table to a file, too.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@common_options
+def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: Any) -> None:
+    """Sweep operators for wasted work."""
+    from torchyard.core.records import encode
+    from torchyard.errors import UsageError
+    from torchyard.values.operator_sweep.report import values_sweep_markdown, values_sweep_text
+    from torchyard.values.operator_sweep.sweep_processes import resume_sweep, start_sweep
+
+    if markdown is not None:
+        check_writable(markdown, option="--markdown")
+    say = (lambda _: None) if options["quiet"] else talk
+    if resume is not None:
+        given = [name for name in ("target", "device", "only", "cases", "run_dir") if options[name]]
+        if given:
+            raise UsageError(
+                f"--resume goes on with the settings of {resume}",
+                why="and --" + ", --".join(given).replace("_", "-") + " would change them",
+                hint="start a new sweep for other settings",
+            )
+        found, folder = resume_sweep(resume, say=say)
+    else:
+        found, folder = start_sweep(_settings(options), folder=options["run_dir"], say=say)
+    if markdown is not None:
+        write_file(markdown, values_sweep_markdown(found), option="--markdown")
+    if as_json:
+        print_json({"sweep": encode(found), "folder": str(folder)})
+    else:
+        print_data(printable(values_sweep_text(found)))
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    from torchyard.cli.build_target import with_build_folder
+    from torchyard.core.study import Target
+    from torchyard.core.variant_parts import parse_target
+    from torchyard.values.operator_sweep.model import SweepSettings
+
+    target = Target(name="here", python=sys.executable)
+    if options["target"]:
+        text = with_build_folder(options["target"])
+        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    cases = options["cases"]
+    return SweepSettings(
+        python=target.python,
+        target=target.name,
+        device=_device(options["device"]),
+        only=options["only"] or "*",
+        cases_file=None if cases is None else str(cases.absolute()),
+        variables=tuple(target.variables),
+    )
+
+
+def _device(text: str | None) -> str:
+    from torchyard.core.variant_parts import check_device
+
+    return "cpu" if text is None else check_device(text, where="--device")

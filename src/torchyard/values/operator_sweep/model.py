@@ -1,0 +1,261 @@
+"""A sweep of operators: its settings, the outcome of each case, and the folder that holds them.
+
+Worker and controller both append rows, one JSON line each. A half-written line of a killed process
+is ignored, and its case runs again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.values.model import Proof
+
+
+class CaseState(StrEnum):
+    """What came of a case."""
+
+    DONE = "done"
+    UNSUPPORTED = "unsupported"
+    """This torch or this device cannot run it, watched or not."""
+    FAILED = "failed"
+    """It runs, and under the watch it raised an error."""
+    CRASHED = "crashed"
+    """Its process died."""
+    TOO_LONG = "too long"
+    """Its process was ended because it took longer than the limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorWorth:
+    """What the waste costs, at the size of the case. None means not measured."""
+
+    operator_ns: float | None = None
+    wasted_ns: float | None = None
+    """The wasted part alone, on as many bytes."""
+    gain: float | None = None
+    """Time of the operator : time with its fix simulated."""
+    gain_method: str = ""
+    method: str = ""
+    unavailable: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Of the operator's time that the wasted part takes when it runs alone."""
+        if self.operator_ns is None or self.wasted_ns is None or self.operator_ns <= 0:
+            return None
+        return min(1.0, self.wasted_ns / self.operator_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorFinding:
+    """Wasted work of one operator."""
+
+    direction: str
+    """forward or backward"""
+    pattern: str
+    operator: str
+    path: tuple[str, ...] = ()
+    """Operators that it runs inside of, outermost first."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    bytes_wasted: int = 0
+    """In one call."""
+    count: int = 0
+    detail: str = ""
+    native: int = 0
+    """How often it ran in one call that nobody watched."""
+    proof: Proof = field(default_factory=Proof)
+    worth: OperatorWorth = field(default_factory=OperatorWorth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCase:
+    """One case, forward and backward."""
+
+    case: str
+    state: CaseState
+    family: str = ""
+    why: str = ""
+    seconds: float = 0.0
+    directions: tuple[str, ...] = ()
+    findings: tuple[OperatorFinding, ...] = ()
+    written_bytes: int = 0
+    """By all operators of the case, at all depths."""
+    not_seen_bytes: int = 0
+    """Of these, in memory that cannot be looked into."""
+    not_tried: int = 0
+    """How often something was not put on trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """What a sweep was asked for; kept beside its results, so that it can go on later."""
+
+    python: str
+    target: str
+    device: str = "cpu"
+    only: str = "*"
+    cases_file: str | None = None
+    threads: int = 1
+    limit_s: float = 120.0
+    """For one case."""
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Everything about one sweep."""
+
+    settings: SweepSettings
+    torch: str = ""
+    device: str = ""
+    names: tuple[str, ...] = ()
+    """Of all cases that were asked for."""
+    cases: tuple[OperatorCase, ...] = ()
+    """Of those that are done."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every case has a result."""
+        return len(self.cases) >= len(self.names) > 0
+
+    def count(self, state: CaseState) -> int:
+        """How many cases ended so."""
+        return sum(case.state is state for case in self.cases)
+
+
+FORMAT: Final = 1
+SETTINGS_FILE: Final = "sweep.json"
+ROWS_FILE: Final = "rows.jsonl"
+
+
+@dataclass
+class _Read:
+    torch: str = ""
+    device: str = ""
+    names: tuple[str, ...] = ()
+    began: str = ""
+    cases: dict[str, OperatorCase] = field(default_factory=dict)
+
+
+class SweepFolder:
+    """Where a sweep is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = folder / ROWS_FILE
+
+    def begin(self, settings: SweepSettings) -> None:
+        """Note what is asked for."""
+        text = to_json_text({"format": FORMAT, **encode(settings)}, indent=1)
+        replace_file(self.folder / SETTINGS_FILE, text)
+
+    def settings(self) -> SweepSettings:
+        """What was asked for; raises when this is no sweep."""
+        path = self.folder / SETTINGS_FILE
+        if not path.is_file():
+            raise UsageError(
+                f"{self.folder} holds no sweep", hint="name the folder that a sweep printed"
+            )
+        try:
+            data = json.loads(path.read_bytes())
+            version = int(data.pop("format"))
+            if version > FORMAT:
+                raise ResultsDamaged(
+                    f"{path} was written by a newer Torchyard", hint="update Torchyard"
+                )
+            plain = {key: value for key, value in data.items() if value is not None}
+            return decode(SweepSettings, plain, where=str(path), strict=False)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            raise ResultsDamaged(
+                f"{path} cannot be read: {error}", hint="start a new sweep"
+            ) from error
+
+    def read(self) -> Sweep:
+        """What is there now."""
+        found = self._read()
+        order = {name: number for number, name in enumerate(found.names)}
+        cases = sorted(found.cases.values(), key=lambda case: order.get(case.case, len(order)))
+        return Sweep(
+            settings=self.settings(),
+            torch=found.torch,
+            device=found.device,
+            names=found.names,
+            cases=tuple(cases),
+        )
+
+    def done(self) -> list[str]:
+        """Cases that have a result."""
+        return list(self._read().cases)
+
+    def names(self) -> tuple[str, ...]:
+        """Of all cases that were asked for, once a worker has said so."""
+        return self._read().names
+
+    def under_way(self) -> str:
+        """The case that began last and has no result; empty when there is none."""
+        found = self._read()
+        return found.began if found.began not in found.cases else ""
+
+    def add(self, case: str, state: CaseState, why: str) -> None:
+        """A row for a case whose process is gone."""
+        row = {"kind": "row", "case": case, "state": state.value, "why": why}
+        try:
+            with self.rows.open("a", encoding="ascii") as file:
+                file.write("\n" + to_json_text(row) + "\n")
+        except OSError as error:
+            raise write_failed(self.rows, error, kept="every row before") from error
+
+    def _read(self) -> _Read:
+        found = _Read()
+        for line in self._lines():
+            if line["kind"] == "header":
+                found.torch, found.device = str(line["torch"]), str(line["device"])
+                found.names = tuple(str(name) for name in line["cases"])
+            elif line["kind"] == "began":
+                found.began = str(line["case"])
+            elif line["kind"] == "row":
+                case = _case(line, self.rows)
+                found.cases[case.case] = case
+        return found
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        try:
+            text = self.rows.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                data = json.loads(line)
+            except ValueError:
+                continue  # half a line of a process that was killed, or the empty one behind it
+            if isinstance(data, dict) and "kind" in data:
+                yield data
+
+
+def _case(line: dict[str, Any], path: Path) -> OperatorCase:
+    """Fields that are null stand for what they are when they are left out."""
+    try:
+        case = decode(OperatorCase, _without_nulls(line), where=str(path), strict=False)
+    except UsageError as error:
+        raise ResultsDamaged(error.what, hint="start a new sweep") from error
+    findings = tuple(
+        replace(finding, proof=finding.proof.by_current_rules()) for finding in case.findings
+    )
+    return replace(case, findings=findings)
+
+
+def _without_nulls(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _without_nulls(value) for key, value in data.items() if value is not None}
+    if isinstance(data, list):
+        return [_without_nulls(item) for item in data]
+    return data

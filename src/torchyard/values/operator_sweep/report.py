@@ -1,0 +1,150 @@
+"""The table of a sweep of operators: what is wasted, how certain that is, what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torchyard.core.units import format_bytes, format_percent
+from torchyard.presentation.safe_text import one_line
+from torchyard.values.model import Certainty
+from torchyard.values.operator_sweep.model import CaseState, OperatorCase, OperatorFinding, Sweep
+
+__all__ = ["values_sweep_markdown", "values_sweep_text"]
+
+HEADS: Final = ("case", "direction", "pattern", "operators", "bytes", "certainty", "share", "gain")
+_RIGHT: Final = frozenset({"bytes", "share", "gain"})
+_ORDER: Final = {certainty: place for place, certainty in enumerate(Certainty)}
+_MOST_NAMED: Final = 6
+
+Found = tuple[OperatorCase, OperatorFinding]
+
+
+def values_sweep_text(sweep: Sweep) -> str:
+    """For a terminal."""
+    rows = [_cells(case, finding) for case, finding in _shown(sweep)]
+    lines = _aligned([HEADS, *rows]) if rows else [_nothing(sweep)]
+    return "\n".join([*lines, "", *_summary(sweep)]) + "\n"
+
+
+def values_sweep_markdown(sweep: Sweep) -> str:
+    """For a page."""
+    lines = [f"torch {sweep.torch}, {sweep.device}, {_threads(sweep)}.", ""]
+    rows = [_cells(case, finding) for case, finding in _shown(sweep)]
+    if rows:
+        rule = ["--:" if head in _RIGHT else "---" for head in HEADS]
+        lines += [_markdown_row(cells) for cells in (HEADS, rule)]
+        lines += [_markdown_row(_as_code(cells)) for cells in rows]
+    else:
+        lines.append(_nothing(sweep).capitalize() + ".")
+    return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in _summary(sweep))]) + "\n"
+
+
+def _shown(sweep: Sweep) -> list[Found]:
+    """Surest first, then dearest. What only the profiler makes torch do is no finding of torch."""
+    found = [(case, one) for case in sweep.cases for one in case.findings if one.native]
+    return sorted(
+        found,
+        key=lambda item: (
+            _ORDER[item[1].proof.certainty],
+            item[1].pattern,
+            -(item[1].worth.share or 0.0),
+            item[0].case,
+        ),
+    )
+
+
+def _cells(case: OperatorCase, finding: OperatorFinding) -> tuple[str, ...]:
+    worth = finding.worth
+    return (
+        one_line(case.case),
+        finding.direction,
+        finding.pattern,
+        one_line(" > ".join(_short(name) for name in (*finding.path, finding.operator))),
+        format_bytes(finding.bytes_wasted),
+        finding.proof.certainty.value,
+        "" if worth.share is None else format_percent(worth.share),
+        "" if worth.gain is None else f"{worth.gain:.2f}x",
+    )
+
+
+def _summary(sweep: Sweep) -> Iterator[str]:
+    shown = _shown(sweep)
+    sure = Counter(finding.proof.certainty for _, finding in shown)
+    both = sum("backward" in case.directions for case in sweep.cases)
+    said = ", ".join(f"{sure[word]} {word.value}" for word in Certainty)
+    cases = len({case.case for case, _ in shown})
+    yield (
+        f"{len(sweep.cases)} of {len(sweep.names)} cases ({both} with a backward) of torch "
+        f"{sweep.torch} on {sweep.device}, {_threads(sweep)}"
+    )
+    yield f"{len(shown)} findings in {cases} cases: {said}"
+    unseen = sum(not one.native for case in sweep.cases for one in case.findings)
+    if unseen:
+        yield f"{unseen} left out: torch does that work only while it is watched"
+    unlooked = sum(case.not_seen_bytes for case in sweep.cases)
+    if unlooked:
+        written = sum(case.written_bytes for case in sweep.cases)
+        yield (
+            f"{format_bytes(unlooked)} of {format_bytes(written)} that were written could not be "
+            "looked into: what is wasted there was not found"
+        )
+    not_tried = sum(case.not_tried for case in sweep.cases)
+    if not_tried:
+        yield f"{not_tried} trials could not be held: what they were about is likely at most"
+    for state in CaseState:
+        ended = [case for case in sweep.cases if case.state is state]
+        if ended and state is not CaseState.DONE:
+            yield f"{len(ended)} {state.value}: {_named(ended)}"
+
+
+def _nothing(sweep: Sweep) -> str:
+    looked = any(case.written_bytes > case.not_seen_bytes for case in sweep.cases)
+    return "no wasted work was found" if looked or not sweep.cases else "nothing was looked into"
+
+
+def _named(cases: Sequence[OperatorCase]) -> str:
+    named = [f"{one_line(case.case)} ({one_line(case.why)[:100]})" for case in cases[:_MOST_NAMED]]
+    more = len(cases) - len(named)
+    return "; ".join(named) + (f"; and {more} more" if more else "")
+
+
+def _threads(sweep: Sweep) -> str:
+    count = sweep.settings.threads
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("aten::")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
+            for cell, width, head in zip(row, widths, HEADS, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _as_code(cells: Sequence[str]) -> list[str]:
+    """Names of cases and operators as code: many end in an underscore, which means something."""
+    codes = {"case", "operators"}
+    return [
+        "`" + cell.replace("`", "'").replace("|", "\\|") + "`" if head in codes else cell
+        for head, cell in zip(HEADS, cells, strict=True)
+    ]
+
+
+def _escaped(text: str) -> str:
+    for mark in ("\\", "|", "<", "`", "*", "_"):
+        text = text.replace(mark, "\\" + mark)
+    return text

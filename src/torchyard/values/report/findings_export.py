@@ -1,0 +1,199 @@
+"""A value profile for other programs: findings as JSON, the flow graph as JSON or DOT.
+
+The flow graph is a document of its own, because it is many times as large as the findings. Nothing
+is pruned, and names are quoted so that they cannot change the syntax around them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from torchyard.core.records import encode
+from torchyard.core.units import format_bytes, format_percent
+from torchyard.values.model import Certainty, FlowNode, ValueFinding, ValueProfile
+from torchyard.values.prices import steps_looked_at
+from torchyard.values.report.descriptions import (
+    bytes_per_step,
+    clipped,
+    operator_text,
+    ordered,
+    place_text,
+    suggestion_text,
+)
+from torchyard.values.report.flow_graph import NodeWaste, waste_links, waste_of_nodes
+
+SCHEMA: Final = "torchyard.value-profile"
+SCHEMA_VERSION: Final = 1
+"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+
+
+def values_json(profile: ValueProfile) -> str:
+    """Valid JSON: numbers that are none become null."""
+    sure = Counter(found.proof.certainty for found in profile.findings)
+    saving = profile.saving
+    document = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "program": list(profile.program),
+        "state": profile.state,
+        "exit_code": profile.exit_code,
+        "torch": profile.torch,
+        "device": profile.device,
+        "threads": profile.threads,
+        "summary": {
+            "findings": len(profile.findings),
+            "findings_left_out": profile.findings_left_out,
+            "certainty": {word.value: sure[word] for word in Certainty},
+            "bytes_wasted_per_step": sum(
+                bytes_per_step(found, profile) for found in profile.findings
+            ),
+            "saving": None if saving is None else encode(saving),
+            "upper_bound_share": None if saving is None else saving.bound_share,
+            "upper_bound_ns": None if saving is None else saving.bound_ns,
+        },
+        "looked_at": {
+            "steps": steps_looked_at(profile),
+            "step_ns": profile.step_ns,
+            "seconds": profile.seconds,
+            "counts": profile.counts,
+            "options": profile.options,
+            "flow_nodes": len(profile.flow.nodes),
+            "flow_edges": len(profile.flow.edges),
+            "notes": list(profile.notes),
+        },
+        "findings": [_finding(found, profile) for found in ordered(profile)],
+    }
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _finding(finding: ValueFinding, profile: ValueProfile) -> dict[str, Any]:
+    """All but how to make the operator again, which only a target can use."""
+    data: dict[str, Any] = encode(finding)
+    del data["recipe"]
+    data["bytes_wasted_per_step"] = bytes_per_step(finding, profile)
+    data["suggestion"] = suggestion_text(finding)
+    return data
+
+
+FLOW_SCHEMA: Final = "torchyard.value-flow"
+FLOW_SCHEMA_VERSION: Final = 1
+OUTSIDE: Final = -1
+_SHADES: Final = ((0.99, "#b34700"), (0.66, "#d98242"), (0.33, "#efb98e"), (0.0, "#fae3d2"))
+"""Least share of waste and its colour: one hue, from light to dark, for every kind of eye."""
+_DARK_SHADE: Final = 0.99
+_NO_WASTE: Final = NodeWaste(share=0.0, findings=())
+
+
+def flow_dot(profile: ValueProfile) -> str:
+    """Nodes are operators at places, filled by their share of waste; edges are as wide as data."""
+    findings = ordered(profile)
+    waste = waste_of_nodes(profile, findings)
+    lines = [
+        "digraph values {",
+        '  graph [rankdir=TB, fontname="sans-serif"];',
+        '  node [shape=box, style="rounded,filled", fillcolor="#ffffff", fontname="sans-serif"];',
+        '  edge [color="#5d646b"];',
+    ]
+    lines += [
+        f"  {_name(node.id)} [{_attributes(node, waste.get(node.id, _NO_WASTE))}];"
+        for node in profile.flow.nodes
+    ]
+    lines += _edges(profile, waste)
+    for link in waste_links(profile, findings):
+        label = _quoted(link.relation)
+        style = f'style=dashed, color="#9c2348", constraint=false, label={label}'
+        lines.append(f"  {_name(link.node)} -> {_name(link.other)} [{style}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def flow_json(profile: ValueProfile) -> str:
+    """Nodes, edges and links with what findings say of them."""
+    findings = ordered(profile)
+    waste = waste_of_nodes(profile, findings)
+    document = {
+        "schema": FLOW_SCHEMA,
+        "schema_version": FLOW_SCHEMA_VERSION,
+        "program": list(profile.program),
+        "nodes": [
+            {
+                **encode(node),
+                "waste_share": waste.get(node.id, _NO_WASTE).share,
+                "findings": list(waste.get(node.id, _NO_WASTE).findings),
+            }
+            for node in profile.flow.nodes
+        ],
+        "edges": [
+            {**encode(edge), "waste_share": waste.get(edge.writer, _NO_WASTE).share}
+            for edge in profile.flow.edges
+        ],
+        "links": encode(waste_links(profile, findings)),
+        "findings": [
+            {"number": number, "pattern": found.pattern, "certainty": found.proof.certainty.value}
+            for number, found in enumerate(findings)
+        ],
+    }
+    return json.dumps(finite(document), indent=1, allow_nan=False) + "\n"
+
+
+def _edges(profile: ValueProfile, waste: Mapping[int, NodeWaste]) -> Iterator[str]:
+    readers = {node.id for node in profile.flow.nodes}
+    writers = readers | {OUTSIDE}
+    edges = [one for one in profile.flow.edges if one.reader in readers and one.writer in writers]
+    if any(edge.writer == OUTSIDE for edge in edges):
+        look = 'label="memory from outside", shape=ellipse, fillcolor="#e9eef3"'
+        yield f"  {_name(OUTSIDE)} [{look}];"
+    for edge in edges:
+        wasted = waste.get(edge.writer, _NO_WASTE).share > 0
+        colour = ', color="#b34700"' if wasted else ""
+        tip = _quoted(f"{format_bytes(edge.bytes)} in {edge.count:,} reads")
+        look = f"penwidth={_width(edge.bytes):.1f}, tooltip={tip}{colour}"
+        yield f"  {_name(edge.writer)} -> {_name(edge.reader)} [{look}];"
+
+
+def _name(node: int) -> str:
+    return f'"n{node}"'
+
+
+def _attributes(node: FlowNode, waste: NodeWaste) -> str:
+    label = [operator_text(node.operator), place_text(node.place), format_bytes(node.written_bytes)]
+    if waste.findings:
+        label[-1] += f", {format_percent(waste.share)} wasted"
+    parts = [f"label={_quoted(*label)}"]
+    tip = f"{operator_text(node.operator, node.path)}: {node.calls:,} calls"
+    parts.append(f"tooltip={_quoted(tip)}")
+    if waste.findings:
+        shade = next(colour for least, colour in _SHADES if waste.share >= least)
+        parts.append(f'fillcolor="{shade}"')
+        parts += ['fontcolor="#ffffff"'] if waste.share >= _DARK_SHADE else []
+        parts.append("penwidth=2")
+    return ", ".join(parts)
+
+
+def _quoted(*lines: str) -> str:
+    """A DOT string. Backslashes are doubled, because labels give meaning to some of them."""
+    return '"' + "\\n".join(_escaped(lines)) + '"'
+
+
+def _escaped(lines: tuple[str, ...]) -> Iterator[str]:
+    for line in lines:
+        yield clipped(line, 400).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _width(size_bytes: int) -> float:
+    """One for kilobytes, five for gigabytes."""
+    return min(6.0, max(0.5, math.log2(max(1, size_bytes)) / 5 - 1))

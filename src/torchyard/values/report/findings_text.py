@@ -1,0 +1,187 @@
+"""A value profile as terminal text and as Markdown: a summary, the findings by worth, the scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+from typing import Final
+
+from torchyard.presentation.safe_text import escaped
+from torchyard.values.model import ValueFinding, ValueProfile
+from torchyard.values.report.descriptions import (
+    bytes_text,
+    calls_text,
+    certainty_text,
+    chain_text,
+    clipped,
+    code_spans,
+    detail_text,
+    mended_text,
+    notes_of_profile,
+    operator_text,
+    ordered,
+    place_text,
+    scope_rows,
+    state_sentence,
+    suggestion_text,
+    summary_sentence,
+    time_text,
+    title_of_program,
+)
+
+_TEXT_HEADINGS: Final = ("", "pattern", "count/steps", "bytes/step", "time/step", "certainty")
+_TEXT_RIGHT: Final = frozenset({0, 2, 3, 4})
+_INDENT: Final = " " * 4
+_NAME_WIDTH: Final = 11
+
+
+def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> str:
+    """The whole report; `most` findings, and how many more there are."""
+    lines = _wrapped(summary_sentence(profile), width)
+    if state_sentence(profile):
+        lines += _wrapped(state_sentence(profile), width)
+    findings = ordered(profile)
+    if findings:
+        lines += ["", *_text_table(findings[:most], profile, width)]
+    if len(findings) > most:
+        more = f"{len(findings) - most:,} more findings are worth less than these"
+        lines += ["", f"{more}: `torchyard values show --format json` lists all."]
+    lines += ["", "What was looked at:"]
+    for name, text in scope_rows(profile):
+        lines += _wrapped(text, width, first=f"  {name:<{_NAME_WIDTH}} ", rest=" " * 14)
+    for note in notes_of_profile(profile):
+        lines += _wrapped(note, width, first=f"  {'note':<{_NAME_WIDTH}} ", rest=" " * 14)
+    return "\n".join(lines) + "\n"
+
+
+def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: int) -> list[str]:
+    rows = [_TEXT_HEADINGS]
+    for number, finding in enumerate(findings, start=1):
+        rows.append(
+            (
+                str(number),
+                clipped(finding.pattern, 40),
+                calls_text(finding),
+                bytes_text(finding, profile),
+                time_text(finding.worth),
+                certainty_text(finding),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TEXT_HEADINGS))]
+    lines = [_aligned(rows[0], widths)]
+    for finding, row in zip(findings, rows[1:], strict=True):
+        lines.append(_aligned(row, widths))
+        for text in _text_sentences(finding):
+            lines += _wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
+    return lines
+
+
+def _text_sentences(finding: ValueFinding) -> list[str]:
+    """Below the row of a finding: where, what exactly, how sure, what to do."""
+    said = [f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}"]
+    if detail_text(finding):
+        said.append(detail_text(finding))
+    if finding.proof.why:
+        said.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
+    if chain_text(finding.worth):
+        said.append(chain_text(finding.worth))
+    if mended_text(finding.worth):
+        said.append(mended_text(finding.worth))
+    if suggestion_text(finding):
+        said.append(f"→ {suggestion_text(finding)}")
+    return said
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(
+        cell.rjust(size) if column in _TEXT_RIGHT else cell.ljust(size)
+        for column, (cell, size) in enumerate(zip(cells, widths, strict=True))
+    ).rstrip()
+
+
+def _wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    return wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
+
+
+_MARKDOWN_HEADINGS: Final = (
+    "#",
+    "pattern",
+    "operator",
+    "place",
+    "count/steps",
+    "bytes/step",
+    "time/step",
+    "certainty",
+)
+_MARKDOWN_RIGHT: Final = (0, 4, 5, 6)
+
+
+def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
+    """A table that reads well as text too, and below it what to do; `most` findings."""
+    lines = [f"## Values of {escaped(title_of_program(profile))}", ""]
+    if state_sentence(profile):
+        lines += [f"**{escaped(state_sentence(profile))}**", ""]
+    lines += [escaped(summary_sentence(profile)), ""]
+    findings = ordered(profile)
+    if findings:
+        lines += [*_markdown_table(findings[:most], profile), ""]
+        for number, finding in enumerate(findings[:most], start=1):
+            lines += [f"{number}. {' '.join(_markdown_sentences(finding))}"]
+        lines.append("")
+    if len(findings) > most:
+        lines += [f"{len(findings) - most:,} more findings are worth less than these.", ""]
+    lines += ["<details><summary>What was looked at</summary>", ""]
+    lines += [f"- {name}: {escaped(text)}" for name, text in scope_rows(profile)]
+    lines += [f"- note: {escaped(note)}" for note in notes_of_profile(profile)]
+    return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> Iterator[str]:
+    yield "| " + " | ".join(_MARKDOWN_HEADINGS) + " |"
+    rule = (
+        "---:" if column in _MARKDOWN_RIGHT else "---" for column in range(len(_MARKDOWN_HEADINGS))
+    )
+    yield "| " + " | ".join(rule) + " |"
+    for number, finding in enumerate(findings, start=1):
+        cells = (
+            str(number),
+            finding.pattern,
+            operator_text(finding.operator, finding.path),
+            place_text(finding.place),
+            calls_text(finding),
+            bytes_text(finding, profile),
+            time_text(finding.worth),
+            certainty_text(finding),
+        )
+        yield "| " + " | ".join(escaped(clipped(cell)) for cell in cells) + " |"
+
+
+def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
+    yield f"{escaped(detail_text(finding) or clipped(finding.pattern))}."
+    if finding.proof.why:
+        why = clipped(finding.proof.why, 500)
+        yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
+    if chain_text(finding.worth):
+        text = chain_text(finding.worth)
+        yield f"{escaped(text[0].upper() + text[1:])}."
+    if mended_text(finding.worth):
+        said = mended_text(finding.worth)
+        yield f"{escaped(said[0].upper() + said[1:])}."
+    if suggestion_text(finding):
+        parts = code_spans(suggestion_text(finding))
+        yield "**To do:** " + "".join(
+            f"`{part}`" if code else _kept_spaces(part) for code, part in parts
+        )
+
+
+def _kept_spaces(text: str) -> str:
+    """Escaped, with the spaces at its ends, which part it from a code span."""
+    before, after = text[:1] == " ", text[1:] and text[-1:] == " "
+    return f"{' ' if before else ''}{escaped(text)}{' ' if after else ''}"

@@ -1,0 +1,192 @@
+"""Run a program in its target with or without value profiling, and read what a native run reports.
+
+The process keeps its own output, signals and exit code. A native run (without value profiling)
+reports which operators ran, how long they took at chosen call sites, and how long a step took.
+Knows nothing of findings.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.process.start import LaunchSpec, prepare
+from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
+from torchyard.results.directory import home_folder
+from torchyard.values.model import ProfileRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramEnd:
+    """How the program's process ended, and where its result is."""
+
+    exit_code: int
+    """As a shell says it: 128 and the signal's number after a signal."""
+    output: Path
+    interrupted: bool = False
+
+
+def run_in_target(
+    request: ProfileRequest,
+    folder: Path,
+    *,
+    name: str = "watched",
+    silent: bool = False,
+    limit_s: float | None = None,
+    **plan: Any,
+) -> ProgramEnd:
+    """Run the program once; `plan` adds to what the worker is told.
+
+    A `silent` run is one that the user did not ask for: it reads and prints nothing. One that takes
+    longer than the limit is ended.
+    """
+    if request.program and request.program[0] != "-m" and not Path(request.program[0]).is_file():
+        raise UsageError(
+            f"there is no file {request.program[0]}", hint="give the path of a Python script"
+        )
+    output = folder / f"{name}.json"
+    plan_file = folder / f"{name}.plan.json"
+    plan_file.write_text(
+        json.dumps(
+            {
+                "options": asdict(request.options),
+                "output": str(output),
+                "cache": str(home_folder() / "scan"),
+                "eager": request.eager,
+                "workload": encode(request.workload) if request.workload else None,
+                "steps": request.steps,
+                "precision": request.precision,
+                **plan,
+            }
+        ),
+        encoding="utf-8",
+    )
+    spec = LaunchSpec(
+        name=request.target.name,
+        python=request.target.python,
+        variables=(*request.target.variables, *request.environment.variables),
+        preload=request.environment.preload,
+    )
+    ready = prepare(spec, launch_mark=secrets.token_hex(8), entry=PROGRAM_ENTRY)
+    command = [ready.python, str(PROGRAM_ENTRY), str(plan_file), "--", *request.program]
+    process = subprocess.Popen(
+        command,
+        env=dict(ready.environment),
+        stdin=subprocess.DEVNULL if silent else None,
+        stdout=_stdout(request, silent),
+        stderr=subprocess.DEVNULL if silent else None,
+    )
+    code, interrupted = wait_passing_signals(process, limit_s=limit_s)
+    return ProgramEnd(exit_code=code, output=output, interrupted=bool(interrupted))
+
+
+def _stdout(request: ProfileRequest, silent: bool) -> int | None:
+    if silent:
+        return subprocess.DEVNULL
+    return sys.stderr.fileno() if request.quiet_program else None
+
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedChain:
+    """Operators, each inside the one before, and how often the last of them ran there."""
+
+    chain: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteTime:
+    """Times of an operator at one call site, in the program itself."""
+
+    operator: str
+    file: str
+    line: int
+    backward: bool
+    shapes: str
+    """`*` for all calls on the line, whatever their shapes."""
+    calls: int
+    wall_ns: tuple[float, ...] = ()
+    """Means of groups of calls in order of time, each without its slowest calls."""
+    cpu_ns: tuple[float, ...] = ()
+    wall_most_ns: float = 0.0
+    """The largest mean of a group, with its slowest calls."""
+    cpu_most_ns: float = 0.0
+    faults: float = 0.0
+    """Page faults of one call."""
+    made_bytes: float = 0.0
+    """New memory of one call."""
+    touched_bytes: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRun:
+    """One run of the program without the watch."""
+
+    format: int
+    state: str
+    exit_code: int = 0
+    steps: int = 0
+    recorded_steps: int = 0
+    """Steps during which events were recorded."""
+    recorded_whole: bool = False
+    """Whether events were recorded to the end, so that nothing was timed untouched."""
+    step_ns: float | None = None
+    """Median of the steps that ran untouched."""
+    step_cpu_ns: float | None = None
+    timed_steps: int = 0
+    steps_ns: tuple[float, ...] = ()
+    """Each of the steps that ran untouched."""
+    steps_cpu_ns: tuple[float, ...] = ()
+    sites: tuple[SiteTime, ...] = ()
+    """Operators that were timed where the program calls them."""
+    site_steps: int = 0
+    """Steps in which they were timed."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """Of what surrounds operators on this machine (`worker/values/pricing/site_times.py`)."""
+    turns_ns: tuple[tuple[float, float], ...] = ()
+    """Pairs of steps: with gradients set to zero, with gradients set to None."""
+    program_ns: float = 0.0
+    program_cpu_ns: float = 0.0
+    step_faults: float | None = None
+    """Page faults of the untouched step that has most of them, and of the program."""
+    program_faults: float = 0.0
+    probes_ns: tuple[float, ...] = ()
+    """CPU time of a fixed piece of work before and after each run that times were taken in: how much
+    the speed of the machine has changed between them."""
+    threads: int = 0
+    accelerated: bool = False
+    """Whether a GPU was used, so that CPU time says nothing of a step."""
+    chains: tuple[CountedChain, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def times_seen(self, wanted: tuple[str, ...]) -> int:
+        """How often a chain ran; around it are autograd and wrappers that the watch does not see."""
+        length = len(wanted)
+        return sum(item.count for item in self.chains if item.chain[-length:] == wanted)
+
+
+def read_native_run(path: Path) -> NativeRun:
+    """What the worker wrote; raises ResultsDamaged when it wrote nothing readable."""
+    try:
+        data = json.loads(path.read_bytes())
+        run = decode(
+            NativeRun,
+            {key: value for key, value in data.items() if value is not None},
+            where=str(path),
+            strict=False,
+        )
+    except (OSError, ValueError, AttributeError, UsageError) as error:
+        raise ResultsDamaged(f"{path} cannot be read: {error}", hint="run it again") from error
+    if run.format > FORMAT:
+        raise ResultsDamaged(f"{path} is of a newer format ({run.format})", hint="update Torchyard")
+    return run

@@ -1,0 +1,1 @@
+"""Measuring one workload inside the target: variants, timing, relocation, metrics and the accuracy checks."""

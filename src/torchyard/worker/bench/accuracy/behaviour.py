@@ -1,0 +1,406 @@
+"""What a variant does besides computing numbers, compared with eager code.
+
+Covers the structure of results, earlier results that a reused storage overwrites, inputs, parameters and buffers after
+a call, scaled inputs, changed weights and another batch size.
+"""
+
+import random
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from torchyard.worker.bench.accuracy import judge as accuracy
+from torchyard.worker.bench.accuracy import tensors as result_structure
+from torchyard.worker.bench.accuracy.timed_results import Verifier
+from torchyard.worker.bench.backend_names import is_user_function
+from torchyard.worker.bench.timing import clock
+from torchyard.worker.bench.variant import Model, Side, same_numbers
+from torchyard.worker.workload import Built, flatten, map_tensors
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CHUNK = 4096
+
+
+class ModuleState:
+    """Structure of a module and its optimiser at one moment; `changes` compares it with now."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._before = self._read()
+
+    def changes(self) -> List[str]:
+        """What is different now, in words, at most three."""
+        now = self._read()
+        found = []
+        for name, facts in self._before.items():
+            if name not in now:
+                found.append("%s is gone" % name)
+                continue
+            for label, before, after in zip(facts[::2], facts[1::2], now[name][1::2]):
+                if before != after:
+                    found.append("%s of %s" % (label, name))
+        found += ["%s was added" % name for name in now if name not in self._before]
+        return found[:3]
+
+    def _read(self) -> Dict[str, Tuple[Any, ...]]:
+        found: Dict[str, Tuple[Any, ...]] = {}
+        for name, part in self._model.module.named_modules():
+            own = vars(part)
+            found["module %s" % (name or "(root)")] = (
+                "identity",
+                id(part),
+                "type",
+                type(part),
+                "training mode",
+                part.training,
+                "forward",
+                (own.get("forward"), getattr(type(part), "forward", None)),
+                "call",
+                (own.get("__call__"), type(part).__call__, own.get("_compiled_call_impl")),
+                "hooks",
+                tuple(tuple(own.get(hooks) or ()) for hooks in _HOOKS),
+            )
+        for name, parameter in self._model.module.named_parameters():
+            found["parameter " + name] = (
+                "identity",
+                id(parameter),
+                "data type",
+                parameter.dtype,
+                "shape",
+                tuple(parameter.shape),
+                "device",
+                parameter.device,
+                "memory layout",
+                parameter.stride() if parameter.layout is torch.strided else (),
+                "requires_grad",
+                parameter.requires_grad,
+            )
+        optimizer = self._model.optimizer
+        if optimizer is not None:
+            kind = type(optimizer)
+            found["the optimizer"] = (
+                "type",
+                kind,
+                "step",
+                (vars(optimizer).get("step"), vars(kind).get("step")),
+                "learning rate",
+                tuple(group.get("lr") for group in optimizer.param_groups),
+            )
+        return found
+
+
+def checksums(module: Any) -> Dict[str, Tuple[Any, ...]]:
+    """A checksum of each parameter's bits: equal for equal weights, without a copy of them."""
+    return {name: checksum(parameter) for name, parameter in module.named_parameters()}
+
+
+def checksum(tensor: Any) -> Tuple[Any, ...]:
+    """Of the bits of a strided tensor; other layouts have none."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return ()
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        if flat.is_complex():
+            flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
+        widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        bits = flat.view(widths[flat.element_size()]) if flat.dtype is not torch.bool else flat
+        whole = bits.numel() // _CHUNK * _CHUNK
+        sums = bits[:whole].view(-1, _CHUNK).sum(dim=1, dtype=torch.int64)
+        rest = bits[whole:].sum(dtype=torch.int64)
+        weights = torch.arange(1, sums.numel() + 1, device=sums.device)
+        return int((sums * weights).sum()), int(sums.sum() + rest), int(tensor.numel())
+
+
+Findings = Tuple[List[str], List[str]]
+"""What is wrong, and notes."""
+
+SCALES = (100.0, 0.01)
+REPEATED_RATIO = 1.3
+"""Slower on new values than on repeated ones by this factor: results are remembered."""
+REPEATED_NS = 3000.0
+REPEATED_TRIALS = 3
+"""All of them must agree: a disturbance of one of them is possible."""
+REPEATED_SECONDS = 0.1
+"""Of the calls of one trial and kind; at least six are made."""
+
+_EXPORTED = ("torchscript", "export", "aot-inductor")
+_RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
+
+
+def documents(side: Side, behaviour: str) -> bool:
+    """Whether the backend, or the user's callable, says that it does this."""
+    head = side.backend.partition(":")[0]
+    if is_user_function(side.backend):
+        return getattr(side.function, behaviour, False) is True
+    if behaviour == "overwrites_results":
+        return side.backend in _RECORDED or bool(side.options.get("inductor.triton.cudagraphs"))
+    if behaviour == "frozen_weights":
+        return head in _EXPORTED or bool(side.options.get("inductor.freezing"))
+    return head in _EXPORTED  # other containers
+
+
+def output_of(side: Side, seed: int) -> Any:
+    """What one iteration from the beginning returns, itself and not a copy."""
+    side.first_call()
+    model = side.model
+    model.rewind()
+    with side.context():
+        torch.manual_seed(seed)
+        kept: List[Any] = []
+        call = side.caller()
+        if model.training:
+            call(kept)
+        else:
+            kept.append(call())
+        side.synchronize()
+    return kept[0]
+
+
+def check_structure(side: Side, peer: Side, seed: int) -> Findings:
+    """Containers, types, shapes, devices and gradient functions of the result.
+
+    Nothing is compared where eager code with another seed returns something else.
+    """
+    training = side.model.training
+    expected = result_structure.describe(output_of(peer, seed), training)
+    other = result_structure.describe(output_of(peer, seed + 1), training)
+    if result_structure.difference(other, expected):
+        side.model.rewind()
+        return [], ["the shape of its results is random, and was not compared"]
+    found = result_structure.describe(output_of(side, seed), training)
+    side.model.rewind()
+    text = result_structure.difference(found, expected)
+    if not text:
+        return [], []
+    if result_structure.same_tensors(found, expected) and documents(side, "containers"):
+        return [], ["returns other containers: " + text]
+    return [text], []
+
+
+def check_earlier_results(side: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
+    """A result must not change when the next call runs on other inputs."""
+    if not _overwrites(side, seed, draw, level) or _overwrites(peer, seed, draw, level):
+        return [], []
+    if documents(side, "overwrites_results"):
+        return [], ["overwrites earlier results with those of later calls, as it documents"]
+    return ["the next call changes an earlier result: its storage is used again"], []
+
+
+def _overwrites(side: Side, seed: int, draw: int, level: str) -> bool:
+    side.model.draw_inputs(0, level)
+    first = flatten(output_of(side, seed))
+    copies = [tensor.detach().clone() for tensor in first]
+    side.model.draw_inputs(draw, level)
+    second = output_of(side, seed)
+    try:
+        return not all(same_numbers(one.detach(), two) for one, two in zip(first, copies))
+    except RuntimeError:  # CUDA graph trees refuse to read what was overwritten
+        return True
+    finally:
+        del second
+        side.model.draw_inputs(0, level)
+
+
+def check_parameters(side: Side, peer: Side, seed: int) -> Findings:
+    """An iteration without an optimiser must not write the weights, unless eager code does, too."""
+    model = side.model
+    if model.optimizer is not None or model.built.mutates:
+        return [], []  # compared as results
+    before = checksums(model.module)
+    output_of(peer, seed)
+    mine = {name for name, value in checksums(model.module).items() if before.get(name) != value}
+    output_of(side, seed)
+    after = checksums(model.module)
+    changed = [n for n, value in after.items() if before.get(n) != value and n not in mine]
+    model.rewind()
+    return ["changes parameter " + ", ".join(sorted(changed)[:3])] if changed else [], []
+
+
+def check_scaled_inputs(side: Side, verifier: Verifier, seed: int) -> Findings:
+    """Inputs a hundred times as large and as small."""
+    model = side.model
+    floats = {
+        "input %d" % index: tensor
+        for index, tensor in enumerate(model.inputs())
+        if tensor.is_floating_point() and tensor.layout is torch.strided
+    }
+    for scale in SCALES:
+        moment = {name: tensor.detach() * scale for name, tensor in floats.items()}
+        if not moment:
+            break
+        with model.begun_at(moment):
+            text = _judged(side, verifier.peer, verifier, seed)
+        if text:
+            return ["with inputs times %g: %s" % (scale, text)], []
+    return [], []
+
+
+def check_changed_weights(side: Side, verifier: Verifier, seed: int) -> Findings:
+    """Weights halved and doubled in place: exact, so that they can be put back without a copy."""
+    model = side.model
+    with _changed_weights(model):
+        text = _judged(side, verifier.peer, verifier, seed)
+    if not text:
+        return [], []
+    if documents(side, "frozen_weights"):
+        return [], ["results do not follow changed weights, as it documents"]
+    return ["results do not follow changed weights: " + text], []
+
+
+class _changed_weights:  # noqa: N801 - used as a context manager
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._parameters = [
+            p
+            for p in model.module.parameters()
+            if p.is_floating_point() and p.layout is torch.strided and p.element_size() >= 2
+        ]
+        self._began: Dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        self._model.rewind()
+        self._multiply(0)
+        self._began = self._model.move_beginning()
+
+    def __exit__(self, *_: Any) -> None:
+        self._model.restore_beginning(self._began)
+        if not self._began:
+            self._multiply(1)
+
+    def _multiply(self, turn: int) -> None:
+        with torch.no_grad():
+            for index, parameter in enumerate(self._parameters):
+                parameter.mul_(0.5 if (index + turn) % 2 == 0 else 2.0)
+
+
+def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
+    """One row less in every input, for callables of the user's: they may have one size built in.
+
+    Backends of torch check sizes themselves, compile again, or document that they have one size.
+    """
+    model = side.model
+    tensors = model.inputs()
+    sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
+    if (
+        not is_user_function(side.backend)
+        or len(sizes) != 1
+        or max(sizes) < 2
+        or model.built.mutates
+    ):
+        return [], []
+    rows = max(sizes) - 1
+
+    def shorter(tensor: Any) -> Any:
+        if tensor.dim() == 0 or tensor.layout is not torch.strided:
+            return tensor
+        cut = tensor.detach()[:rows].clone()
+        return cut.requires_grad_(tensor.requires_grad)
+
+    built = model.built
+    other = Built(
+        model.module,
+        map_tensors(model.args, shorter),
+        map_tensors(model.kwargs, shorter),
+        built.loss,
+        built.loss_said,
+        built.optimizer,
+    )
+    smaller = Model(other, model.training, step=False)
+    try:
+        text = _judged(side.on(smaller), verifier.peer.on(smaller), verifier, seed)
+    except CandidateRaised as error:
+        return [], ["does not accept a batch of %d: %s" % (rows, error)]
+    return (["with a batch of %d: %s" % (rows, text)] if text else []), []
+
+
+class CandidateRaised(Exception):
+    """The variant failed where eager code did not."""
+
+
+def _judged(side: Side, peer: Side, verifier: Verifier, seed: int) -> str:
+    """What is wrong with the variant on what the model holds now; empty where eager code does not accept it."""
+    try:
+        expected = peer.results(seed)[0]
+    except Exception:
+        side.model.rewind()
+        return ""
+    if finite_share(expected) < 1.0:
+        return ""
+    try:
+        found = side.results(seed)[0]
+    except Exception as error:
+        side.model.rewind()
+        lines = str(error).strip().splitlines()
+        text = type(error).__name__ + (": " + lines[0][:120] if lines else "")
+        raise CandidateRaised(text) from error
+    if verifier.is_near(found, expected):
+        return ""
+    reference = accuracy.make_reference(peer, seed)
+    if reference["random"]:
+        return ""
+    record = accuracy.judge(side, seed, reference, results=found)
+    return str(record["detail"]) if record["status"] == "fail" else ""
+
+
+def finite_share(results: Any) -> float:
+    """Of all floating-point numbers; 1 where there are none."""
+    finite = total = 0
+    for tensors in results.values():
+        for tensor in tensors:
+            if tensor.is_floating_point() and tensor.layout is torch.strided:
+                finite += int(torch.isfinite(tensor).sum())
+                total += int(tensor.numel())
+    return finite / total if total else 1.0
+
+
+def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
+    """Whether the variant is faster on input values that it has seen: then it remembers results.
+
+    Both runs write the inputs before each timed call; one writes new values, the other the same. Nothing but
+    a variant that looks at its inputs can tell them apart.
+    """
+    if not side.model.varies(level):
+        return ""
+    fresh = repeated = 0.0
+    for _ in range(REPEATED_TRIALS):
+        fresh, repeated = _fresh_and_repeated(side, level)
+        if not _slower(fresh, repeated):
+            return ""
+    theirs = _fresh_and_repeated(peer, level)
+    if _slower(*theirs) and theirs[0] / theirs[1] > 0.7 * fresh / repeated:
+        return ""  # so is eager code
+    return (
+        "takes %.3g us with new input values and %.3g us with repeated ones: it remembers results"
+        % (
+            fresh / 1e3,
+            repeated / 1e3,
+        )
+    )
+
+
+def _fresh_and_repeated(side: Side, level: str) -> Tuple[float, float]:
+    """The shortest time with new values and with repeated ones: what disturbs a call only makes it longer."""
+    chance = random.SystemRandom()
+    model = side.model
+
+    def timed(call: Any, draw: int) -> float:
+        model.draw_inputs(draw, level)
+        side.synchronize()
+        start = clock()
+        call()
+        side.synchronize()
+        return float(clock() - start)
+
+    with side.context():
+        call = side.caller()
+        once = min(timed(call, chance.randrange(1, 2**31)) for _ in range(3))
+        count = max(6, min(40, int(REPEATED_SECONDS * 1e9 / max(1.0, 2 * once))))
+        fresh = [timed(call, chance.randrange(1, 2**31)) for _ in range(count)]
+        same = chance.randrange(1, 2**31)
+        repeated = [timed(call, same) for _ in range(count + count // 2)][count // 2 :]
+    model.draw_inputs(0, level)
+    return min(fresh), min(repeated)
+
+
+def _slower(fresh_ns: float, repeated_ns: float) -> bool:
+    return fresh_ns > REPEATED_RATIO * repeated_ns and fresh_ns - repeated_ns > REPEATED_NS

@@ -1,0 +1,319 @@
+"""The checks of one process: before timing, in timed blocks, and after the last block.
+
+The order of a launch. `reference`: the baseline's results on the workload's inputs and on a second draw of
+values. `judge`: a candidate on both draws, and what it does besides its numbers. Then every block runs on a
+draw of its own and keeps results of some calls, which `verify` compares. `recheck` comes after the last block of
+the launch: more calls, the state of the process and of the shared module, and in the first launch
+other batch sizes, scaled inputs, changed weights and repeated inputs.
+"""
+
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.bench.accuracy import behaviour
+from torchyard.worker.bench.accuracy import judge as accuracy
+from torchyard.worker.bench.accuracy.behaviour import ModuleState
+from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
+from torchyard.worker.bench.backend_names import is_user_function
+from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
+from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, python_threads
+from torchyard.worker.bench.timing import run_block
+from torchyard.worker.bench.variant import Model, Side
+
+SECOND_DRAW = 1
+COMPARABLE = ("pass", "less-accurate", "nondeterministic")
+"""Results of calls can be compared with eager code's."""
+LAST_CALLS = 8
+LAST_CALLS_NS = 400_000_000
+UNFINISHED_NS = 100_000
+UNFINISHED_SHARE = 0.2
+"""Work that runs on after the timed part: more than this, and than this share of a sample, in most blocks."""
+WITHIN = 1e-3
+"""The baseline's results before and after a launch agree within this, whatever their placement."""
+
+_clock = time.perf_counter_ns
+
+
+class Checks:
+    """What is checked in this process, and what was found of each variant."""
+
+    def __init__(self) -> None:
+        self._threads = python_threads()
+        self._seed = 0
+        self._limit_bytes: Optional[int] = None
+        self._modules: List[Tuple[Model, ModuleState]] = []
+        self._verifiers: Dict[str, Verifier] = {}
+        self._blocks: Dict[str, TimedCheck] = {}
+        self._unfinished: Dict[str, List[bool]] = {}
+        """Of each block, by variant: whether the device went on after its timed part."""
+        self._untrusted: Dict[str, List[str]] = {}
+        self._notes: Dict[str, List[str]] = {}
+        self._baselines: Dict[int, Tuple[Side, List[Any]]] = {}
+
+    def begin(self, models: List[Model], seed: int) -> None:
+        """Everything is built, and no variant has run: remember what the variants share."""
+        self._seed = seed
+        self._modules = [(model, ModuleState(model)) for model in models]
+        for model in models:
+            kinds = {type(part) for part in model.module.modules()}
+            if model.optimizer is not None:
+                kinds.add(type(model.optimizer))
+            for kind in kinds:
+                SHARED_FUNCTIONS.add(kind.__name__, kind)
+
+    def references(self, side: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
+        """References of two draws, and what of the inputs can be varied."""
+        self._limit_bytes = limit_bytes
+        model = side.model
+        first = accuracy.make_reference(side, self._seed, limit_bytes)
+        level = self._level(side)
+        found: Dict[str, Any] = {"varied": level, "draws": [[0, first]]}
+        if level != NONE and not first["random"]:
+            model.draw_inputs(SECOND_DRAW, level)
+            second = accuracy.make_reference(side, self._seed, limit_bytes)
+            found["draws"].append([SECOND_DRAW, second])
+            model.draw_inputs(0, level)
+        return found
+
+    def _level(self, side: Side) -> str:
+        """The widest variation of the inputs that the baseline accepts."""
+        finite = behaviour.finite_share(side.results(self._seed)[0])
+        for level in LEVELS:
+            if level == NONE or not side.model.varies(level):
+                continue
+            side.model.draw_inputs(SECOND_DRAW, level)
+            try:
+                share = behaviour.finite_share(side.results(self._seed)[0])
+            except Exception:
+                share = -1.0
+            side.model.draw_inputs(0, level)
+            if share >= finite:
+                return level
+        return NONE
+
+    def judge(self, side: Side, reference: Dict[str, Any]) -> Dict[str, Any]:
+        """The accuracy record of a candidate, with notes and reasons not to trust its numbers."""
+        level = str(reference["varied"])
+        model = side.model
+        records = []
+        for draw, record in reference["draws"]:
+            model.draw_inputs(draw, level)
+            records.append(self._judge_draw(side, draw, record))
+        model.draw_inputs(0, level)
+        result = accuracy.worst(records)
+        if result["status"] != "fail" and not _says_anything(reference["draws"][0][1]["baseline"]):
+            result = dict(result, status="unchecked", detail="no finite number in the results")
+        draws_numbers = bool(reference["draws"][0][1]["random"])
+        comparable = result["status"] in COMPARABLE and not draws_numbers
+        failures: List[str] = []
+        if comparable or draws_numbers:
+            failures = self._behaviour(side, level, values=comparable)
+        if draws_numbers:
+            text = "draws random numbers: results of its timed calls were not compared"
+            self._add(self._notes, side, [text])
+        if failures:
+            result = dict(result, status="fail", detail="; ".join(failures[:3]))
+        verifier = self._verifiers.get(side.name)
+        self._blame(side)
+        return dict(
+            result,
+            notes=self._notes.get(side.name, []),
+            untrusted=self._untrusted.get(side.name, []),
+            accepted=None if verifier is None else verifier.accepted,
+            comparable=comparable and not failures,
+        )
+
+    def _judge_draw(self, side: Side, draw: int, record: Dict[str, Any]) -> Dict[str, Any]:
+        judged = dict(accuracy.judge(side, self._seed, record))
+        if judged["status"] in COMPARABLE and not record["random"]:
+            verifier = self._verifier(side, None)
+            results = side.results(self._seed)[0]
+            once_more = accuracy.judge(side, self._seed, record, results=results)
+            if once_more["status"] == "fail":
+                judged = dict(once_more)
+            else:
+                verifier.accept(results, verifier.peer.results(self._seed)[0])
+        if judged["status"] == "fail" and draw != 0:
+            judged["detail"] = "with other input values: %s" % judged["detail"]
+        return judged
+
+    def _behaviour(self, side: Side, level: str, values: bool) -> List[str]:
+        peer = self._verifier(side, None).peer
+        wrong, notes = behaviour.check_structure(side, peer, self._seed)
+        if values:
+            for more, said in (
+                behaviour.check_earlier_results(side, peer, self._seed, SECOND_DRAW, level),
+                behaviour.check_parameters(side, peer, self._seed),
+            ):
+                wrong += more
+                notes += said
+        self._add(self._notes, side, notes)
+        return wrong
+
+    def _verifier(self, side: Side, accepted: Optional[Any]) -> Verifier:
+        if side.name not in self._verifiers:
+            self._verifiers[side.name] = Verifier(side, self._seed, self._limit_bytes)
+        verifier = self._verifiers[side.name]
+        if verifier.accepted is None:
+            verifier.accepted = accepted
+        return verifier
+
+    def block(self, side: Side, draw: int, level: str, samples: int, inner: int) -> TimedCheck:
+        """Prepare a block on a draw of its own."""
+        changing = self._verifier(side, None).changing()
+        self._remember_baseline(side)
+        side.model.draw_inputs(draw, level)
+        check = TimedCheck(side, changing, samples, 1 if side.model.training else inner)
+        self._blocks[side.name] = check
+        return check
+
+    def timed(self, side: Side, samples_ns: List[float], inner: int) -> None:
+        """Note of the variant's latest block whether its work ended with its timed part."""
+        check = self._blocks.get(side.name)
+        if check is not None:
+            allowed_ns = max(UNFINISHED_NS, UNFINISHED_SHARE * inner * max(samples_ns))
+            self._unfinished.setdefault(side.name, []).append(check.unfinished_ns > allowed_ns)
+
+    def verify(self, side: Side, accepted: Optional[Any]) -> Dict[str, Any]:
+        """Compare what was kept of the variant's latest block, and forget it."""
+        started = _clock()
+        check = self._blocks.pop(side.name, None)
+        failure: Optional[Dict[str, Any]] = None
+        if check is not None and side.backend != "eager":
+            failure = self._verifier(side, accepted).failure(check)
+        return {
+            "checked": 0 if check is None else len(check.kept),
+            "failure": failure,
+            "seconds": (_clock() - started) / 1e9,
+        }
+
+    def _remember_baseline(self, side: Side) -> None:
+        """Results of eager code before the first block, to find out whether a variant changes them."""
+        model = side.model
+        if id(model) in self._baselines:
+            return
+        peer = self._verifiers[side.name].peer
+        model.draw_inputs(0, ALL)
+        with model.without_optimizer():
+            results = peer.results(self._seed)[0]["output"]
+        self._baselines[id(model)] = (peer, results)
+
+    def recheck(
+        self, side: Side, level: str, accepted: Optional[Any], values: bool, more: bool
+    ) -> Dict[str, Any]:
+        """The checks after the last block of a launch. `more` asks for those of the first launch."""
+        started = _clock()
+        failure: Optional[Dict[str, Any]] = None
+        peer = self._verifier(side, accepted).peer
+        if values and side.backend != "eager":
+            draw = int(torch.randint(1, 2**31 - 1, (1,), generator=_generator()).item())
+            once_ns = 1e9 * (side.first_call_s or 0.0)
+            check = self.block(side, draw, level, LAST_CALLS, 1)
+            check.chosen = frozenset(range(LAST_CALLS))
+            with side.context():
+                call_started = _clock()
+                side.caller()()
+                side.synchronize()
+                once_ns = _clock() - call_started
+            side.model.draw_inputs(draw, level)
+            calls = max(2, min(LAST_CALLS, int(LAST_CALLS_NS / max(1.0, once_ns))))
+            run_block(side, 1, calls, 0, settle=False, flush_l2=False, check=check)
+            check.finish()
+            failure = self.verify(side, accepted)["failure"]
+            side.model.draw_inputs(0, level)
+            if more and failure is None:
+                wrong = self._more(side, peer, level)
+                failure = {"call": None, "text": "; ".join(wrong)} if wrong else None
+        self._check_baseline(side, values)
+        self._blame(side)
+        return {
+            "failure": failure,
+            "notes": self._notes.get(side.name, []),
+            "untrusted": self._untrusted.get(side.name, []),
+            "seconds": (_clock() - started) / 1e9,
+        }
+
+    def _more(self, side: Side, peer: Side, level: str) -> List[str]:
+        """Other inputs and weights than those that were timed."""
+        remembers = behaviour.check_repeated_inputs(side, peer, level)
+        self._add(self._untrusted, side, [remembers] if remembers else [])
+        wrong: List[str] = []
+        for check in (
+            behaviour.check_scaled_inputs,
+            behaviour.check_changed_weights,
+            behaviour.check_other_batch,
+        ):
+            try:
+                more, notes = check(side, self._verifier(side, None), self._seed)
+            except behaviour.CandidateRaised as error:
+                more, notes = [], ["%s failed: %s" % (check.__name__.replace("_", " "), error)]
+            wrong += more
+            self._add(self._notes, side, notes)
+        return wrong
+
+    def _check_baseline(self, side: Side, values: bool) -> None:
+        known = self._baselines.get(id(side.model))
+        if known is None or not values or not is_user_function(side.backend):
+            return
+        peer, before = known
+        side.model.draw_inputs(0, ALL)
+        with side.model.without_optimizer():
+            now = peer.results(self._seed)[0]["output"]
+        far = len(now) != len(before) or any(
+            distance(one, other)[0] > WITHIN and other.is_floating_point()
+            for one, other in zip(now, before)
+        )
+        if far:
+            text = "changed the results of eager code on the same inputs"
+            self._add(self._untrusted, side, [text])
+
+    def _blame(self, side: Side) -> None:
+        """State that changed since the last time is attributed to the variant that has just run."""
+        unfinished = self._unfinished.get(side.name, [])
+        if sum(unfinished) > len(unfinished) / 2:
+            text = "the device goes on computing after the timed part, on another stream"
+            self._add(self._untrusted, side, [text])
+        if side.replaced:
+            self._add(self._untrusted, side, ["replaced " + ", ".join(side.replaced[:5])])
+        for number, (model, state) in enumerate(self._modules):
+            changes = state.changes()
+            if changes:
+                text = "changed the module that the variants share: " + ", ".join(changes)
+                self._add(self._untrusted, side, [text])
+                self._modules[number] = (model, ModuleState(model))
+        for text, restored in side.state_changes.items():
+            if restored:
+                self._add(self._notes, side, ["changed the %s; it was restored" % text])
+            else:
+                self._add(self._untrusted, side, ["changed the %s" % text])
+        if is_user_function(side.backend):
+            verifier = self._verifiers.get(side.name)
+            if side.moved_random_state and verifier and not verifier.peer.moved_random_state:
+                text = "changed the state of the random number generators; it was restored"
+                self._add(self._notes, side, [text])
+            if python_threads() > self._threads:
+                more = python_threads() - self._threads
+                self._add(self._notes, side, ["left %d threads running" % more])
+                self._threads = python_threads()
+
+    def _add(self, where: Dict[str, List[str]], side: Side, texts: List[str]) -> None:
+        known = where.setdefault(side.name, [])
+        known += [text for text in texts if text not in known]
+
+
+def _says_anything(results: Any) -> bool:
+    """Whether there is a number to compare: not where everything is empty, infinite or NaN."""
+    return any(
+        tensor.numel() > 0
+        and (not tensor.is_floating_point() or bool(torch.isfinite(tensor).any()))
+        for tensors in results.values()
+        for tensor in tensors
+    )
+
+
+def _generator() -> Any:
+    generator = torch.Generator()
+    generator.seed()
+    return generator

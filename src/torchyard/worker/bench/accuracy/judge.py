@@ -1,0 +1,421 @@
+"""Judge the results of a candidate against a float64 reference of the same iteration."""
+
+import math
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.bench import options
+from torchyard.worker.bench.accuracy import random_numbers
+from torchyard.worker.bench.accuracy.reference import (
+    FREE_SHARE,
+    SimulatedRounding,
+    float64_results,
+    free_bytes,
+    simulation_bytes,
+)
+from torchyard.worker.bench.accuracy.rules import Judgement, judge_results
+from torchyard.worker.bench.accuracy.tensors import (
+    Results,
+    largest_difference,
+    place_for,
+    relative_distance,
+    rms_between,
+    same_bits,
+    to_plain,
+)
+from torchyard.worker.bench.accuracy.tolerances import ASSUMED_STEPS, EPSILON, Noise
+from torchyard.worker.bench.variant import Side
+
+COARSER = ("float32", "tf32", "float16", "amp-float16", "amp", "bfloat16")
+"""From fine to coarse. `tf32` is float32 with products of operands rounded to ten bits, `amp` autocast
+to bfloat16 with float32 weights, `amp-float16` the same with float16."""
+
+
+def coarser(one: str, other: str) -> str:
+    """The coarser of two roundings."""
+    return max(one, other, key=COARSER.index)
+
+
+def rounding_of(side: Any) -> str:
+    """What the numbers of a variant may be rounded to."""
+    if side.precision == "amp":
+        return "amp" if torch.device(side.device).type == "cpu" else "amp-float16"
+    if side.precision != "float32":
+        return str(side.precision)
+    wanted = side.options.get("matmul-precision")
+    if wanted == "medium":
+        return "amp"
+    if wanted == "high" or side.options.get("tf32"):
+        return "tf32"
+    return _by_default(side.device, side.model.module)
+
+
+def _by_default(device: str, module: Any) -> str:
+    """Torch lets cuDNN round the operands of float32 convolutions to TF32 unless told otherwise.
+
+    Which convolutions it does that to changes with the layout that a compiler chooses.
+    """
+    if not device.startswith("cuda"):
+        return "float32"
+    convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in module.modules())
+    allowed = (convolves and torch.backends.cudnn.allow_tf32) or (
+        torch.backends.cuda.matmul.allow_tf32
+    )
+    if not allowed:
+        return "float32"
+    index = torch.device(device).index
+    return "tf32" if torch.cuda.get_device_capability(index) >= (8, 0) else "float32"
+
+
+OTHER_SEED_STEP = 7919
+SCALE_RUNS = 4
+HONEST_RUNS = 3
+AMPLIFIED_RUNS = 8
+"""Further runs before anything is called wrong."""
+RUNS_LIMIT_S = 60.0
+"""Of each of the two; at least two runs are made."""
+BASELINE_MOVES = 10.0
+"""A candidate may be this many times as far off as two runs of the baseline are from each other,
+before it is called wrong and not merely not comparable."""
+SURELY_ROUNDING = 1e-4
+"""A relative error of the baseline in float32, in every tensor, that is nothing but rounding."""
+BASELINE_OFF = "the baseline's own results differ from float64 by more than rounding explains"
+OTHER_NUMBERS = 0.01
+"""A float64 copy of a random workload that is further off than this has drawn other numbers."""
+WORST_FIRST = ("fail", "unchecked", "random", "nondeterministic", "less-accurate", "pass")
+
+
+def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
+    """What candidates are judged by: results of the baseline, and of its float64 copy."""
+    begun = side.results(seed)[0]
+    place = place_for(begun)
+    first = to_plain(begun, place)
+    second, other = (
+        to_plain(side.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
+    )
+    exact, why_not = float64_results(side, seed, first, limit_bytes)
+    between_runs = largest_difference(first, second, side.device)
+    between_seeds = largest_difference(first, other, side.device)
+    if between_seeds > 10 * between_runs:
+        # Two runs may have been alike by luck: what a seed changes must stay with the seed.
+        again = to_plain(side.results(seed)[0], place)
+        between_others = largest_difference(first, again, side.device)
+        if between_others > between_runs:
+            second, between_runs = again, between_others
+    random = between_seeds > 10 * between_runs
+    if random and exact is not None and relative_distance(first, exact) > OTHER_NUMBERS:
+        exact, why_not = None, "the float64 copy draws other random numbers"
+    return {
+        "baseline": first,
+        "second": second if between_runs > 0 else None,
+        "exact": exact,
+        "exact_why_not": why_not,
+        "nondeterminism": None if between_runs == math.inf else between_runs,
+        "random": random,
+        "precision": side.precision,
+        "rounding": rounding_of(side),
+        "changes": options.that_change_results(side.options),
+    }
+
+
+def save_reference(record: Dict[str, Any], path: str) -> None:
+    """For workers of other processes."""
+    torch.save(record, path + ".part")
+    os.replace(path + ".part", path)
+
+
+def judge(
+    side: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
+) -> Dict[str, Any]:
+    """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`.
+
+    `results` are the candidate's, if they were taken elsewhere. The noise is kept in `reference`.
+    """
+    begun = side.results(seed)[0] if results is None else results
+    place = place_for(begun)
+    check = _Check(side, seed, reference, place)
+    found = to_plain(begun, place)
+    if reference["random"]:
+        return _judge_random(check, found)
+    again = to_plain(side.results(seed)[0], place) if results is None else found
+    own = largest_difference(found, again, side.device)
+    record = check.judge(found)
+    if own > 0:
+        record = worst([record, check.judge(again)])  # wrong now and then is wrong
+    record["candidate_nondeterminism"] = None if own == math.inf else own
+    return record
+
+
+def worst(records: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """The record that says the worst."""
+    return min(records, key=lambda record: WORST_FIRST.index(record["status"]))
+
+
+def names_of(side: Side) -> Dict[str, List[str]]:
+    """Names of the tensors of an iteration, by group."""
+    module = side.model.module
+    parameters = list(module.named_parameters())
+    gradients = ["gradient of " + name for name, p in parameters if p.requires_grad]
+    inputs = [t for t in side.model.inputs() if t.requires_grad and t.is_leaf]
+    gradients += ["gradient of input %d" % index for index in range(len(inputs))]
+    return {
+        "gradient": gradients,
+        "parameter": ["parameter " + name for name, _ in parameters],
+        "buffer": ["buffer " + name for name, _ in module.named_buffers()],
+        "loss": ["loss"],
+    }
+
+
+class _Check:
+    """One candidate, the reference, and the noise of its precision."""
+
+    def __init__(self, side: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
+        self.side = side
+        self.seed = seed
+        self.place = place
+        self.reference = reference
+        self.baseline = to_plain(reference["baseline"], place)
+        exact = reference["exact"]
+        self.exact = None if exact is None else to_plain(exact, place)
+        self.rounding = coarser(rounding_of(side), reference["rounding"])
+        self.names = names_of(side)
+        self.same_precision = self.rounding == reference["rounding"]
+        self.same_type = side.precision == reference["precision"]
+        self.method = "simulated rounding"
+
+    def judge(self, found: Results) -> Dict[str, Any]:
+        """The record of these results."""
+        judgement = self._judgement(found)
+        record = judgement.record()
+        record.setdefault("method", self._say_method())
+        said = self._say_differs()
+        if judgement.status in ("pass", "less-accurate") and self._moves_beyond_rounding():
+            record["status"] = "nondeterministic"
+            record["detail"] = "; ".join(part for part in (said, record["detail"]) if part)
+        if judgement.status == "fail" and said:
+            if self._judge_by(found, self._with_second_run()).status != "fail":
+                record["status"] = "nondeterministic"
+                record["detail"] = said + "; " + record["detail"]
+        elif judgement.status == "fail" and self._like_a_baseline_that_is_off(found):
+            record["status"] = "unchecked"
+            record["detail"] = BASELINE_OFF + "; " + record["detail"]
+        record["nondeterminism"] = self.reference["nondeterminism"]
+        if self.exact is None:
+            record["without_reference"] = str(self.reference["exact_why_not"])
+        return record
+
+    def _judgement(self, found: Results) -> Judgement:
+        if self._alike(found):
+            self.method = "the bits of the baseline"
+            assumed: Noise = self._kept("assumed", self._assumed_noise)
+            judgement = self._judge_by(found, assumed.about_baseline())
+            if self.exact is not None:
+                judgement.candidate_rmse = judgement.baseline_rmse = assumed.baseline_rmse
+            return judgement
+        noise = self._kept("baseline", self._baseline_noise)
+        if noise is not None:
+            judgement = self._judge_by(found, noise)
+            self.method = "the baseline's own error"
+            if judgement.status in ("pass", "unchecked"):
+                return judgement
+        self.method = "simulated rounding"
+        noise = self._kept("simulated", self._simulated_noise)
+        judgement = self._judge_by(found, noise)
+        doubtful = judgement.failures and not any(one.gross for one in judgement.failures)
+        if doubtful and not noise.assumed:
+            self._amplify()
+            judgement = self._judge_by(found, noise)
+        return judgement
+
+    def _alike(self, found: Results) -> bool:
+        return self.same_type and same_bits(found, self.baseline)
+
+    def _judge_by(self, found: Results, noise: Noise) -> Judgement:
+        return judge_results(found, self.baseline, noise, self.names, self.same_type)
+
+    def _kept(self, kind: str, make: Any) -> Any:
+        kept = self.reference.setdefault("_noise", {})
+        key = (kind, self.rounding, str(self.place), self.side.precision)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
+
+    def _assumed_noise(self) -> Noise:
+        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise.assume("no run was made")
+        return noise
+
+    def _baseline_noise(self) -> Optional[Noise]:
+        """The baseline's own error as the noise, where it is small enough to be nothing else."""
+        if not self.same_precision or self.rounding != "float32" or self.exact is None:
+            return None
+        if self.reference["nondeterminism"] != 0:
+            return None
+        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise.add_to_scale(self.baseline)
+        return noise if noise.largest_baseline_error() < SURELY_ROUNDING else None
+
+    def _simulated_noise(self) -> Noise:
+        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        try:
+            runs = self._kept("runs", self._simulation)
+            until = time.monotonic() + RUNS_LIMIT_S
+            first: Results = {}
+            for number in range(SCALE_RUNS + HONEST_RUNS):
+                late = time.monotonic() > until
+                if late and number >= 2 and number != SCALE_RUNS:
+                    continue
+                results = runs.run(self.seed, number, self.place)
+                refuted = number == 1 and noise.reference_is_off(first, results)
+                if refuted and self.exact is not None:
+                    self._drop_reference()
+                    return self._simulated_noise()
+                first = first or results
+                if number < SCALE_RUNS:
+                    noise.add_to_scale(results)
+                else:
+                    noise.add_honest(results)
+        except Exception as error:  # a model may refuse to run under a dispatch mode
+            noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+            noise.assume(_first_line(error))
+            self.side.model.rewind()
+            self.side.model.forget_gradients()
+            return noise
+        if self.same_precision and self.exact is not None:
+            noise.add_baseline()
+        return noise
+
+    def _drop_reference(self) -> None:
+        """The baseline becomes the reference, for this candidate and those that follow."""
+        self.exact = self.reference["exact"] = None
+        self.reference["exact_why_not"] = "in float64 the workload computes something else"
+        kept = self.reference["_noise"]
+        for key in [key for key in kept if key[0] != "runs"]:
+            del kept[key]
+
+    def _simulation(self) -> SimulatedRounding:
+        needed, free = simulation_bytes(self.side), free_bytes(self.side.device)
+        if free is not None and needed > FREE_SHARE * free:
+            raise MemoryError("a float32 copy needs %d MiB" % (needed >> 20))
+        return SimulatedRounding(self.side, self.rounding)
+
+    def _amplify(self) -> None:
+        """More honest runs, with coarser rounding: rare events become frequent."""
+        noise = self._kept("simulated", self._simulated_noise)
+        if self._kept("amplified", dict):
+            return
+        runs = self._kept("runs", self._simulation)
+        until = time.monotonic() + RUNS_LIMIT_S
+        for number in range(AMPLIFIED_RUNS):
+            if number >= 2 and time.monotonic() > until:
+                break
+            results = runs.run(self.seed, 100 + number, self.place, amplified=True)
+            noise.add_honest(results, amplified=True)
+        self._kept("amplified", dict)["done"] = True
+
+    def _like_a_baseline_that_is_off(self, found: Results) -> bool:
+        noise: Noise = self._kept("simulated", self._simulated_noise)
+        if not noise.baseline_off:
+            return False
+        return self._judge_by(found, noise.about_baseline()).status != "fail"
+
+    def _with_second_run(self) -> Noise:
+        noise: Noise = self._kept("simulated", self._simulated_noise)
+        second = to_plain(self.reference["second"], self.place)
+        if noise.baseline_off:
+            noise = noise.about_baseline()
+        return noise.widened(self.baseline, second, BASELINE_MOVES)
+
+    def _moves_beyond_rounding(self) -> bool:
+        """Whether two runs of the baseline differ by more than reordered sums explain."""
+        second = self.reference["second"]
+        if second is None:
+            return False
+        if self.reference["nondeterminism"] is None:
+            return True
+        rounding = self.reference["rounding"]
+        steps = ASSUMED_STEPS.get(rounding, 4.0) * EPSILON[rounding]
+        moved = to_plain(second, self.place)
+        for group, tensors in self.baseline.items():
+            on = self.side.device
+            largest = max((rms_between(one, 0 * one, on) for one in tensors), default=0.0)
+            for one, other in zip(tensors, moved[group]):
+                if one.is_floating_point() and rms_between(one, other, on) > steps * largest:
+                    return True
+        return False
+
+    def _say_differs(self) -> str:
+        """By how much two runs of the baseline differ; empty when they do not."""
+        if self.reference["second"] is None:
+            return ""
+        moved = self.reference["nondeterminism"]
+        if moved is None:
+            return "two runs of the baseline have results of other shapes"
+        return "two runs of the baseline differ by up to %.2g" % moved
+
+    def _say_method(self) -> str:
+        reference = "float64 reference" if self.exact is not None else "float32 baseline"
+        noise = self.reference.get("_noise", {}).get(
+            ("simulated", self.rounding, str(self.place), self.side.precision)
+        )
+        if self.method == "simulated rounding" and noise is not None and noise.assumed:
+            return "%s, assumed rounding (%s)" % (reference, noise.assumed)
+        return "%s, %s" % (reference, self.method)
+
+
+def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
+    """A workload that draws random numbers: comparable only where both draw the same ones."""
+    record = check.judge(found)
+    if record["status"] in ("pass", "less-accurate"):
+        return record
+    side, seed = check.side, check.seed
+    twin, trouble = random_numbers.twin_with_fallback(side)
+    checked: Optional[Dict[str, Any]] = None
+    if twin is not None:
+        try:
+            checked = check.judge(to_plain(twin.results(seed)[0], check.place))
+        except Exception as error:  # the compiler may fail with the setting
+            trouble = _first_line(error)
+            side.model.rewind()
+            side.model.forget_gradients()
+    differs = random_numbers.distributions_differ(_eager(side), side, seed, check.place)
+    if differs.wrong:
+        return dict(record, status="fail", method="statistics over draws", detail=differs.text)
+    if checked is not None and checked["status"] in ("pass", "less-accurate"):
+        method = checked["method"] + ", compiled for the check with inductor.fallback_random"
+        return dict(checked, method=method)
+    detail = "the workload draws random numbers, and this backend draws other ones"
+    parts = [detail, differs.text] + (["fallback_random: " + trouble] if trouble else [])
+    return {
+        "status": "random",
+        "method": "none",
+        "nondeterminism": record["nondeterminism"],
+        "detail": "; ".join(part for part in parts if part),
+    }
+
+
+def _eager(side: Side) -> Side:
+    """The same model and precision without the backend."""
+    kept = {
+        name: value
+        for name, value in side.options.items()
+        if not options.why_not(name, "eager", side.model.training)
+    }
+    return Side(side.name, "eager", side.precision, side.model, side.device, kept)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return type(error).__name__ + (": " + lines[0][:200] if lines else "")
+
+
+def load_tensors(path: str) -> Dict[str, Any]:
+    """What torch.save wrote, on the CPU; it holds tensors and plain values only."""
+    try:
+        record: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except TypeError:
+        record = torch.load(path, map_location="cpu")
+    return record

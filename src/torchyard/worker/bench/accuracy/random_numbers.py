@@ -1,0 +1,136 @@
+"""Workloads that draw random numbers: the same stream for both, or statistics over draws.
+
+Inductor draws from a generator of its own unless `fallback_random` is set; with it, compiled code
+draws what eager code draws. The timed code must not have the setting, so a second callable of the same
+backend is compiled for the check. The timed code itself is compared with eager code by the means and
+mean squares of its results over several seeds. Runs inside the target.
+"""
+
+import math
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+from torchyard.worker.bench import options
+from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
+from torchyard.worker.bench.variant import Side
+
+SETTING = "inductor.fallback_random"
+DRAWS = 8
+SETS = 4
+"""Sets of eager draws: how far they are from each other is the measure."""
+FURTHER = 1.6
+"""Times the largest squared distance of two sets of eager draws."""
+SPREAD = 4.0
+"""Times the largest deviation of a set of eager draws from all of them."""
+LEAST_NUMBERS = 64
+"""The means of smaller tensors say too little."""
+
+
+class Differs(NamedTuple):
+    """Whether two distributions differ, in words."""
+
+    wrong: bool
+    text: str
+
+
+def twin_with_fallback(side: Side) -> Tuple[Optional[Side], str]:
+    """The same variant compiled to draw what eager code draws, or why there is none."""
+    reason = options.why_not(SETTING, side.backend, side.model.training)
+    if reason:
+        return None, ""
+    chosen = dict(side.options)
+    chosen[SETTING] = True
+    try:
+        return (
+            Side(side.name, side.backend, side.precision, side.model, side.device, chosen),
+            "",
+        )
+    except Exception as error:  # an older torch may lack the setting
+        return None, type(error).__name__
+
+
+def distributions_differ(eager: Side, candidate: Side, seed: int, place: Any) -> Differs:
+    """Compare means, their size, and variances over draws."""
+    sets = [_Moments(eager, seed + 100 * number, place) for number in range(1, SETS + 1)]
+    other = _Moments(candidate, seed + 50, place)
+    if any(one.shapes != other.shapes for one in sets) or not other.shapes:
+        return Differs(False, "its shapes are random, too")
+    compared = 0
+    for group, tensors in other.means.items():
+        for index, tensor in enumerate(tensors):
+            if tensor.numel() < LEAST_NUMBERS:
+                continue
+            compared += 1
+            reason = _reason(
+                tensor,
+                other.squares[group][index],
+                [one.means[group][index] for one in sets],
+                [one.squares[group][index] for one in sets],
+            )
+            if reason:
+                said = (group, index, reason, DRAWS, SETS, DRAWS)
+                text = "%s %d: %s over %d draws, compared with %d sets of %d draws of eager code"
+                return Differs(True, text % said)
+    if not compared:
+        return Differs(False, "")
+    return Differs(
+        False, "means and variances over %d draws agree with those of eager code" % DRAWS
+    )
+
+
+def _reason(mean: Any, square: Any, means: List[Any], squares: List[Any]) -> str:
+    pairs = [(one, two) for one in range(SETS) for two in range(one)]
+    apart = max(_squared(means[one] - means[two]) for one, two in pairs)
+    far = min(_squared(mean - one) for one in means)
+    whole = sum(means) / SETS
+    size = _squared(whole)
+    if not far <= FURTHER * apart + 1e-4 * size:
+        return "its mean is %.3g off, that of eager code up to %.3g" % (
+            math.sqrt(far),
+            math.sqrt(apart),
+        )
+    if size:
+        factors = [float((one * whole).sum()) / size for one in means]
+        factor = float((mean * whole).sum()) / size
+        if abs(factor - 1) > SPREAD * max(abs(one - 1) for one in factors) + 0.02:
+            return "its mean is %.3g times that of eager code" % factor
+    variances = [float((s - m * m).clamp(min=0).sum()) for m, s in zip(means, squares)]
+    variance = float((square - mean * mean).clamp(min=0).sum())
+    usual = sum(variances) / SETS
+    if usual <= 1e-12 * size:
+        return ""
+    logs = [abs(math.log(max(one, 1e-300) / usual)) for one in variances]
+    if abs(math.log(max(variance, 1e-300) / usual)) > SPREAD * max(logs) + 0.1:
+        return "its variance is %.3g times that of eager code" % (variance / usual)
+    return ""
+
+
+class _Moments:
+    """Means and mean squares of results over some seeds."""
+
+    def __init__(self, side: Side, seed: int, place: Any) -> None:
+        self.means: Any = {}
+        self.squares: Any = {}
+        self.shapes: Any = None
+        for draw in range(DRAWS):
+            results = to_plain(side.results(seed + draw)[0], place)
+            shapes = shapes_of(results)
+            if self.shapes is None:
+                self.shapes = shapes
+            elif self.shapes != shapes:
+                self.shapes = {}
+                return
+            self._add(results)
+
+    def _add(self, results: Results) -> None:
+        for group, tensors in results.items():
+            means: List[Any] = self.means.setdefault(group, [0.0] * len(tensors))
+            squares: List[Any] = self.squares.setdefault(group, [0.0] * len(tensors))
+            for index, tensor in enumerate(tensors):
+                numbers = tensor.double()
+                means[index] = means[index] + numbers / DRAWS
+                squares[index] = squares[index] + numbers * numbers / DRAWS
+
+
+def _squared(numbers: Any) -> float:
+    total = float((numbers * numbers).sum())
+    return total if math.isfinite(total) else math.inf

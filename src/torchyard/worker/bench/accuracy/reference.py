@@ -1,0 +1,448 @@
+"""References for the accuracy check: the iteration in float64, and eager runs with simulated rounding."""
+
+import gc
+import math
+import os
+import random
+import resource
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.bench import metrics
+from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
+from torchyard.worker.bench.variant import Model, Side, convert
+from torchyard.worker.devices import cuda_device
+
+FREE_SHARE = 0.9
+"""Of the free memory that the copy may take; the rest is for what the estimate leaves out."""
+GIB = 1 << 30
+
+
+def float64_results(
+    side: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
+) -> Tuple[Optional[Results], str]:
+    """Results of an eager float64 copy in the shapes of `like`, or why there are none.
+
+    `limit_bytes` is what the whole process may hold, where the yard set such a limit.
+    """
+    try:
+        reason = _why_it_does_not_fit(side, limit_bytes)
+        if reason:
+            return None, reason
+        side.model.rewind()
+        found = to_plain(_run_copy(side, seed), _place(like))
+    except Exception as error:  # a model may raise anything when its numbers are of another type
+        lines = str(error).strip().splitlines()
+        return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
+    finally:
+        _give_back(side.device)
+    if shapes_of(found) != shapes_of(like):
+        return None, "in float64 the workload gives results of other shapes"
+    return found, ""
+
+
+def _place(like: Results) -> Any:
+    """Where the other results are."""
+    tensors = [tensor for group in like.values() for tensor in group]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _why_it_does_not_fit(side: Side, limit_bytes: Optional[int]) -> str:
+    free = free_bytes(side.device)
+    held = _field("/proc/self/status", "VmRSS")
+    if limit_bytes is not None and held is not None and torch.device(side.device).type == "cpu":
+        left = max(0, limit_bytes - held)
+        free = left if free is None else min(free, left)
+    if free is None or _surely_fits(side, free):
+        return ""
+    needed = needed_bytes(side)
+    if needed <= FREE_SHARE * free:
+        return ""
+    sizes = (needed / GIB, free / GIB)
+    return "a float64 copy needs about %.2f GiB, and %.2f GiB are free" % sizes
+
+
+def _surely_fits(side: Side, free: int) -> bool:
+    """Whether even four times all that this process ever held is free: then nothing is measured.
+
+    Four times is float16 made float64; an iteration has already run.
+    """
+    cuda = cuda_device(side.device)
+    if cuda is not None:
+        return 4 * cuda.peak_bytes() <= FREE_SHARE * free
+    most = _field("/proc/self/status", "VmHWM")
+    return most is not None and 4 * most <= FREE_SHARE * free
+
+
+def _run_copy(side: Side, seed: int) -> Results:
+    model = side.model
+    copied = convert(model.built, torch.float64)
+    exact = Model(copied, model.training, model.optimizer is not None)
+    found, _ = Side(side.name, "eager", "float64", exact, side.device).results(seed)
+    return found
+
+
+def needed_bytes(side: Side) -> int:
+    """What the copy takes: itself, how it began, its optimiser's state, and one iteration."""
+    model = side.model
+    parameters = _float64_bytes(list(model.module.parameters()))
+    rest = _float64_bytes(list(model.module.buffers()) + model.inputs())
+    copies = 2 if model.training or model.built.mutates else 1
+    total = copies * parameters + 2 * rest
+    if model.optimizer is not None:
+        total += 2 * parameters
+    side.first_call()
+    peak, _, _ = metrics.peak_memory(side)
+    model.rewind()
+    widths = [p.element_size() for p in model.module.parameters() if p.is_floating_point()]
+    widest = max(widths, default=4)
+    return total + (peak or 0) * max(1, 8 // widest)
+
+
+def _float64_bytes(tensors: List[Any]) -> int:
+    total = 0
+    for tensor in tensors:
+        if tensor.is_complex():
+            width = 16
+        else:
+            width = 8 if tensor.is_floating_point() else tensor.element_size()
+        if tensor.layout is torch.strided:
+            total += int(tensor.numel()) * width
+    return total
+
+
+def free_bytes(device: str) -> Optional[int]:
+    """What can still be allocated: the least of the machine's, the group's and the process's."""
+    cuda = cuda_device(device)
+    if cuda is not None:
+        return cuda.free_bytes() + cuda.reserved_bytes()
+    return min(_host_limits(), default=None)
+
+
+def _host_limits() -> Iterator[int]:
+    available = _field("/proc/meminfo", "MemAvailable")
+    if available is not None:
+        yield available
+    for folder in _control_groups():
+        limit, used = (_number(os.path.join(folder, name)) for name in _GROUP_FILES)
+        if limit is not None and used is not None:
+            yield max(0, limit - used)
+    for kind, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(kind)
+        used = _field("/proc/self/status", field)
+        if soft != resource.RLIM_INFINITY and used is not None:
+            yield max(0, soft - used)
+
+
+_GROUP_FILES = ("memory.max", "memory.current")
+
+
+def _control_groups() -> List[str]:
+    """This process's group of version 2 and those above it: each may have a limit of its own."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return []
+    path = next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
+    parts = path.split("/") if path else []
+    return ["/sys/fs/cgroup/" + "/".join(parts[:end]) for end in range(len(parts), -1, -1)]
+
+
+def _field(path: str, name: str) -> Optional[int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.startswith(name + ":"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _number(path: str) -> Optional[int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _give_back(device: str) -> None:
+    gc.collect()
+    cuda = cuda_device(device)
+    if cuda is not None:
+        cuda.empty_cache()
+
+
+HALF_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SHORT_TYPES = dict(HALF_TYPES, amp=torch.bfloat16, **{"amp-float16": torch.float16})
+EXTRA_BITS = 1
+"""Bits that float32 loses in any operator: kernels differ by an ulp or two in most functions."""
+TF32_BITS = 13
+"""Bits of a float32 number that TF32 does not have."""
+TIE_BREAKING = {"argmax", "argmin", "topk", "sort", "argsort", "max", "min", "median", "nanmedian"}
+TIE_BREAKING |= {"kthvalue", "mode", "cummax", "cummin", "multinomial"}
+"""Operators that return positions: equal numbers may be found in any order."""
+PRODUCTS = {
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "linear",
+    "convolution",
+}
+PRODUCTS |= {"convolution_backward", "convolution_overrideable", "_convolution", "_trilinear"}
+PRODUCTS |= {
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+    "convolution_backward_overrideable",
+}
+"""Operators that TF32 applies to."""
+COPIES = {"clone", "_to_copy", "copy_", "copy", "zero_", "zeros_like", "ones_like", "empty_like"}
+COPIES |= {"full_like", "fill_", "resize_", "set_", "new_zeros", "new_ones", "new_empty", "equal"}
+COPIES |= {"cat", "stack", "index_select", "embedding", "gather", "where", "constant_pad_nd"}
+COPIES |= {"random_", "bernoulli_", "bernoulli", "normal_", "uniform_", "rand_like", "randn_like"}
+COPIES |= {"randint_like", "rand", "randn", "is_nonzero", "_local_scalar_dense", "new_full"}
+"""Operators that copy, fill or draw and do not compute."""
+EXACT_OPERANDS = {"_softmax", "_log_softmax", "native_dropout"}
+"""Operators that are not pointwise and yet add no error of their operands' size."""
+SCATTERS = ("scatter_add", "index_add", "index_put", "embedding_dense_backward", "scatter_reduce")
+STATISTICS = {"running_mean", "running_var"}
+"""Arguments that batch normalisation writes although its schema does not say so."""
+
+
+class SimulatedRounding:
+    """Runs an eager float32 copy of a variant's model with simulated rounding."""
+
+    def __init__(self, side: Side, rounding: str) -> None:
+        self._rounding = rounding
+        self._terms: Dict[Any, float] = {}
+        """How many terms an operator adds with operands of given sizes."""
+        model = side.model
+        if side.precision in HALF_TYPES:
+            # The weights keep the values that they have in the short format.
+            built = convert(model.built, torch.float32)
+            model = Model(built, model.training, model.optimizer is not None)
+        self._side = Side(side.name, "eager", "float32", model, side.device)
+
+    def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
+        """The results of one run; `number` chooses how it rounds, `amplified` doubles it twice."""
+        chance = random.Random(seed * 1000 + number)
+        with _mode(self._rounding, chance, amplified, self._terms):
+            return to_plain(self._side.results(seed)[0], place)
+
+    def rewind(self) -> None:
+        """Restore the model after a run that raised."""
+        self._side.model.rewind()
+        self._side.model.forget_gradients()
+
+
+def simulation_bytes(side: Side) -> int:
+    """Memory that simulated rounding needs at least: a copy if the type is short, and its snapshot."""
+    tensors = side.model.state() + side.model.inputs()
+    sizes = [4 * int(t.numel()) for t in tensors if t.layout is torch.strided]
+    copies = 2 if side.precision in HALF_TYPES else 0
+    return copies * sum(sizes) + 2 * max(sizes, default=0)
+
+
+def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any, float]) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    more_bits = 2 if amplified else 0
+
+    class Rounding(TorchDispatchMode):
+        """Rounds operands and results around each operator."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            name = func.__name__.split(".")[0]
+            if _only_views(func):
+                return func(*args, **kwargs)
+            if name in COPIES:
+                return func(*args, **kwargs)
+            rounder = _Rounder(rounding, chance, more_bits)
+            if func._schema.is_mutable:
+                result = func(*args, **kwargs)
+                rounder.short = rounding in HALF_TYPES  # the optimiser of amp is in float32
+                _write_rounded(func, args, kwargs, rounder)
+                return result
+            rounder.short = rounding != "tf32" or name in PRODUCTS
+            if _is_pointwise(func) or name in EXACT_OPERANDS:
+                result = func(*args, **kwargs)
+            else:
+                result = self._reduce(func, name, args, kwargs, rounder)
+            rounder.short = rounding != "tf32"
+            rounder.ties = False
+            return rounder(result)
+
+        def _reduce(self, func: Any, name: str, args: Any, kwargs: Any, rounder: Any) -> Any:
+            """Call with rounded operands, more coarsely the more terms are added."""
+            rounder.ties = name in TIE_BREAKING
+            key = (func, tuple(_sizes(list(args), list(kwargs.values()))))
+            rounder.terms = terms.get(key, 1.0)
+            moved, named = _operands(func, args, kwargs, rounder)
+            result = func(*moved, **named)
+            if key not in terms:
+                terms[key] = rounder.terms = _depth(name, args, kwargs, result)
+                if not _draws(func) and "batch_norm" not in name:
+                    moved, named = _operands(func, args, kwargs, rounder)
+                    result = func(*moved, **named)
+            rounder.short, rounder.ties = rounding in HALF_TYPES, False
+            _round_statistics(func, args, rounder)
+            return result
+
+    return Rounding()
+
+
+class _Rounder:
+    """Rounds tensors, in any nesting, to the simulated precision."""
+
+    def __init__(self, rounding: str, chance: random.Random, more_bits: int) -> None:
+        self.rounding = rounding
+        self.chance = chance
+        self.more_bits = more_bits
+        self.terms = 1.0
+        self.short = True
+        """Whether the short format applies; float32 does otherwise."""
+        self.ties = False
+
+    def __call__(self, value: Any) -> Any:
+        """The same nesting with floating-point tensors rounded."""
+        if isinstance(value, (list, tuple)):
+            rounded = [self(item) for item in value]
+            return type(value)(*rounded) if hasattr(value, "_fields") else type(value)(rounded)
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return value
+        if value.is_complex():
+            return torch.view_as_complex(self._round(torch.view_as_real(value.resolve_conj())))
+        return self._round(value) if value.is_floating_point() else value
+
+    def _round(self, numbers: Any) -> Any:
+        if not numbers.numel():
+            return numbers
+        bits = EXTRA_BITS + self.more_bits
+        if self.terms > 1:
+            bits += max(0, round(math.log2(self.terms) / 2) - 1)
+        rounded = self._cut(numbers, min(bits, 20))
+        if self.short and self.rounding != "float32" and numbers.dtype is torch.float32:
+            rounded = self._shorten(rounded)
+        if self.ties:
+            largest = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0).abs().max()
+            step = 8 * torch.finfo(numbers.dtype).eps * largest
+            rounded = rounded + step * self._noise(numbers)
+        return torch.where(torch.isfinite(rounded), rounded, numbers)
+
+    def _noise(self, numbers: Any) -> Any:
+        """Random numbers from a generator of its own: the workload's must not be disturbed."""
+        generator = torch.Generator(numbers.device).manual_seed(self.chance.getrandbits(32))
+        return torch.rand(
+            numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype
+        )
+
+    def _cut(self, numbers: Any, bits: int) -> Any:
+        """Round to `bits` bits less than the type has, on a dilated grid (Veltkamp's splitting)."""
+        dilation = 1 + self.chance.random()
+        dilated = numbers * dilation
+        product = dilated * (2.0**bits + 1)
+        return (product - (product - dilated)) / dilation
+
+    def _shorten(self, numbers: Any) -> Any:
+        if self.rounding == "tf32":
+            if self.chance.random() < 0.5:  # units may cut instead of rounding to nearest
+                return (numbers.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+            return self._cut(numbers, TF32_BITS + self.more_bits)
+        short = SHORT_TYPES[self.rounding]
+        if self.more_bits:
+            return self._cut(numbers, (16 if short is torch.bfloat16 else 13) + self.more_bits)
+        dilation = 1 + self.chance.random()
+        return (numbers * dilation).to(short).to(torch.float32) / dilation
+
+
+def _operands(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    changed = [
+        value if name in STATISTICS else rounder(value) for name, value in zip(names, args)
+    ] + list(args[len(names) :])
+    return tuple(changed), {
+        name: value if name in STATISTICS else rounder(value) for name, value in kwargs.items()
+    }
+
+
+def _round_statistics(func: Any, args: Any, rounder: _Rounder) -> None:
+    for argument, value in zip(func._schema.arguments, args):
+        if argument.name in STATISTICS and isinstance(value, torch.Tensor):
+            value.copy_(rounder(value))
+
+
+def _write_rounded(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> None:
+    """Round what an operator wrote in place."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for tensor in _tensors(value):
+            if tensor.layout is torch.strided and (
+                tensor.is_floating_point() or tensor.is_complex()
+            ):
+                tensor.copy_(rounder(tensor))
+
+
+def _only_views(function: Any) -> bool:
+    schema = function._schema
+    if schema.is_mutable:
+        return False
+    return any(returned.alias_info is not None for returned in schema.returns)
+
+
+def _is_pointwise(function: Any) -> bool:
+    tag = getattr(torch.Tag, "pointwise", None)
+    return tag is not None and tag in function.tags
+
+
+def _draws(function: Any) -> bool:
+    tag = getattr(torch.Tag, "nondeterministic_seeded", None)
+    return tag is not None and tag in function.tags
+
+
+def _tensors(value: Any) -> List[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _sizes(*values: Any) -> List[int]:
+    return [
+        int(tensor.numel())
+        for value in values
+        for tensor in _tensors(value)
+        if tensor.is_floating_point() or tensor.is_complex()
+    ]
+
+
+def _depth(name: str, args: Any, kwargs: Any, result: Any) -> float:
+    """About how many terms are added for a number of the result, from the sizes alone.
+
+    For a product of an m x k and a k x n matrix the geometric mean of the operands' sizes over that
+    of the result is k; for a sum it is the number of terms.
+    """
+    if any(scatter in name for scatter in SCATTERS):
+        indices = [t.numel() for t in _tensors(list(args)) if not t.is_floating_point()]
+        return float(max(indices, default=1))
+    operands = sorted(_sizes(list(args), list(kwargs.values())), reverse=True)[:2]
+    results = [size for size in _sizes(result) if size]
+    if not operands or not results:
+        return 1.0
+    if len(operands) == 2:
+        return max(1.0, math.sqrt(operands[0] * operands[1] / min(results)))
+    return max(1.0, operands[0] / min(results))

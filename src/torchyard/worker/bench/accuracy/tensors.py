@@ -1,0 +1,218 @@
+"""Distances between tensors, and the structure (containers, types, shapes, devices) of a result."""
+
+import math
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.workload import is_opaque
+
+Results = Dict[str, List[Any]]
+"""Tensors of one iteration by kind: output, loss, gradient, buffer, parameter."""
+PIECE = 1 << 22
+"""Numbers that are compared at a time."""
+
+
+def to_plain(results: Results, place: Any = "cpu") -> Results:
+    """The same in one place, each tensor in a form that every check understands."""
+    return {
+        group: [plain(tensor, place) for tensor in tensors] for group, tensors in results.items()
+    }
+
+
+def place_for(results: Results) -> Any:
+    """Where results are kept: on their GPU when there is room for all of them, else on the CPU."""
+    tensors = [tensor for group in results.values() for tensor in group]
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    if len(devices) != 1:
+        return torch.device("cpu")
+    (device,) = devices
+    # Two or three runs, another seed, float64 at twice the size, the candidate's, simulated runs with
+    # their scale, and copies.
+    needed = 20 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    free = torch.cuda.mem_get_info(device)[0]
+    return device if needed < free else torch.device("cpu")
+
+
+def plain(tensor: Any, place: Any = "cpu") -> Any:
+    """In that place, dense, and complex numbers as pairs."""
+    tensor = tensor.detach().to(place)
+    if getattr(tensor, "is_nested", False):
+        tensor = torch.nested.to_padded_tensor(tensor, 0.0)
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def shapes_of(results: Results) -> Dict[str, List[Any]]:
+    """Shapes by group, to tell whether two results can be compared at all."""
+    return {group: [tuple(t.shape) for t in tensors] for group, tensors in results.items()}
+
+
+def pieces(on: Any, *tensors: Any) -> Iterator[Tuple[Any, ...]]:
+    """The same numbers of each tensor, some at a time, in float64 on that device."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].numel(), PIECE):
+        yield tuple(one[start : start + PIECE].to(on).double() for one in flat)
+
+
+def largest_gap(one: Any, other: Any, on: Any = "cpu") -> float:
+    """The largest difference of two tensors over all finite numbers."""
+    largest = 0.0
+    for first, second in pieces(on, one, other):
+        gap = (first - second).abs()
+        gap = gap[torch.isfinite(gap)]
+        largest = max(largest, float(gap.max()) if gap.numel() else 0.0)
+    return largest
+
+
+def rms_between(one: Any, other: Any, on: Any = "cpu") -> float:
+    """Root mean square of the difference of two tensors over all finite numbers."""
+    total, count = 0.0, 0
+    for first, second in pieces(on, one, other):
+        gap = first - second
+        gap = gap[torch.isfinite(gap)]
+        total, count = total + float((gap * gap).sum()), count + int(gap.numel())
+    return math.sqrt(total / count) if count else 0.0
+
+
+def same_bits(left: Results, right: Results) -> bool:
+    """Whether two results are equal, types included; NaN is equal to nothing."""
+    return shapes_of(left) == shapes_of(right) and all(
+        one.dtype is other.dtype and torch.equal(one, other)
+        for group, tensors in left.items()
+        for one, other in zip(tensors, right[group])
+    )
+
+
+def relative_distance(one: Results, reference: Results) -> float:
+    """Root of the sum of squares of the differences over that of the reference, over all tensors."""
+    gaps = sizes = 0.0
+    for group, tensors in reference.items():
+        for tensor, right in zip(one[group], tensors):
+            if right.is_floating_point():
+                for first, second in pieces(right.device, tensor, right):
+                    gap = torch.nan_to_num(first - second, nan=0.0, posinf=0.0, neginf=0.0)
+                    size = torch.nan_to_num(second, nan=0.0, posinf=0.0, neginf=0.0)
+                    gaps += float((gap * gap).sum())
+                    sizes += float((size * size).sum())
+    return math.sqrt(gaps / sizes) if sizes else 0.0
+
+
+def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
+    """Over all finite numbers; infinite when the two do not even have the same shapes."""
+    if shapes_of(left) != shapes_of(right):
+        return math.inf
+    largest = 0.0
+    for group, tensors in left.items():
+        for one, other in zip(tensors, right[group]):
+            if torch.equal(one, other):
+                continue  # by far the most frequent case, and the arithmetic below is slow
+            largest = max(largest, largest_gap(one, other, on))
+    return largest
+
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+CLOSE = 1e-2
+"""Relative difference of Python numbers in a result that may come from rounding."""
+
+
+class Part:
+    """One place of a result: where it is, and what is there."""
+
+    def __init__(
+        self, where: str, kind: str, facts: List[str], number: Optional[Any] = None
+    ) -> None:
+        self.where = where
+        self.kind = kind
+        self.facts = facts
+        self.number = number
+
+
+def describe(value: Any, training: bool) -> List[Part]:
+    """Every container, tensor and plain value of a result, in the order of `flatten`."""
+    parts: List[Part] = []
+    _describe(value, "result", training, parts, 0)
+    return parts
+
+
+def _describe(value: Any, where: str, training: bool, parts: List[Part], depth: int) -> None:
+    if depth > 50:
+        return
+    if isinstance(value, torch.Tensor):
+        parts.append(Part(where, "tensor", _tensor_facts(value, training)))
+        return
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        parts.append(
+            Part(where, "container", ["a %s with keys %s" % (kind, sorted(map(str, value)))])
+        )
+        for key in value:
+            _describe(value[key], "%s[%r]" % (where, key), training, parts, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        parts.append(Part(where, "container", ["a %s of %d" % (kind, len(value))]))
+        for index, item in enumerate(value):
+            _describe(item, "%s[%d]" % (where, index), training, parts, depth + 1)
+    elif isinstance(value, PLAIN):
+        numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+        facts = ["a %s" % kind] if numeric else [repr(value)[:80]]
+        parts.append(Part(where, "plain", facts, value if numeric else None))
+    elif is_opaque(value):
+        parts.append(Part(where, "object", ["an object of type %s" % kind]))
+    else:
+        parts.append(Part(where, "container", ["an object of type %s" % kind]))
+        for name, item in vars(value).items():
+            _describe(item, "%s.%s" % (where, name), training, parts, depth + 1)
+
+
+def _tensor_facts(tensor: Any, training: bool) -> List[str]:
+    kind = torch.Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
+    facts = [
+        "type %s" % kind.__name__,
+        str(tensor.dtype),
+        "shape %s" % (tuple(tensor.shape),),
+        "on %s" % tensor.device.type,
+        str(tensor.layout),
+    ]
+    if training and tensor.requires_grad:
+        facts.append("with a gradient function")
+    elif training:
+        facts.append("without a gradient function")
+    return facts
+
+
+def difference(found: List[Part], expected: List[Part]) -> str:
+    """The first difference in words; empty when there is none."""
+    for mine, theirs in zip(found, expected):
+        if mine.where != theirs.where:
+            return "%s where %s is expected" % (mine.where, theirs.where)
+        pairs = list(zip(mine.facts, theirs.facts))
+        if mine.kind != theirs.kind or len(mine.facts) != len(theirs.facts):
+            pairs = [(", ".join(mine.facts), ", ".join(theirs.facts))]
+        for one, other in pairs:
+            if one == "with a gradient function" and other.startswith("without"):
+                continue  # more than is needed does no harm
+            if one != other:
+                return "%s: %s instead of %s" % (mine.where, one, other)
+        if theirs.number is not None and not _near(mine.number, theirs.number):
+            return "%s: %r instead of %r" % (mine.where, mine.number, theirs.number)
+    if len(found) != len(expected):
+        longer, word = (found, "more") if len(found) > len(expected) else (expected, "missing")
+        return "%s is %s" % (longer[min(len(found), len(expected))].where, word)
+    return ""
+
+
+def same_tensors(found: List[Part], expected: List[Part]) -> bool:
+    """Whether the tensors agree, in whatever containers they are."""
+    mine = [part.facts for part in found if part.kind == "tensor"]
+    return mine == [part.facts for part in expected if part.kind == "tensor"]
+
+
+def _near(one: Any, other: Any) -> bool:
+    if isinstance(other, int):
+        return bool(one == other)
+    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-6) or (
+        math.isnan(one) and math.isnan(other)
+    )

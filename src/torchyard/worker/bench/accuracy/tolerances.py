@@ -1,0 +1,451 @@
+"""How far rounding alone can move each tensor of a result: error statistics in units of the rounding error."""
+
+import math
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from torchyard.worker.bench.accuracy.tensors import Results, rms_between
+
+BLOCK = 1 << 22
+"""Numbers that are looked at at a time."""
+OUTLIER = 16.0
+"""Times the scale of rounding."""
+OWN_WEIGHT = 4.0
+"""Runs that the neighbours of a number count for in its scale."""
+HARMLESS_BIAS = 0.25
+"""Of the scale: a systematic deviation that nobody can tell from rounding."""
+SMALLEST_SLICE = 4
+
+
+class Profile(NamedTuple):
+    """Statistics of one tensor's error."""
+
+    finite: int
+    outliers: int
+    largest_outlier: float
+    norm: float
+    trend: float
+    rms: float
+    """Root mean square of the error itself."""
+    reference_rms: float
+    scale_rms: float
+    largest: float
+    typical: float
+    """Median of error over scale, of the numbers that have an error."""
+    factor: float
+    """That the numbers are on average off by: 1 when there is no trend."""
+
+
+class Scale:
+    """How far rounding moves the numbers of one tensor: squares of errors, summed over runs."""
+
+    def __init__(self, reference: Any, epsilon: float) -> None:
+        self.reference = reference
+        self.epsilon = epsilon
+        self.errors = torch.zeros(reference.shape, dtype=torch.float32, device=reference.device)
+        """Roots of the sums: squares would leave the range of float32."""
+        self.runs = 0
+
+    def add(self, numbers: Any) -> None:
+        """Count the error of a run."""
+        flat, right = numbers.reshape(-1), self.reference.reshape(-1)
+        errors = self.errors.view(-1)
+        for start in range(0, flat.numel(), BLOCK):
+            end = start + BLOCK
+            error = _finite(flat[start:end].double() - right[start:end].double())
+            errors[start:end] = torch.hypot(errors[start:end].double(), error).float()
+        self.runs += 1
+
+    def widened(self, numbers: Any, other: Any, factor: float) -> "Scale":
+        """The same with the difference of two tensors, times a factor, in every run."""
+        scale = Scale(self.reference, self.epsilon)
+        scale.runs = max(1, self.runs)
+        gap = math.sqrt(scale.runs) * factor * _finite(numbers.double() - other.double())
+        scale.errors = torch.hypot(self.errors.double(), gap).float()
+        return scale
+
+
+def assumed_scale(reference: Any, epsilon: float, steps: float) -> Scale:
+    """A scale of so many rounding steps of a number and its neighbours, where nothing was measured."""
+    scale = Scale(reference, epsilon)
+    scale.errors = (steps * epsilon * _finite(reference.double()).abs()).float()
+    scale.runs = 1
+    return scale
+
+
+def profile(numbers: Any, scale: Scale, on: Any, factor: float = 1.0) -> Profile:
+    """Statistics of the error of `numbers` with the scale times `factor`, over all finite numbers."""
+    total = _Totals()
+    flat = [t.reshape(-1) for t in (numbers, scale.reference, scale.errors)]
+    for start, shape in _blocks(tuple(numbers.shape)):
+        end = start + math.prod(shape)
+        values, right, errors = (t[start:end].to(on).double().reshape(shape) for t in flat)
+        counts = torch.isfinite(right) & torch.isfinite(values)
+        if bool(counts.any()):
+            total.add(values, right, errors**2, counts, scale, factor)
+    return total.profile()
+
+
+class _Totals:
+    def __init__(self) -> None:
+        self.finite = self.outliers = 0
+        self.largest_outlier = self.trend = self.largest = 0.0
+        self.sums = [0.0, 0.0, 0.0, 0.0, 0.0]
+        self.typical: List[Tuple[float, int]] = []
+
+    def add(
+        self, values: Any, right: Any, squares: Any, counts: Any, scale: Scale, factor: float
+    ) -> None:
+        zero = torch.zeros((), dtype=values.dtype, device=values.device)
+        right = torch.where(counts, right, zero)
+        error = torch.where(counts, values - right, zero)
+        width = torch.where(counts, factor * _width(squares, right, scale), zero)
+        number = int(counts.sum())
+        limit = (OUTLIER + 2 * max(0.0, math.log10(values.numel()) - 6)) * width
+        size = error.abs()
+        outside = size > limit
+        clipped = torch.where(outside, limit * error.sign(), error)
+        ratio = clipped / width.clamp(min=1e-300)
+        sizes = (size / width.clamp(min=1e-300))[error != 0]
+        outliers, largest_outlier, largest, *sums = torch.stack(
+            [
+                outside.sum().double(),
+                torch.where(outside, size, zero).max(),
+                size.max(),
+                (ratio * ratio).sum(),
+                (error * error).sum(),
+                (right * right).sum(),
+                (width * width).sum(),
+                (error * right).sum(),
+            ]
+        ).tolist()
+        self.outliers += int(outliers)
+        self.largest_outlier = max(self.largest_outlier, largest_outlier)
+        self.largest = max(self.largest, largest)
+        self.finite += number
+        self.sums = [total + part for total, part in zip(self.sums, sums)]
+        if sizes.numel():
+            self.typical.append((float(sizes.median()), int(sizes.numel())))
+        self.trend = max(self.trend, _trend(clipped, right, width))
+
+    def profile(self) -> Profile:
+        count = max(1, self.finite)
+        norm, rms, reference, width = (math.sqrt(total / count) for total in self.sums[:4])
+        squares = self.sums[2]
+        return Profile(
+            finite=self.finite,
+            outliers=self.outliers,
+            largest_outlier=self.largest_outlier,
+            norm=norm,
+            trend=self.trend,
+            rms=rms,
+            reference_rms=reference,
+            scale_rms=width,
+            largest=self.largest,
+            typical=_weighted_median(self.typical),
+            factor=1 + self.sums[4] / squares if squares else 1.0,
+        )
+
+
+def _width(squares: Any, right: Any, scale: Scale) -> Any:
+    """The scale of rounding of each number of a block."""
+    runs = max(1, scale.runs)
+    shared = _shared(squares / runs, right)
+    own = (squares + OWN_WEIGHT * shared) / (runs + OWN_WEIGHT)
+    least = (0.3 * scale.epsilon * right) ** 2
+    return (own + least).sqrt() + 1e-45
+
+
+def _shared(squares: Any, right: Any) -> Any:
+    """Mean squares of a number's neighbours: of its slices along all axes, as a product.
+
+    The numbers of a vector have no slices. Theirs is the mean of all, but no more than the typical
+    relative error allows: small numbers must not hide behind large ones.
+    """
+    mean = squares.mean()
+    if squares.dim() < 2:
+        relative = (squares / (right * right).clamp(min=1e-300)).median()
+        return torch.minimum(mean, 64 * relative * right * right)
+    product = torch.ones_like(squares)
+    for axis in range(squares.dim()):
+        others = [dim for dim in range(squares.dim()) if dim != axis]
+        marginal = squares.mean(dim=others, keepdim=True)
+        product = product * (marginal / mean.clamp(min=1e-300))
+    return product * mean
+
+
+def _trend(error: Any, right: Any, width: Any) -> float:
+    largest = 0.0
+    for weights in (right, torch.ones_like(right)):
+        weighed = error * weights
+        spread = width * weights
+        for axis in range(-1, right.dim()):
+            if axis < 0:
+                dims = list(range(right.dim()))
+            else:
+                dims = [dim for dim in range(right.dim()) if dim != axis]
+                if not dims or right.numel() // right.shape[axis] < SMALLEST_SLICE:
+                    continue
+            total = weighed.sum(dim=dims).abs() - HARMLESS_BIAS * spread.abs().sum(dim=dims)
+            deviation = (spread * spread).sum(dim=dims).sqrt().clamp(min=1e-300)
+            largest = max(largest, float((total / deviation).max()))
+    return largest
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[Tuple[int, Tuple[int, ...]]]:
+    """Start and shape (one to three axes) of the blocks of a tensor."""
+    shape = [int(size) for size in shape]
+    total = math.prod(shape)
+    if not total:
+        return
+    if len(shape) < 2:
+        for start in range(0, total, BLOCK):
+            yield start, (min(BLOCK, total - start),)
+        return
+    first, second = shape[0], shape[1]
+    while first < total and total // first > BLOCK and len(shape) > 2:
+        shape = [shape[0] * shape[1], *shape[2:]]
+        first, second = shape[0], shape[1]
+    row = total // first
+    if row > BLOCK:
+        for start in range(0, total, BLOCK):
+            yield start, (min(BLOCK, total - start),)
+        return
+    rows = max(1, BLOCK // row)
+    for begin in range(0, first, rows):
+        count = min(rows, first - begin)
+        axes = (count, row) if len(shape) < 3 else (count, second, row // second)
+        yield begin * row, axes
+
+
+def _finite(numbers: Any) -> Any:
+    return torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _weighted_median(parts: List[Tuple[float, int]]) -> float:
+    half = sum(count for _, count in parts) / 2
+    for value, count in sorted(parts):
+        half -= count
+        if half <= 0:
+            return value
+    return 0.0
+
+
+EPSILON = {
+    "float32": 2.0**-23,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "amp": 2.0**-8,
+    "amp-float16": 2.0**-11,
+}
+"""Relative rounding error; `tf32` is float32 with products of operands rounded to ten bits."""
+ASSUMED_STEPS = {"float32": 64.0}
+"""Rounding steps that are assumed for an error where none could be measured; 4 for short formats."""
+MOST_OF_BASELINE = 8.0
+"""Times the scale of simulated rounding: the norm of the baseline's error that rounding explains."""
+REFERENCE_OFF = 32.0
+"""Times their distance from each other: how far two runs must be from a reference to refute it."""
+AMPLIFIED = 4.0
+"""How much larger the noise of an amplified run is."""
+
+
+class Rare(NamedTuple):
+    """Outliers of honest runs: a rectifier that opens in one run and stays shut in another."""
+
+    share: float
+    """Of the numbers of a group, in the run with the most of them."""
+    largest: float
+    """The largest, in units of the scale of its tensor."""
+    trend: float
+    """The strongest trend."""
+
+
+class TensorNoise:
+    """The noise of one tensor."""
+
+    def __init__(self, reference: Any, epsilon: float) -> None:
+        self.scale = Scale(reference, epsilon)
+        self.profiles: List[Profile] = []
+        self.moved: Optional[Any] = None
+        """Whole numbers that rounding changes, and numbers that it makes finite or not."""
+        self.reshaped = False
+        self.baseline_rms = 0.0
+        self.baseline_off = False
+        """Whether the baseline's own error is larger than rounding explains."""
+
+
+class Noise:
+    """The noise of all tensors of an iteration.
+
+    `exact` are the results in float64, or None: the baseline's are the reference then.
+    """
+
+    def __init__(
+        self, baseline: Results, exact: Optional[Results], rounding: str, on: Any = "cpu"
+    ) -> None:
+        self.rounding = rounding
+        self.on = on
+        self.exact = exact is not None
+        self.runs = 0
+        self.assumed = ""
+        """Why the noise is assumed and not measured."""
+        self._baseline = baseline
+        self._tensors: Dict[Tuple[str, int], TensorNoise] = {}
+        reference = baseline if exact is None else exact
+        for group, tensors in reference.items():
+            for index, tensor in enumerate(tensors):
+                noise = TensorNoise(tensor, EPSILON[rounding])
+                self._tensors[group, index] = noise
+                own = baseline[group][index]
+                if exact is not None and _comparable(own, tensor):
+                    noise.baseline_rms = profile(own, noise.scale, on).rms
+
+    def of(self, group: str, index: int) -> TensorNoise:
+        """The noise of a tensor."""
+        return self._tensors[group, index]
+
+    def rare(self, group: str) -> Rare:
+        """What rarely happens to some tensor of a group may happen to any."""
+        every = [noise.profiles for (own, _), noise in self._tensors.items() if own == group]
+        every = [profiles for profiles in every if profiles]
+        share = largest = trend = 0.0
+        for run in zip(*every):
+            numbers = sum(one.finite for one in run)
+            share = max(share, sum(one.outliers for one in run) / max(1, numbers))
+            trend = max([trend] + [one.trend for one in run])
+            for one in run:
+                if one.outliers and one.scale_rms:
+                    largest = max(largest, one.largest_outlier / one.scale_rms)
+        return Rare(share, largest, trend)
+
+    def reference_is_off(self, one: Results, other: Results) -> bool:
+        """Whether two runs agree with each other far better than with the reference.
+
+        A model may compute something else in float64 than in float32.
+        """
+        for noise, tensor, _ in self._each(one):
+            reference = noise.scale.reference
+            if not _comparable(tensor, reference):
+                continue
+            error = rms_between(tensor, reference, self.on)
+            for twin, again, _ in self._each(other):
+                if twin is noise and again.shape == tensor.shape:
+                    spread = rms_between(tensor, again, self.on)
+                    least = EPSILON[self.rounding] * rms_between(reference, 0 * reference, self.on)
+                    if error > REFERENCE_OFF * (spread + least):
+                        return True
+        return False
+
+    def add_to_scale(self, results: Results) -> None:
+        """Let the errors of a run define the scale."""
+        for noise, tensor, baseline in self._each(results):
+            if _comparable(tensor, noise.scale.reference):
+                noise.scale.add(tensor)
+            self._mark(noise, tensor, baseline)
+        self.runs += 1
+
+    def add_honest(self, results: Results, amplified: bool = False) -> None:
+        """Let the errors of a run be what a candidate may have."""
+        for noise, tensor, baseline in self._each(results):
+            if _comparable(tensor, noise.scale.reference):
+                factor = AMPLIFIED if amplified else 1.0
+                noise.profiles.append(profile(tensor, noise.scale, self.on, factor))
+            self._mark(noise, tensor, baseline)
+        self.runs += 1
+
+    def add_baseline(self) -> None:
+        """Let the baseline's own error count, in tensors where rounding explains it."""
+        for noise, tensor, _ in self._each(self._baseline):
+            if not _comparable(tensor, noise.scale.reference):
+                continue
+            seen = profile(tensor, noise.scale, self.on)
+            noise.baseline_off = seen.norm > MOST_OF_BASELINE
+            if not noise.baseline_off:
+                noise.scale.add(tensor)
+                noise.profiles.append(profile(tensor, noise.scale, self.on))
+
+    @property
+    def baseline_off(self) -> bool:
+        """Whether the baseline's error is larger than rounding explains in some tensor."""
+        return any(noise.baseline_off for noise in self._tensors.values())
+
+    @property
+    def baseline_rmse(self) -> float:
+        """The largest root mean square error of the baseline in a tensor."""
+        return max((noise.baseline_rms for noise in self._tensors.values()), default=0.0)
+
+    def largest_baseline_error(self) -> float:
+        """The largest relative error of the baseline in a tensor."""
+        largest = 0.0
+        for noise in self._tensors.values():
+            reference = noise.scale.reference
+            if noise.baseline_rms and reference.is_floating_point():
+                size = profile(reference, noise.scale, self.on).reference_rms
+                largest = max(largest, noise.baseline_rms / size if size else math.inf)
+        return largest
+
+    def about_baseline(self) -> "Noise":
+        """The same noise around the baseline's results instead of the reference."""
+        other = Noise(self._baseline, None, self.rounding, self.on)
+        for key, noise in self._tensors.items():
+            moved = other._tensors[key]
+            moved.scale.errors, moved.scale.runs = noise.scale.errors, noise.scale.runs
+            moved.profiles, moved.moved = noise.profiles, noise.moved
+            moved.reshaped, moved.baseline_rms = noise.reshaped, noise.baseline_rms
+        return other
+
+    def assume(self, reason: str) -> None:
+        """Without any run: a scale from the size of the numbers."""
+        self.assumed = reason
+        for noise in self._tensors.values():
+            reference = noise.scale.reference
+            if reference.is_floating_point():
+                steps = ASSUMED_STEPS.get(self.rounding, 4.0)
+                noise.scale = assumed_scale(reference, EPSILON[self.rounding], steps)
+
+    def widened(self, first: Results, second: Results, factor: float) -> "Noise":
+        """The same with the difference of two runs of the baseline added."""
+        wider = Noise({}, {}, self.rounding, self.on)
+        wider.exact = self.exact
+        for key, noise in self._tensors.items():
+            group, index = key
+            one, other = first[group][index], second[group][index]
+            added = TensorNoise(noise.scale.reference, EPSILON[self.rounding])
+            added.profiles, added.reshaped = list(noise.profiles), noise.reshaped
+            added.moved, added.baseline_rms = noise.moved, noise.baseline_rms
+            if one.shape != other.shape:
+                added.reshaped = True
+            elif one.is_floating_point():
+                added.scale = noise.scale.widened(one, other, factor)
+            else:
+                added.moved = _either(noise.moved, one != other)
+            wider._tensors[key] = added
+        return wider
+
+    def _each(self, results: Results) -> Any:
+        for (group, index), noise in self._tensors.items():
+            tensors = results.get(group, [])
+            baseline = self._baseline[group][index]
+            if index < len(tensors) and tensors[index].shape == baseline.shape:
+                yield noise, tensors[index], baseline
+            else:
+                noise.reshaped = True
+
+    def _mark(self, noise: TensorNoise, tensor: Any, baseline: Any) -> None:
+        if tensor.is_floating_point():
+            differs = torch.isfinite(tensor) != torch.isfinite(baseline)
+            if not bool(differs.any()):
+                return
+        else:
+            differs = tensor != baseline
+        noise.moved = _either(noise.moved, differs)
+
+
+def _either(one: Optional[Any], other: Any) -> Any:
+    return other if one is None else one | other
+
+
+def _comparable(tensor: Any, reference: Any) -> bool:
+    return bool(tensor.is_floating_point() and tensor.shape == reference.shape)

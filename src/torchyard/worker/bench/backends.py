@@ -1,0 +1,298 @@
+"""Backends: from a module to the function that is called and timed.
+
+- torch.compile: inductor in its modes, and every backend that dynamo has registered;
+- torch.export: the module as one graph, run as it is or compiled ahead of time (AOTInductor), inference only;
+- TorchScript: traced or scripted, where the torch still has it, inference only.
+"""
+
+import importlib.util
+import inspect
+import os
+import tempfile
+import warnings
+import zipfile
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from torchyard.worker.bench.backend_names import (
+    INDUCTOR_MODES,
+    SCRIPT_WAYS,
+    is_user_function,
+    uses_dynamo,
+)
+from torchyard.worker.devices import cuda_device
+from torchyard.worker.workload import CannotBuild
+
+
+class Job:
+    """A module with its inputs, and what will be done with the callable."""
+
+    def __init__(
+        self,
+        module: Any,
+        args: Tuple[Any, ...],
+        kwargs: Dict[str, Any],
+        device: str,
+        training: bool = False,
+        mutates: bool = False,
+        dynamic: bool = False,
+    ) -> None:
+        self.module = module
+        self.args = args
+        self.kwargs = kwargs
+        self.device = device
+        self.training = training
+        self.mutates = mutates
+        self.dynamic = dynamic
+
+    def refuse_training(self, backend: str) -> None:
+        """CannotBuild where the callable would have to differentiate."""
+        if self.training:
+            raise CannotBuild(backend + " is for inference only", hint="use --mode inference")
+
+    def refuse_writing(self, backend: str) -> None:
+        """CannotBuild where an iteration changes parameters that the callable has copies of."""
+        if self.mutates:
+            raise CannotBuild(
+                backend + " keeps copies of the parameters, and this workload changes them",
+                hint="compare eager with inductor on it",
+            )
+
+
+class OwnCompiler:
+    """A registered compiler that dynamo takes for another one in every side."""
+
+    def __init__(self, name: str, compiler: Callable[..., Any]) -> None:
+        self.__name__ = name
+        self.compiler = compiler
+
+    def __call__(self, graph: Any, inputs: Any, **more: Any) -> Any:
+        """What dynamo asks for each graph."""
+        return self.compiler(graph, inputs, **more)
+
+
+def check_compile() -> None:
+    """CannotBuild where there is no torch.compile."""
+    if not hasattr(torch, "compile"):
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no torch.compile", hint="use torch 2.0 or newer"
+        )
+
+
+def registered() -> List[str]:
+    """What dynamo knows by name, those for debugging too."""
+    check_compile()
+    import torch._dynamo
+
+    return sorted(torch._dynamo.list_backends(exclude_tags=()))
+
+
+def make_inductor(job: Job, mode: Optional[str]) -> Any:
+    """The module compiled by inductor at its first call."""
+    import torch._dynamo
+
+    dynamic = True if job.dynamic else None
+    wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if wrapper is None:
+        return torch.compile(job.module, backend="inductor", mode=mode, dynamic=dynamic)
+    own = type("OwnInductor", (wrapper,), {"__eq__": object.__eq__, "__hash__": object.__hash__})
+    compiler = own(mode or "default", None, dynamic)
+    return torch._dynamo.optimize(backend=compiler, dynamic=dynamic)(job.module)
+
+
+def make_registered(job: Job, name: str) -> Any:
+    """The module compiled by one of dynamo's registered backends at its first call."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    if name == "inductor":
+        return make_inductor(job, None)
+    if name == "cudagraphs" and torch.device(job.device).type != "cuda":
+        raise CannotBuild(
+            "cudagraphs needs a CUDA device", hint="use --device cuda, or another backend"
+        )
+    return torch.compile(
+        job.module,
+        backend=OwnCompiler(name, lookup_backend(name)),
+        dynamic=True if job.dynamic else None,
+    )
+
+
+def make_exported(job: Job) -> Any:
+    """The exported program as a module."""
+    program = _export(job, "export")
+    return program.module()
+
+
+def make_ahead_of_time(job: Job) -> Any:
+    """The exported program compiled by AOTInductor and loaded from its package."""
+    import torch._inductor as inductor
+
+    job.refuse_writing("aot-inductor")
+    folder = tempfile.mkdtemp(prefix="aot-inductor-", dir=os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+    if hasattr(inductor, "aoti_compile_and_package") and hasattr(inductor, "aoti_load_package"):
+        program = _export(job, "aot-inductor")
+        compile_and_package = inductor.aoti_compile_and_package
+        package = os.path.join(folder, "model.pt2")
+        named = inspect.signature(compile_and_package).parameters
+        if "args" in named:  # torch 2.5 wants the inputs once more
+            path = compile_and_package(program, job.args, job.kwargs, package_path=package)
+        else:
+            path = compile_and_package(program, package_path=package)
+        return _load_package(inductor.aoti_load_package, path, job.device)
+    return _older_library(job, folder)
+
+
+def _load_package(load: Any, path: str, device: str) -> Any:
+    """The package, loaded to the device that it was compiled for.
+
+    Where torch takes no index (before 2.7) it loads to the current device, which is this one.
+    """
+    _refuse_static_cpp_runtime(path)
+    cuda = cuda_device(device)
+    if cuda is None or "device_index" not in inspect.signature(load).parameters:
+        return load(path)
+    return load(path, device_index=cuda.index)
+
+
+def _refuse_static_cpp_runtime(path: str) -> None:
+    """Raise CannotBuild when the compiled library has its own copy of the C++ runtime.
+
+    Loading one crashes the process: the copy in the library and the one that torch uses each have
+    facets of the locale, and `std::regex` in the package's loader mixes them up.
+    """
+    with zipfile.ZipFile(path) as package:
+        for name in package.namelist():
+            if name.endswith(".so") and has_static_cpp_runtime(package.read(name)):
+                raise CannotBuild(
+                    "the C++ compiler linked the C++ runtime into the compiled library, and loading "
+                    "it beside torch's would crash this process",
+                    hint="set CXX to a compiler that links libstdc++ dynamically",
+                )
+
+
+def has_static_cpp_runtime(library: bytes) -> bool:
+    """Whether a shared library defines the locale of the C++ runtime and needs no libstdc++."""
+    return b"_ZNSt6locale" in library and not (b"libstdc++.so" in library or b"libc++" in library)
+
+
+def _older_library(job: Job, folder: str) -> Any:
+    try:
+        from torch._export import aot_compile, aot_load
+    except ImportError as error:
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no AOTInductor", hint="use torch 2.3 or newer"
+        ) from error
+    job.refuse_training("aot-inductor")
+    library = os.path.join(folder, "model.so")
+    path = aot_compile(
+        job.module, job.args, job.kwargs, options={"aot_inductor.output_path": library}
+    )
+    cuda = cuda_device(job.device)
+    return aot_load(path, "cpu" if cuda is None else cuda.name)
+
+
+def _export(job: Job, backend: str) -> Any:
+    try:
+        from torch.export import export
+    except ImportError as error:
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no torch.export", hint="use torch 2.1 or newer"
+        ) from error
+    job.refuse_training(backend)
+    return export(job.module, job.args, job.kwargs)
+
+
+def make(job: Job, way: str) -> Any:
+    """The module as a script module: `trace`, `script` or `freeze` (traced, weights as constants)."""
+    name = "torchscript:" + way
+    jit = getattr(torch, "jit", None)
+    if not all(hasattr(jit, part) for part in ("trace", "script", "freeze")):
+        raise CannotBuild(
+            "torch " + torch.__version__ + " has no TorchScript", hint="use export or aot-inductor"
+        )
+    job.refuse_training(name)
+    if way == "freeze":
+        job.refuse_writing(name)
+    with warnings.catch_warnings():
+        # It is deprecated, and says so at every call; tracing warns of what the check finds anyway.
+        warnings.simplefilter("ignore")
+        if way == "script":
+            return torch.jit.script(job.module)
+        traced = _trace(job)
+        return torch.jit.freeze(traced.eval()) if way == "freeze" else traced
+
+
+def _trace(job: Job) -> Any:
+    if job.args and job.kwargs:
+        raise CannotBuild(
+            "torch.jit.trace takes positional or named inputs, and this workload has both",
+            hint="use torchscript:script or export",
+        )
+    if job.kwargs:
+        return torch.jit.trace(
+            job.module, example_kwarg_inputs=job.kwargs, strict=False, check_trace=False
+        )
+    return torch.jit.trace(job.module, job.args, strict=False, check_trace=False)
+
+
+class Backend(NamedTuple):
+    """How a callable is made of a module, and whether that needs the inputs."""
+
+    make: Callable[[Job], Any]
+    ahead: bool
+
+
+def resolve(backend: str) -> Backend:
+    """The way to make a callable; CannotBuild when this torch has none of that name."""
+    if backend == "eager":
+        return Backend(lambda job: job.module, ahead=False)
+    if is_user_function(backend):
+        function = _user_function(backend)
+        return Backend(lambda job: function(job.module), ahead=True)
+    name, _, way = backend.partition(":")
+    if name == "torchscript":
+        _check_way(name, way, SCRIPT_WAYS)
+        return Backend(lambda job: make(job, way or "trace"), ahead=True)
+    if name == "export" and not way:
+        return Backend(make_exported, ahead=True)
+    if name == "aot-inductor" and not way:
+        return Backend(make_ahead_of_time, ahead=True)
+    if name == "inductor":
+        _check_way(name, way, INDUCTOR_MODES)
+        check_compile()
+        return Backend(lambda job: make_inductor(job, way or None), ahead=False)
+    chosen = way if name == "dynamo" else backend
+    known = registered()
+    if chosen not in known or not (uses_dynamo(backend) or name == "dynamo"):
+        raise CannotBuild(
+            "this torch has no backend " + repr(chosen), hint="it has: " + ", ".join(known)
+        )
+    return Backend(lambda job: make_registered(job, chosen), ahead=False)
+
+
+def _check_way(name: str, way: str, ways: Any) -> None:
+    if way and way not in ways:
+        raise CannotBuild(name + " has no mode " + repr(way), hint="modes: " + ", ".join(ways))
+
+
+def _user_function(backend: str) -> Callable[[Any], Any]:
+    path, _, function = backend.rpartition(":")
+    if not path:
+        raise CannotBuild(
+            "the backend " + repr(backend) + " names no function", hint="write FILE.py:FUNCTION"
+        )
+    if not os.path.isfile(path):
+        raise CannotBuild("there is no file " + repr(path), hint="give the path of the backend")
+    spec = importlib.util.spec_from_file_location("torchyard_user_backend", path)
+    if spec is None or spec.loader is None:
+        raise CannotBuild("the file " + repr(path) + " cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise CannotBuild(
+            path + " has no function " + repr(function),
+            hint="it must take the module and return a callable",
+        )
+    return found

@@ -1,0 +1,151 @@
+"""What this device reaches at best: matrix products, and arrays that are copied or combined.
+
+One question at a time, so that the yard chooses sizes, shows progress and can stop. The best of
+several short runs counts: whatever disturbs a run makes it slower, never faster. Knows nothing of
+what the numbers are for.
+"""
+
+import os
+import time
+from typing import Any, Callable, Dict
+
+import torch
+
+from torchyard.worker.bench.variant import DTYPES
+from torchyard.worker.devices import cuda_device
+from torchyard.worker.workload import CannotBuild
+
+RUN_S = 0.005
+"""A run is as many calls as take this long: long enough for starting a call and the clock not to
+count, short enough to fit between two disturbances."""
+FEWEST_RUNS = 3
+CUDA_CACHE_BYTES = 64 * 2**20
+"""Where torch does not tell the size of the last cache: more than any had when this was written."""
+CPU_CACHE_BYTES = 32 * 2**20
+
+
+def answer(
+    what: str, device: str, precision: str = "float32", size: int = 0, seconds: float = 0.0
+) -> Dict[str, Any]:
+    """`limits`, or the best rate of a `product`, a `copy` or a `triad` of that size."""
+    cuda = cuda_device(device)
+    if cuda is not None:
+        cuda.check()
+        cuda.select()
+    if what == "limits":
+        return {"last_cache_bytes": last_cache_bytes(device), "free_bytes": free_bytes(device)}
+    if what == "product":
+        return product(device, precision, size, seconds)
+    if what in ("copy", "triad"):
+        return stream(what, device, size, seconds)
+    raise CannotBuild("there is no peak of " + repr(what))
+
+
+def product(device: str, precision: str, size: int, seconds: float) -> Dict[str, Any]:
+    """Operations per second of a square matrix product."""
+    dtype = _product_dtype(device, precision)
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    result = torch.empty(size, size, device=device, dtype=dtype)
+    best_s, runs = best_time_s(lambda: torch.matmul(left, right, out=result), device, seconds)
+    return {"flops_per_second": 2.0 * size**3 / best_s, "call_s": best_s, "runs": runs}
+
+
+def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Dict[str, Any]:
+    """Bytes per second, read and written, over float32 arrays that are so large together."""
+    arrays = 2 if kind == "copy" else 3
+    elements = max(1, working_set_bytes // arrays // 4)
+    source, other, result = (
+        torch.ones(elements if index < arrays else 0, device=device) for index in range(3)
+    )
+    if kind == "copy":
+        best_s, runs = best_time_s(lambda: other.copy_(source), device, seconds)
+    else:
+        best_s, runs = best_time_s(
+            lambda: torch.add(source, other, alpha=0.5, out=result), device, seconds
+        )
+    return {"bytes_per_second": arrays * elements * 4 / best_s, "call_s": best_s, "runs": runs}
+
+
+def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
+    """The shortest time of a call over repeated runs, and how many runs there were."""
+    cuda = cuda_device(device)
+
+    def wait() -> None:
+        if cuda is not None:
+            cuda.synchronize()
+
+    with torch.no_grad():
+        call()  # loads kernels, touches pages
+        wait()
+        started = time.perf_counter()
+        call()
+        wait()
+        calls = max(1, int(RUN_S / max(1e-7, time.perf_counter() - started)))
+        best_s, runs, began = float("inf"), 0, time.perf_counter()
+        while runs < FEWEST_RUNS or time.perf_counter() - began < seconds:
+            started = time.perf_counter()
+            for _ in range(calls):
+                call()
+            wait()
+            best_s = min(best_s, (time.perf_counter() - started) / calls)
+            runs += 1
+    return best_s, runs
+
+
+def last_cache_bytes(device: str) -> int:
+    """Of the largest cache between the device and its memory, or a guess that is large enough."""
+    cuda = cuda_device(device)
+    if cuda is not None:
+        properties = cuda.properties()
+        return int(getattr(properties, "L2_cache_size", 0) or CUDA_CACHE_BYTES)
+    sizes: Dict[str, int] = {}
+    root = "/sys/devices/system/cpu"
+    for cpu in os.sched_getaffinity(0):
+        folder = os.path.join(root, "cpu%d" % cpu, "cache")
+        try:
+            for index in os.listdir(folder):
+                if index.startswith("index"):
+                    place = os.path.join(folder, index)
+                    # One cache seen from several processors is counted once.
+                    name = _read(place, "level") + " of " + _read(place, "shared_cpu_list")
+                    sizes[name] = _bytes_of(_read(place, "size"))
+        except OSError:
+            continue
+    by_level: Dict[str, int] = {}
+    for name, size in sizes.items():
+        by_level[name.split()[0]] = by_level.get(name.split()[0], 0) + size
+    return max(by_level.values()) if by_level else CPU_CACHE_BYTES
+
+
+def free_bytes(device: str) -> int:
+    """Memory that arrays may use."""
+    cuda = cuda_device(device)
+    if cuda is not None:
+        return cuda.free_bytes()
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _product_dtype(device: str, precision: str) -> Any:
+    """The type that products have in a precision; `amp` chooses one for each kind of device."""
+    if precision == "amp":
+        return torch.bfloat16 if torch.device(device).type == "cpu" else torch.float16
+    return DTYPES[precision]
+
+
+def _read(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _bytes_of(text: str) -> int:
+    """From the kernel's `32768K`."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    unit = text[-1:]
+    return int(text[:-1]) * units[unit] if unit in units else int(text or 0)

@@ -1,0 +1,402 @@
+"""Time one block: a short batch of iterations of one variant, with the readings around it.
+
+Readings are CPU time, time waiting for a core, preemptions and page faults of this process, and the frequency
+probe (a fixed piece of work, timed), none of which needs root. `cache_flush` semantics: with cold caches, more memory
+than the last-level cache holds is overwritten before each timed iteration.
+"""
+
+import gc
+import glob
+import hashlib
+import os
+import resource
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.bench.accuracy.timed_results import TimedCheck
+from torchyard.worker.bench.variant import Side
+from torchyard.worker.devices import CudaDevice, cuda_device
+
+_STEAL_TICKS = "steal_ticks"
+
+
+def read_usage() -> Dict[str, Any]:
+    """Running totals of this process, and of its CPUs for steal. None: unavailable."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_ns": time.process_time_ns(),
+        "run_queue_wait_ns": _run_queue_wait_ns(),
+        "involuntary_switches": usage.ru_nivcsw,
+        "major_faults": usage.ru_majflt,
+        _STEAL_TICKS: _steal_ticks(),
+    }
+
+
+def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Optional[int]]:
+    """After minus before, key by key; stolen time in nanoseconds."""
+    result: Dict[str, Optional[int]] = {}
+    for key, start in before.items():
+        end = after.get(key)
+        if key == _STEAL_TICKS:
+            result.update(_stolen(start, end))
+        else:
+            result[key] = None if start is None or end is None else end - start
+    return result
+
+
+def _stolen(
+    before: Optional[Dict[int, int]], after: Optional[Dict[int, int]]
+) -> Dict[str, Optional[int]]:
+    """Stolen time, and the part of it that cannot be rounding.
+
+    The kernel shows whole ticks of 1 / SC_CLK_TCK seconds, usually 10 ms. A CPU's counter that goes up
+    by n ticks says that more than n - 1 were stolen: one tick may be a microsecond that was missing to
+    the next whole one.
+    """
+    if before is None or after is None:
+        return {"steal_ns": None, "steal_certain_ns": None}
+    tick_ns = 1000000000 // os.sysconf("SC_CLK_TCK")
+    ticks = [after[cpu] - start for cpu, start in before.items() if cpu in after]
+    return {
+        "steal_ns": sum(ticks) * tick_ns,
+        "steal_certain_ns": sum(max(0, one - 1) for one in ticks) * tick_ns,
+    }
+
+
+def _run_queue_wait_ns() -> Optional[int]:
+    total = 0
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/" + task + "/schedstat", encoding="ascii") as file:
+                total += int(file.read().split()[1])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, IndexError):
+        return None
+    return total
+
+
+def _steal_ticks() -> Optional[Dict[int, int]]:
+    """Ticks stolen from each CPU that this process may run on; those of others do not disturb it."""
+    try:
+        allowed = os.sched_getaffinity(0)
+        found: Dict[int, int] = {}
+        with open("/proc/stat", encoding="ascii") as file:
+            for line in file:
+                name, _, numbers = line.partition(" ")
+                if not name.startswith("cpu"):
+                    break
+                if name != "cpu" and int(name[3:]) in allowed:
+                    found[int(name[3:])] = int(numbers.split()[7])
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return found or None
+
+
+WORK = bytes(range(256)) * 64
+TRIES = 8
+SECOND_LOOK = 1.04
+"""Slower by this factor than ever before, all tries are made once more: an interrupt can take longer
+than the tries together, a fallen clock stays for longer."""
+
+
+def hash_once() -> None:
+    """The fixed work."""
+    hashlib.sha256(WORK).digest()
+
+
+class FrequencyProbe:
+    """Times the work; remembers the fastest try of this process."""
+
+    def __init__(
+        self,
+        work: Callable[[], None] = hash_once,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._work = work
+        self._clock = clock
+        self._fastest_ns: Optional[int] = None
+
+    def read(self) -> int:
+        """Nanoseconds that the work takes now."""
+        found = self._best()
+        if self._fastest_ns is None or found > SECOND_LOOK * self._fastest_ns:
+            found = min(found, self._best())
+        if self._fastest_ns is None or found < self._fastest_ns:
+            self._fastest_ns = found
+        return found
+
+    def _best(self) -> int:
+        work, clock = self._work, self._clock
+        best = 0
+        for _ in range(TRIES):
+            start = clock()
+            work()
+            duration = clock() - start
+            if not best or duration < best:
+                best = duration
+        return best
+
+
+SECONDS_IN_A_BLOCK = 0.5
+"""Flushing may add about this much to a block, whatever its number of iterations."""
+FEWEST_SAMPLES = 5
+SMALLEST_BYTES = 16 << 20
+LARGEST_BYTES = 1 << 30
+UNKNOWN_CPU_CACHE_BYTES = 64 << 20
+UNKNOWN_GPU_CACHE_BYTES = 128 << 20
+
+_flushes: Dict[str, "Flush"] = {}
+
+
+class Flush:
+    """Evicts what the caches of one device hold; knows what that costs."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = cuda_device(device)
+        cache_bytes = cpu_cache_bytes() if self._cuda is None else _gpu_cache_bytes(self._cuda)
+        self.size_bytes = min(LARGEST_BYTES, max(SMALLEST_BYTES, 2 * cache_bytes))
+        self._buffer = torch.zeros(self.size_bytes // 4, dtype=torch.int32, device=device)
+        self()
+        self._synchronize()
+        started_ns = time.perf_counter_ns()
+        self()
+        self._synchronize()
+        self.cost_s = (time.perf_counter_ns() - started_ns) / 1e9
+
+    def __call__(self) -> None:
+        """Flush once. On CUDA this only submits the work, in front of what is timed."""
+        if self._cuda is None:
+            self._buffer.bitwise_not_()
+        else:
+            self._buffer.zero_()
+
+    def affordable(self, iterations: int) -> int:
+        """How many iterations of a block may be flushed before, each of them a sample."""
+        most = max(FEWEST_SAMPLES, int(SECONDS_IN_A_BLOCK / max(self.cost_s, 1e-9)))
+        return max(1, min(iterations, most))
+
+    def _synchronize(self) -> None:
+        if self._cuda is not None:
+            self._cuda.synchronize()
+
+
+def flush_for(device: str) -> Flush:
+    """The flush of a device, made once in a process."""
+    if device not in _flushes:
+        _flushes[device] = Flush(device)
+    return _flushes[device]
+
+
+def cpu_cache_bytes() -> int:
+    """Size of the largest cache of a CPU, as the kernel tells it."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    largest = 0
+    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read().strip()
+            largest = max(largest, int(text[:-1]) * units[text[-1]])
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return largest or UNKNOWN_CPU_CACHE_BYTES
+
+
+def _gpu_cache_bytes(cuda: CudaDevice) -> int:
+    return int(getattr(cuda.properties(), "L2_cache_size", 0) or UNKNOWN_GPU_CACHE_BYTES)
+
+
+SETTLE_STEP_S = 0.002
+SETTLE_LIMIT_S = 0.4
+
+_probe = FrequencyProbe()
+clock = time.perf_counter_ns
+_process_clock = time.process_time_ns
+"""Taken before any code of the user's runs: a variant that replaces them does not change the timing."""
+
+
+def run_block(
+    side: Side,
+    inner: int,
+    samples: int,
+    prime: int,
+    settle: bool,
+    flush_l2: bool,
+    probe: bool = False,
+    check: Optional[TimedCheck] = None,
+) -> Dict[str, Any]:
+    """Time the block and say what happened to the process meanwhile.
+
+    The frequency probe comes after the untimed calls, when the clock is where the block finds it. `check`
+    keeps results of some calls; what it does is not timed.
+    """
+    cuda = cuda_device(side.device)
+    if side.model.training:
+        inner = 1  # gradients are dropped after every call
+    reset = side.model.forget_gradients if side.model.training else None
+    flush = flush_for(side.device) if flush_l2 else None
+    if flush is not None:
+        inner, samples = 1, flush.affordable(inner * samples)
+    gc.disable()
+    try:
+        with side.context():
+            call = side.caller()
+            for _ in range(prime + (check.prime if check is not None else 0)):
+                call()
+                if reset is not None:
+                    reset()
+            side.synchronize()
+            probe_before_ns = _probe.read() if probe else None
+            before = read_usage()
+            started_ns = clock()
+            if cuda is not None:
+                durations = _cuda_samples(call, inner, samples, reset, flush, check, cuda)
+            else:
+                durations = _host_samples(call, inner, samples, reset, flush, check)
+            wall_ns = clock() - started_ns
+            after = read_usage()
+            probe_after_ns = _probe.read() if probe else None
+    finally:
+        gc.enable()
+    result: Dict[str, Any] = {
+        "samples_ns": durations,
+        "inner": inner,
+        "started_ns": started_ns,
+        "wall_ns": wall_ns,
+        "readings": dict(
+            usage_difference(before, after),
+            probe_before_ns=probe_before_ns,
+            probe_after_ns=probe_after_ns,
+        ),
+    }
+    if settle:
+        result["settle_ns"] = wait_until_idle()
+    return result
+
+
+def _host_samples(
+    call: Callable[..., Any],
+    inner: int,
+    samples: int,
+    reset: Optional[Callable[[], None]],
+    flush: Optional[Callable[[], None]],
+    check: Optional[TimedCheck],
+) -> List[float]:
+    durations: List[float] = [0.0] * samples
+    calls = range(inner)
+    for index in range(samples):
+        if flush is not None:
+            flush()
+        if check is not None and index in check.chosen:
+            durations[index] = _checked_sample(call, inner, index, reset is not None, check)
+        elif inner == 1:
+            start = clock()
+            call()
+            durations[index] = clock() - start
+        else:
+            start = clock()
+            for _ in calls:
+                call()
+            durations[index] = (clock() - start) / inner
+        if reset is not None:
+            reset()
+    return durations
+
+
+def _checked_sample(
+    call: Callable[..., Any], inner: int, index: int, training: bool, check: TimedCheck
+) -> float:
+    """A sample whose last result is kept.
+
+    Where a call changes what the next one sees, the result of one more call is kept instead: the state
+    before the last of several calls cannot be copied without a pause in the timed part.
+    """
+    one_more = check.stateful and inner > 1
+    kept: List[Any] = []
+    if not one_more:
+        check.before()
+    if training:
+        start = clock()
+        call(kept)
+        duration = float(clock() - start)
+    else:
+        rest = range(inner - 1)
+        start = clock()
+        for _ in rest:
+            call()
+        output = call()
+        duration = (clock() - start) / inner
+        if one_more:
+            check.before()
+            output = call()
+        kept.append(output)
+    check.after(index, kept)
+    return duration
+
+
+def _cuda_samples(
+    call: Callable[..., Any],
+    inner: int,
+    samples: int,
+    reset: Optional[Callable[[], None]],
+    flush: Optional[Callable[[], None]],
+    check: Optional[TimedCheck],
+    device: CudaDevice,
+) -> List[float]:
+    starts, ends = device.events(samples), device.events(samples)
+    stream = device.stream()
+    for index, (start, end) in enumerate(zip(starts, ends)):
+        watching = check if check is not None and index in check.chosen else None
+        one_more = watching is not None and watching.stateful and inner > 1
+        kept: List[Any] = []
+        if watching is not None and not one_more:
+            watching.before()
+        if flush is not None:
+            flush()
+        start.record(stream)
+        if watching is None:
+            for _ in range(inner):
+                call()
+        elif reset is not None:
+            call(kept)
+        else:
+            for _ in range(inner - 1):
+                call()
+            kept.append(call())
+        end.record(stream)
+        if watching is not None:
+            if one_more:
+                watching.before()
+                kept = [call()]
+            watching.after(index, kept)
+            del kept
+        if reset is not None:
+            reset()
+    last = device.events(1)[0]
+    last.record(stream)
+    last.synchronize()
+    if check is not None:
+        waiting_since_ns = clock()
+        device.synchronize()
+        check.unfinished_ns = clock() - waiting_since_ns
+    device.synchronize()
+    return [start.elapsed_time(end) * 1e6 / inner for start, end in zip(starts, ends)]
+
+
+def wait_until_idle() -> int:
+    """Sleep until this process's own threads stopped spinning; how long that took.
+
+    OpenMP threads spin for a while after a parallel region (GNU: some milliseconds, Intel: 200 ms)
+    and would take a core from the other side's block.
+    """
+    started_ns = clock()
+    deadline_ns = started_ns + int(SETTLE_LIMIT_S * 1e9)
+    while True:
+        cpu_before, wall_before = _process_clock(), clock()
+        time.sleep(SETTLE_STEP_S)
+        used = _process_clock() - cpu_before
+        now = clock()
+        if used < 0.1 * (now - wall_before) or now > deadline_ns:
+            return now - started_ns

@@ -1,0 +1,81 @@
+"""The suites and what is in them, as data: no torch, so that the yard can list them too.
+
+An entry names a workload, the modes it offers, its default batch size and parameters, and one
+line about it. The suites read their defaults from here, so that what is listed is what is built.
+Suites that take any name have a list instead: what they hold when they are run whole.
+"""
+
+from typing import Dict, List, Optional
+
+from torchyard.worker.catalog.entry import BOTH, Entry, Listed
+from torchyard.worker.catalog.huggingface_models import HUGGINGFACE
+from torchyard.worker.catalog.image_models import TIMM, TORCHVISION
+from torchyard.worker.catalog.kernel_list import KERNELS
+
+__all__ = [
+    "BOTH",
+    "KERNELS",
+    "LISTS",
+    "MODELS",
+    "OPEN_SUITES",
+    "SUITES",
+    "Entry",
+    "Listed",
+    "entry_of",
+]
+
+MODELS: List[Entry] = [
+    Entry(
+        "resnet",
+        BOTH,
+        "residual network, half the usual width; layers=50,width=64 is a ResNet-50",
+        4,
+        {"layers": 18, "size": 64, "width": 32, "classes": 1000},
+    ),
+    Entry(
+        "transformer-encoder",
+        BOTH,
+        "encoder-only transformer that classifies sequences",
+        2,
+        {"layers": 4, "width": 256, "heads": 8, "length": 64, "vocabulary": 8192, "classes": 16},
+    ),
+    Entry("unet", BOTH, "U-Net over images", 1, {"size": 64, "width": 16, "depth": 3}),
+    Entry(
+        "lstm",
+        BOTH,
+        "LSTM that classifies sequences",
+        8,
+        {"layers": 2, "width": 128, "length": 32, "vocabulary": 8192, "classes": 16},
+    ),
+    Entry(
+        "gpt",
+        BOTH,
+        "decoder-only transformer that predicts the next token",
+        1,
+        {"layers": 4, "width": 256, "heads": 8, "length": 64, "vocabulary": 8192},
+    ),
+]
+
+SUITES: Dict[str, List[Entry]] = {"kernels": KERNELS, "models": MODELS}
+OPEN_SUITES: Dict[str, str] = {
+    "huggingface": "any transformers model class, such as BertForMaskedLM, with random weights",
+    "timm": "any timm model name, with random weights",
+    "torchvision": "any torchvision model of classification, detection or segmentation",
+    "torchbench": "a model of your checkout of pytorch/benchmark, such as resnet50:path=FOLDER",
+    "file": "a Python file of yours, given by path",
+    "script": "a whole program of yours, for `torchyard tune --program`",
+}
+# What those hold when they are run whole. The others hold what only the user knows.
+LISTS: Dict[str, List[Listed]] = {
+    "huggingface": HUGGINGFACE,
+    "timm": TIMM,
+    "torchvision": TORCHVISION,
+}
+
+
+def entry_of(suite: str, name: str) -> Optional[Entry]:
+    """The built-in workload of that name, or None."""
+    for entry in SUITES.get(suite, []):
+        if entry.name == name:
+            return entry
+    return None

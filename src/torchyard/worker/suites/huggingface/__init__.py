@@ -1,0 +1,1 @@
+"""The suite `huggingface`: models of the target's transformers, with random weights."""

@@ -1,0 +1,102 @@
+"""Kernels of the suite `kernels` that convolve. Operations are counted as if by definition.
+
+A product with the zeros of the padding counts, as in torch's own counter; a faster algorithm
+(Winograd, FFT) does fewer operations and so may show more than the machine can do.
+"""
+
+from typing import Any, Callable, Dict
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchyard.worker.suites.choices import Choices, require
+from torchyard.worker.suites.kernels.kernel import Kernel
+
+
+class ColumnsConvolution(nn.Module):
+    """A convolution by copying each window into a column and multiplying once.
+
+    With `ones` it makes the vector that a bias was once added by, though it has no bias. Written in
+    Python because torch's own such operator is out of reach where oneDNN or cuDNN is, and cannot
+    be compiled.
+    """
+
+    def __init__(self, channels: int, kernel: int, ones: bool) -> None:
+        super().__init__()
+        plain = nn.Conv2d(channels, channels, kernel, bias=False)
+        self.weight = nn.Parameter(plain.weight.detach().flatten(1))
+        self.kernel = kernel
+        self.ones = ones
+
+    def forward(self, images: Any) -> Any:
+        """The images, as large as they came."""
+        rows, columns = images.shape[2:]
+        if self.ones:
+            images.new_ones(rows * columns)
+        unfolded = functional.unfold(images, self.kernel, padding=self.kernel // 2)
+        return (self.weight @ unfolded).view(images.shape)
+
+
+def _odd_kernel(choices: Choices) -> int:
+    kernel = choices["kernel"]
+    require(kernel % 2 == 1, choices.label, "kernel is even", "give kernel an odd number")
+    return kernel
+
+
+def _same_size(choices: Choices, module: Any, kernel: int, groups: int = 1) -> Kernel:
+    """A square convolution from `channels` to as many, which keeps the images' size."""
+    channels, size = choices["channels"], choices["size"]
+    images = torch.randn(choices.rows, channels, size, size)
+    flops = 2.0 * choices.rows * (channels * kernel * size) ** 2 / groups
+    return Kernel(module, (images,), images.numel(), flops, operands_train=True)
+
+
+def _conv2d(choices: Choices) -> Kernel:
+    channels, kernel = choices["channels"], _odd_kernel(choices)
+    module = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False)
+    return _same_size(choices, module, kernel)
+
+
+def _conv2d_columns(choices: Choices) -> Kernel:
+    kernel = _odd_kernel(choices)
+    module = ColumnsConvolution(choices["channels"], kernel, bool(choices["ones"]))
+    return _same_size(choices, module, kernel)
+
+
+def _conv2d_depthwise(choices: Choices) -> Kernel:
+    channels, kernel = choices["channels"], _odd_kernel(choices)
+    module = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels, bias=False)
+    return _same_size(choices, module, kernel, channels)
+
+
+def _conv2d_1x1(choices: Choices) -> Kernel:
+    channels = choices["channels"]
+    return _same_size(choices, nn.Conv2d(channels, channels, 1, bias=False), 1)
+
+
+def _conv3d(choices: Choices) -> Kernel:
+    channels, size, kernel = choices["channels"], choices["size"], _odd_kernel(choices)
+    module = nn.Conv3d(channels, channels, kernel, padding=kernel // 2, bias=False)
+    volume = torch.randn(choices.rows, channels, size, size, size)
+    flops = 2.0 * choices.rows * channels**2 * (kernel * size) ** 3
+    return Kernel(module, (volume,), volume.numel(), flops, operands_train=True)
+
+
+def _conv2d_transposed(choices: Choices) -> Kernel:
+    channels, size, stride = choices["channels"], choices["size"], choices["stride"]
+    # Kernel and stride are alike, so that no two windows overlap, as where a U-Net grows.
+    module = nn.ConvTranspose2d(channels, channels, stride, stride=stride, bias=False)
+    images = torch.randn(choices.rows, channels, size, size)
+    flops = 2.0 * choices.rows * (channels * stride * size) ** 2
+    return Kernel(module, (images,), images.numel() * stride**2, flops, operands_train=True)
+
+
+BUILDERS: Dict[str, Callable[[Choices], Kernel]] = {
+    "conv2d": _conv2d,
+    "conv2d-columns": _conv2d_columns,
+    "conv2d-depthwise": _conv2d_depthwise,
+    "conv2d-1x1": _conv2d_1x1,
+    "conv2d-transposed": _conv2d_transposed,
+    "conv3d": _conv3d,
+}

@@ -1,0 +1,102 @@
+"""What a kernel's builder hands over, and what follows from it: traffic, loss, operands.
+
+The builders in `kernels_*.py` know shapes; this module knows no kernel. What a kernel must move is
+counted alike for all: each tensor that goes in or comes out crosses memory once. In inference these
+are operands, weights, buffers and the output; in training each gradient that is kept comes to it,
+and buffers are written as well as read. What could stay in a cache between forward and backward is
+not counted twice, so the number is a lower bound that no implementation of the operator can beat.
+A compiler can: in training it may join the operator with its loss and never write the output.
+"""
+
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+import torch
+from torch import nn
+
+from torchyard.worker.suites import training as losses
+from torchyard.worker.workload import CannotBuild, Traffic
+
+
+def mean_cube(output: Any) -> Any:
+    """The mean of the third powers: for kernels that fix the sums of their output and its squares."""
+    return losses.widened(output).pow(3).mean()
+
+
+class Loss(NamedTuple):
+    """From the output to a scalar, and what that is called."""
+
+    of: Callable[[Any], Any]
+    said: str
+
+
+SUM = Loss(losses.total, "sum")
+MEAN_SQUARE = Loss(losses.mean_square, "mean of squares")
+MEAN_CUBE = Loss(mean_cube, "mean of cubes")
+
+
+class Kernel(NamedTuple):
+    """One kernel with its operands.
+
+    output          how many numbers come out
+    flops           operations of one forward pass, only where the count is exact
+    operands_train  a real network would differentiate by its operands too
+    loss            None: there is nothing to train
+    weights_read    how many of its weights a forward pass needs; None: all of them
+    traffic         for what the common rule does not fit
+    """
+
+    module: Any
+    args: Tuple[Any, ...]
+    output: int
+    flops: Optional[float] = None
+    operands_train: bool = False
+    loss: Optional[Loss] = SUM
+    weights_read: Optional[int] = None
+    traffic: Optional[Traffic] = None
+
+
+class OnParameters(nn.Module):
+    """A kernel whose operands are parameters, so that training differentiates by all of them.
+
+    Indices cannot be differentiated by; they stay arguments.
+    """
+
+    def __init__(self, kernel: Any, operands: Tuple[Any, ...]) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.operands = nn.ParameterList([nn.Parameter(operand) for operand in operands])
+
+    def forward(self, *indices: Any) -> Any:
+        """The kernel's output."""
+        return self.kernel(*self.operands, *indices)
+
+
+def with_trained_operands(kernel: Kernel) -> Kernel:
+    """The same kernel with its floating-point operands as parameters; they come first."""
+    operands = tuple(each for each in kernel.args if each.is_floating_point())
+    indices = tuple(each for each in kernel.args if not each.is_floating_point())
+    return kernel._replace(module=OnParameters(kernel.module, operands), args=indices)
+
+
+def traffic_of(kernel: Kernel, training: bool) -> Traffic:
+    """What one iteration must move; in training the operands are parameters where they train."""
+    if kernel.traffic is not None:
+        return kernel.traffic
+    operands = [each.numel() for each in kernel.args if each.is_floating_point()]
+    indices = [each for each in kernel.args if not each.is_floating_point()]
+    weights = sum(each.numel() for each in kernel.module.parameters())
+    buffers = [each for each in kernel.module.buffers() if each.is_floating_point()]
+    held = sum(each.numel() for each in buffers)
+    read = sum(operands) + held + (weights if kernel.weights_read is None else kernel.weights_read)
+    elements = read + kernel.output + (weights + held if training else 0)
+    return Traffic(elements, sum(each.numel() * each.element_size() for each in indices))
+
+
+def need_torch(major: int, minor: int, label: str, what: str) -> None:
+    """Refuse a kernel that this torch does not have yet."""
+    parts = torch.__version__.split("+")[0].split(".")
+    if (int(parts[0]), int(parts[1])) < (major, minor):
+        raise CannotBuild(
+            f"{label}: torch {torch.__version__} has no {what}",
+            hint=f"use a target with torch {major}.{minor} or newer",
+        )

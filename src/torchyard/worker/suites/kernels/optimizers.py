@@ -1,0 +1,227 @@
+"""Kernels that are one step of an optimiser with fixed gradients, and AdamW as a module that updates itself."""
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from torchyard.worker.suites.choices import Choices, require
+from torchyard.worker.suites.kernels.kernel import Kernel, need_torch
+from torchyard.worker.workload import Traffic
+
+
+def smallest_divisor(parameters: List[Any]) -> float:
+    """Adam's epsilon: the usual one is zero in float16, where small gradients would divide by it."""
+    return 1e-4 if parameters[0].dtype is torch.float16 else 1e-8
+
+
+class AdamWStep(nn.Module):
+    """Parameters of a stack of linear layers, fixed gradients, and the state of AdamW."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+        self.count = 0
+        for parameter in network.parameters():
+            # The gradient is given, so nothing is differentiated by these parameters.
+            fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            self.register_parameter(f"parameter_{self.count}", fixed)
+            self._keep("gradient", torch.randn_like(fixed))
+            self._keep("mean", torch.zeros_like(fixed))
+            self._keep("square", torch.zeros_like(fixed))
+            self._keep("step", torch.zeros(()))
+            self.count += 1
+
+    def _keep(self, kind: str, value: Any) -> None:
+        self.register_buffer(f"{kind}_{self.count}", value)
+
+    def _all(self, kind: str) -> List[Any]:
+        return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
+
+    def forward(self) -> Tuple[Any, ...]:
+        """Take one step; the parameters after it."""
+        parameters = self._all("parameter")
+        with torch.no_grad():
+            adamw(
+                parameters,
+                self._all("gradient"),
+                self._all("mean"),
+                self._all("square"),
+                [],
+                self._all("step"),
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=1e-4,
+                weight_decay=1e-2,
+                eps=smallest_divisor(parameters),
+                maximize=False,
+            )
+        return tuple(parameters)
+
+
+# Not in torch 2.0.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+
+
+class OptimizerStep(nn.Module):
+    """Parameters of a stack of linear layers, fixed gradients, and an optimiser's state.
+
+    The functional forms of torch's optimisers keep no state of their own: held as buffers it is
+    converted, copied, moved and put back with the module.
+    """
+
+    def __init__(self, layers: int, width: int, state: Tuple[str, ...]) -> None:
+        super().__init__()
+        network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+        self.count = 0
+        self.elements = 0
+        for parameter in network.parameters():
+            # The gradient is given, so nothing is differentiated by these parameters.
+            fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            self.register_parameter(f"parameter_{self.count}", fixed)
+            self.register_buffer(f"gradient_{self.count}", torch.randn_like(fixed))
+            for kind in state:
+                start = torch.zeros(()) if kind == "step" else torch.zeros_like(fixed)
+                self.register_buffer(f"{kind}_{self.count}", start)
+            self.count += 1
+            self.elements += fixed.numel()
+
+    def all(self, kind: str) -> List[Any]:
+        """The tensors of one kind, in order."""
+        return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
+
+    def step(self) -> None:
+        """One step of the optimiser."""
+        raise NotImplementedError
+
+    def forward(self) -> Tuple[Any, ...]:
+        """Take one step; the parameters after it."""
+        with torch.no_grad():
+            self.step()
+        return tuple(self.all("parameter"))
+
+
+class SgdStep(OptimizerStep):
+    """Plain gradient descent, or with momentum."""
+
+    def __init__(self, choices: Choices, momentum: float) -> None:
+        state = ("momentum",) if momentum else ()
+        super().__init__(choices["layers"], choices["width"], state)
+        self.momentum = momentum
+        self.foreach, self.fused = bool(choices["foreach"]), bool(choices["fused"])
+
+    def step(self) -> None:
+        """One step."""
+        nothing: List[Optional[Any]] = [None] * self.count
+        sgd(
+            self.all("parameter"),
+            self.all("gradient"),
+            self.all("momentum") if self.momentum else nothing,
+            foreach=self.foreach,
+            fused=self.fused,
+            weight_decay=0.0,
+            momentum=self.momentum,
+            lr=1e-4,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+class AdamStep(OptimizerStep):
+    """Adam, or AdamW."""
+
+    def __init__(self, choices: Choices, function: Callable[..., None], decay: float) -> None:
+        super().__init__(choices["layers"], choices["width"], ("mean", "square", "step"))
+        self.function = function
+        self.decay = decay
+        self.foreach, self.fused = bool(choices["foreach"]), bool(choices["fused"])
+
+    def step(self) -> None:
+        """One step."""
+        self.function(
+            self.all("parameter"),
+            self.all("gradient"),
+            self.all("mean"),
+            self.all("square"),
+            [],
+            self.all("step"),
+            foreach=self.foreach,
+            # As torch sets it when it compiles an optimiser: steps are then counted by tensors.
+            capturable=bool(_is_compiling is not None and _is_compiling()),
+            fused=self.fused,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=1e-4,
+            weight_decay=self.decay,
+            eps=smallest_divisor(self.all("parameter")),
+            maximize=False,
+        )
+
+
+def _check(choices: Choices) -> None:
+    require(
+        choices.batch_size is None,
+        choices.label,
+        "there is no batch in an optimiser's step",
+        "leave out the batch size; layers and width set the amount of work",
+    )
+    if "fused" in choices.parameters:
+        both = choices["foreach"] and choices["fused"]
+        require(not both, choices.label, "foreach and fused are both 1", "give one of them 1")
+        if choices["fused"]:
+            need_torch(2, 4, choices.label, "fused optimisers on every device")
+
+
+def _kernel(module: Any, elements: int, crossings: int, flops: Optional[float] = None) -> Kernel:
+    """A step that moves each element so many times, and changes what the module holds."""
+    counters = sum(1 for name, _ in module.named_buffers() if name.startswith("step"))
+    traffic = Traffic(crossings * elements + 2 * counters)
+    return Kernel(module, (), elements, flops, loss=None, traffic=traffic)
+
+
+def _sgd_step(choices: Choices) -> Kernel:
+    _check(choices)
+    module = SgdStep(choices, 0.0)
+    # Reads parameter and gradient, writes the parameter: one product, one difference.
+    return _kernel(module, module.elements, 3, 2.0 * module.elements)
+
+
+def _momentum_step(choices: Choices) -> Kernel:
+    _check(choices)
+    module = SgdStep(choices, 0.9)
+    # Reads parameter, gradient and momentum, writes parameter and momentum.
+    return _kernel(module, module.elements, 5, 4.0 * module.elements)
+
+
+def _adam_step(choices: Choices) -> Kernel:
+    _check(choices)
+    module = AdamStep(choices, adam, 0.0)
+    return _kernel(module, module.elements, 7)
+
+
+def _adamw_step(choices: Choices) -> Kernel:
+    _check(choices)
+    module = AdamStep(choices, adamw, 1e-2)
+    # Reads parameter, gradient and both means, writes all but the gradient.
+    return _kernel(module, module.elements, 7)
+
+
+def _optimizer_step(choices: Choices) -> Kernel:
+    _check(choices)
+    module = AdamWStep(choices["layers"], choices["width"])
+    return _kernel(module, sum(each.numel() for each in module.parameters()), 7)
+
+
+BUILDERS: Dict[str, Callable[[Choices], Kernel]] = {
+    "optimizer-step": _optimizer_step,
+    "sgd-step": _sgd_step,
+    "momentum-step": _momentum_step,
+    "adam-step": _adam_step,
+    "adamw-step": _adamw_step,
+}

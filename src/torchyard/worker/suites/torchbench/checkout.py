@@ -1,0 +1,250 @@
+"""A checkout of pytorch/benchmark on disk: its models and their `metadata.yaml`. Needs no torch and no YAML library."""
+
+import importlib.util
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from torchyard.worker.workload import CannotBuild
+
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+_UNKNOWN_STARTS = ("[", "{", "&", "*", "|", ">", "!", "%", "@", "`", "? ")
+
+Line = Tuple[int, int, str]
+"""Number, indentation, text."""
+
+
+class UnreadableMetadata(Exception):
+    """The file is no such YAML."""
+
+
+def read_metadata(path: str) -> Dict[str, Any]:
+    """The file as a mapping; an empty one when there is no file."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return parse_metadata(file.read(), path)
+
+
+def parse_metadata(text: str, path: str = "metadata.yaml") -> Dict[str, Any]:
+    """The text as a mapping."""
+    reader = _Reader(text, path)
+    found = reader.block(0) if reader.lines else {}
+    if reader.lines:
+        raise reader.trouble(reader.lines[0], "an indentation that fits nothing before it")
+    if not isinstance(found, dict):
+        raise UnreadableMetadata(f"{path}: a list where a mapping is expected")
+    return found
+
+
+class _Reader:
+    """Takes lines from the front."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.path = path
+        self.lines: List[Line] = []
+        for number, raw in enumerate(text.splitlines(), 1):
+            stripped = raw.strip()
+            if not stripped or stripped.startswith("#") or stripped == "---":
+                continue
+            if "\t" in raw[: len(raw) - len(raw.lstrip())]:
+                raise self.trouble((number, 0, raw), "a tab as indentation")
+            self.lines.append((number, len(raw) - len(raw.lstrip()), stripped))
+
+    def trouble(self, line: Line, what: str) -> UnreadableMetadata:
+        return UnreadableMetadata(f"{self.path}, line {line[0]}: {what}")
+
+    def block(self, indent: int) -> Any:
+        """A mapping or a list whose lines all have this indentation."""
+        if _is_item(self.lines[0][2]):
+            return self._items(indent)
+        return self._mapping(indent)
+
+    def _mapping(self, indent: int) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        while self.lines and self.lines[0][1] == indent and not _is_item(self.lines[0][2]):
+            line = self.lines.pop(0)
+            key, colon, rest = line[2].partition(":")
+            if not colon or (rest and not rest.startswith(" ")):
+                raise self.trouble(line, "no `key: value`")
+            key = _unquoted(key.strip())
+            if key in found:
+                raise self.trouble(line, f"the key {key!r} for the second time")
+            found[key] = self._value(line, rest, indent)
+        return found
+
+    def _value(self, line: Line, rest: str, indent: int) -> Any:
+        text = _without_comment(rest)
+        if text:
+            return self._scalar(line, text)
+        if not self.lines:
+            return None
+        deeper, is_item = self.lines[0][1], _is_item(self.lines[0][2])
+        # YAML lets the list below a key start where the key does.
+        if deeper > indent or (deeper == indent and is_item):
+            return self.block(deeper)
+        return None
+
+    def _items(self, indent: int) -> List[Any]:
+        found: List[Any] = []
+        while self.lines and self.lines[0][1] == indent and _is_item(self.lines[0][2]):
+            number, _, text = self.lines.pop(0)
+            inner = text[1:].lstrip()
+            if not _without_comment(" " + inner):
+                raise self.trouble((number, indent, text), "an item without a value")
+            inner_indent = indent + len(text) - len(inner)
+            if inner[:1] not in "'\"" and _is_pair(inner):
+                self.lines.insert(0, (number, inner_indent, inner))
+                found.append(self._mapping(inner_indent))
+            else:
+                found.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
+        return found
+
+    def _scalar(self, line: Line, text: str) -> Any:
+        if text.startswith(_UNKNOWN_STARTS):
+            raise self.trouble(line, f"a form of YAML that is not read here: {text[:20]!r}")
+        if text[:1] in "'\"":
+            if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
+                raise self.trouble(line, f"a quoted text that is not read here: {text[:20]!r}")
+            return text[1:-1]
+        if _is_pair(text):
+            raise self.trouble(line, "a second `key:` on one line")
+        lowered = text.lower()
+        if lowered in _WORDS:
+            return _WORDS[lowered]
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        return text
+
+
+def _is_pair(text: str) -> bool:
+    return ": " in text or text.endswith(":")
+
+
+def _is_item(text: str) -> bool:
+    return text == "-" or text.startswith("- ")
+
+
+def _unquoted(text: str) -> str:
+    if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
+        return text[1:-1]
+    return text
+
+
+def _without_comment(text: str) -> str:
+    stripped = text.strip()
+    if stripped[:1] in ("'", '"'):
+        end = stripped.find(stripped[0], 1) + 1
+        after = stripped[end:]
+        return stripped[:end] if end and after.startswith(" #") else stripped
+    return text.partition(" #")[0].strip()
+
+
+VARIABLE = "TORCHYARD_TORCHBENCH"
+PACKAGE = "torchbenchmark"
+# The folders that hold models, in the order in which a name is looked for. Models in `canary_models`
+# are those that the project does not promise to keep working.
+HOLDERS = ("models", "canary_models", os.path.join("models", "fb"))
+HINT = (
+    "give a checkout of pytorch/benchmark by the parameter path or the variable "
+    + VARIABLE
+    + ", or use a target that can import "
+    + PACKAGE
+)
+
+
+class ModelFolder(NamedTuple):
+    """One model of the tree."""
+
+    name: str
+    holder: str
+    """Folder that holds it: `models`, or `canary_models`."""
+    path: str
+    has_install: bool
+    """It has an `install.py`: packages or files that it needs are not in the tree."""
+
+    @property
+    def package(self) -> str:
+        """What Python calls it."""
+        return ".".join([PACKAGE, *self.holder.split(os.sep), self.name])
+
+    def metadata(self) -> Dict[str, Any]:
+        """What its `metadata.yaml` says; nothing when there is none."""
+        return read_metadata(os.path.join(self.path, "metadata.yaml"))
+
+
+class Tree:
+    """A checkout, or the folder that an install put the package into."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def models(self) -> List[ModelFolder]:
+        """Every model, by holder and name; a name that is held twice counts where it is found first."""
+        found: Dict[str, ModelFolder] = {}
+        for holder in HOLDERS:
+            folder = os.path.join(self.root, PACKAGE, holder)
+            for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+                path = os.path.join(folder, name)
+                if name in found or not os.path.isfile(os.path.join(path, "__init__.py")):
+                    continue
+                has_install = os.path.isfile(os.path.join(path, "install.py"))
+                found[name] = ModelFolder(name, holder, path, has_install)
+        return list(found.values())
+
+    def find(self, name: str) -> Optional[ModelFolder]:
+        """The model of that name."""
+        for model in self.models():
+            if model.name == name:
+                return model
+        return None
+
+
+def find_tree(path: Optional[str] = None) -> Tree:
+    """The tree at that path, else the one that the variable names, else the one Python can import."""
+    if path is not None:
+        return _tree_at(path, "the parameter path")
+    named = os.environ.get(VARIABLE, "")
+    if named:
+        return _tree_at(named, "the variable " + VARIABLE)
+    spec = importlib.util.find_spec(PACKAGE)
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    if not places:
+        raise CannotBuild("no checkout of pytorch/benchmark is named or installed", hint=HINT)
+    return Tree(os.path.dirname(os.path.abspath(places[0])))
+
+
+def listing(tree: Tree) -> List[Dict[str, Any]]:
+    """What can be said of each model without loading it, as plain data."""
+    found = []
+    for model in tree.models():
+        trouble = ""
+        not_implemented: List[Any] = []
+        try:
+            not_implemented = model.metadata().get("not_implemented") or []
+        except UnreadableMetadata as error:
+            trouble = str(error)
+        found.append(
+            {
+                "name": model.name,
+                "canary": model.holder == "canary_models",
+                "install": model.has_install,
+                "not_implemented": not_implemented,
+                "metadata_trouble": trouble,
+            }
+        )
+    return found
+
+
+def _tree_at(path: str, where: str) -> Tree:
+    root = os.path.abspath(os.path.expanduser(path))
+    if os.path.basename(root) == PACKAGE and not os.path.isdir(os.path.join(root, PACKAGE)):
+        root = os.path.dirname(root)
+    if not os.path.isfile(os.path.join(root, PACKAGE, "__init__.py")):
+        raise CannotBuild(
+            f"{where}: {root} is no checkout of pytorch/benchmark: it has no {PACKAGE}/__init__.py",
+            hint=HINT,
+        )
+    return Tree(root)

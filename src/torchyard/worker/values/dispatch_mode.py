@@ -1,0 +1,478 @@
+"""The dispatch mode: see every operator, scan what it wrote, pass the observation to patterns.
+
+One scan of the memory serves all patterns. The mode itself decides nothing: it tracks identity,
+definedness and place, and leaves judgement to `patterns`. What is about to be overwritten is
+copied into one block of bounded size that is used as a stack, because operators nest in deep
+profiles; the operating system provides pages only as they are used.
+"""
+
+import ctypes
+from contextlib import nullcontext
+from typing import Any, Callable, List, Optional, Set, Tuple
+
+import torch
+
+from torchyard.worker.values.exchange import Counts, Options
+from torchyard.worker.values.findings import Flow
+from torchyard.worker.values.observation import Inputs, Observation, covered_fill, fill_held
+from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
+from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
+from torchyard.worker.values.proofs.syntax import site_of
+from torchyard.worker.values.proofs.trial_inputs import flat_results
+from torchyard.worker.values.redispatch import AsideMode, call_plainly, key_for
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
+from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
+from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
+from torchyard.worker.values.surveys.follower import Follower, FollowLibrary
+from torchyard.worker.values.surveys.recorded_step import Surveyed
+from torchyard.worker.values.surveys.survey import Survey
+from torchyard.worker.values.surveys.survey_calls import SurveyCalls
+
+_ALIGN = 64
+
+
+class CopySpace:
+    """Copies that live until the operator that needs them is done."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._block = torch.empty(max(0, size_bytes), dtype=torch.uint8, device="cpu")
+        self._base = self._block.data_ptr()
+        self._size = size_bytes
+        self._top = 0
+        self.peak_bytes = 0
+
+    def mark(self) -> int:
+        """The present height, for `release`."""
+        return self._top
+
+    def release(self, mark: int) -> None:
+        """Give back everything that was copied since the mark."""
+        self._top = mark
+
+    def close(self) -> None:
+        """Free the block; there is no room for copies from here on."""
+        self._size = 0
+        self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+    def copy(self, address: int, size_bytes: int) -> Optional[int]:
+        """Copy memory; the copy's address, or None when there is no room left."""
+        end = self._top + -(-size_bytes // _ALIGN) * _ALIGN
+        if end > self._size:
+            return None
+        place = self._base + self._top
+        ctypes.memmove(place, address, size_bytes)
+        self._top = end
+        self.peak_bytes = max(self.peak_bytes, end)
+        return place
+
+
+_unwatched = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
+"""Operators of ours need not come by the watch to be passed on."""
+
+
+class ValueWatch(AsideMode):
+    """Looks at what operators write, while it is on."""
+
+    def __init__(
+        self,
+        options: Options,
+        scanners: Scanners,
+        *,
+        on_observation: Callable[[Observation], None],
+        on_fill_covered: Optional[Callable[[Observation, Operator, Place], None]] = None,
+        after_operator: Optional[Callable[[Any, Any, Any, Any], None]] = None,
+        library: Optional[FollowLibrary] = None,
+    ) -> None:
+        super().__init__()
+        self.options = options
+        self.storages = Storages()
+        self.places = Places()
+        self.flow = Flow()
+        self.counts = Counts()
+        self.step = 1
+        self.off = False
+        """Pass everything on: a forked child of the program."""
+        self.looking = True
+        """False in steps that are left out: operators pass, memory is only kept track of."""
+        self.surveying = False
+        """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
+        self._scanners = scanners
+        self.survey = Survey(scanners, options.device_memory_bytes)
+        follower = None if library is None else Follower(library, scanners.memory, self.survey)
+        self._calls = SurveyCalls(
+            self.survey, options, self.counts, self.flow, self.places, follower
+        )
+        self.may_step_aside = True
+        """False for programs that behave in another way when modes come and go: compiled ones."""
+        self._on_observation = on_observation
+        self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
+        self._after_operator = after_operator
+        self._copies = CopySpace(options.memory_bytes)
+        self._path: List[str] = []
+        self._given: Set[int] = set()
+        """Memory that the program gave to the outermost operator to write."""
+        self._place: Place = NOWHERE
+        self._outermost = 0
+        self._number = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled.
+
+        Otherwise torch runs them as eager operators: a profile of a program that does not run.
+        """
+        return True
+
+    def room_bytes(self) -> int:
+        """What the copies have left of the memory that the profile may take."""
+        return self.options.memory_bytes - self._copies.peak_bytes
+
+    def close(self) -> None:
+        """Free the memory for copies, which a profile that has ended needs no more."""
+        self._copies.close()
+
+    def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
+        """Count steps; what is known by now of the rows of this step and of earlier ones."""
+        if not self.looking:
+            self.step += 1
+            return []
+        off, self.off = self.off, True  # the operators below are ours
+        with _unwatched():
+            return self._end_step(look_closely, off)
+
+    def _end_step(self, look_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
+        regular = self._calls.end_step(self.surveying)
+        found = self.survey.end_step(self.step, regular, not self.surveying)
+        surveying = not look_closely(any(one.new for one in found))
+        if self.surveying and not surveying:
+            self.storages.clear()  # it was not kept track of
+        if surveying != self.surveying:
+            # Hooks make every call of a module slower.
+            (self.places.close if surveying else self.places.watch_modules)()
+        self.surveying = surveying
+        if surveying:
+            self._calls.begin(alone=self.may_step_aside and self.can_step_aside)
+        self.be_aside(self._calls.following)
+        self.off = off
+        self.step += 1
+        return found
+
+    def look(self, wanted: bool) -> None:
+        """Whether to look at the step that begins now."""
+        self.looking = wanted
+        (self._calls.resume if wanted else self._calls.pause)()
+
+    def pause(self) -> None:
+        """Between steps: see nothing until `resume`, at no cost to the program."""
+        self._calls.pause()
+        super().pause()
+
+    def resume(self) -> None:
+        """Go on as before `pause`."""
+        super().resume()
+        self._calls.resume()
+
+    def __exit__(self, *about: Any) -> None:
+        """See nothing more, or nothing of what an operator calls that is looked into."""
+        self._calls.stop()
+        super().__exit__(*about)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Torch would wrap the method below to keep the compiler out. It compiles nothing, and the
+        # wrapper costs about 10 us for each operator.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """One operator."""
+        keywords = kwargs or {}
+        if self.surveying and self.looking and not self.off:
+            return self._calls.call(func, args, keywords)
+        if self.surveying or self.off:
+            return func(*args, **keywords)
+        operator = operator_of(func)
+        if operator.inert:
+            if operator.view_with_writing_backward and not self._path:
+                self.places.now()  # remembers it for the backward
+            return func(*args, **keywords)
+        if operator.escapes:
+            return self._call_unknown(func, args, keywords)
+        inside = bool(self._path)
+        self.counts.operators += 1
+        began = self.counts.operators
+        if not inside:
+            self._place = self.places.now()
+            self._outermost = began
+        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
+        if not inside and self.looking:
+            self._calls.remember(func, node)
+        written = written_tensors(operator, args, keywords) if operator.writes else []
+        if not inside:
+            self._given = {storage_key(tensor) for tensor in written if _is_strided(tensor)}
+        inputs = self._reads(operator, args, keywords, written, node)
+        mark = self._copies.mark()
+        befores = [self._before(tensor) for tensor in written]
+        result = self._call(func, args, keywords, operator)
+        if operator.hidden_effects:
+            self._forget_arguments(args, keywords)
+        self._number = began - self._outermost
+        for position, before in enumerate(befores):
+            if before is not None:
+                self._wrote(func, operator, args, keywords, before, position, node, inputs)
+        self._copies.release(mark)
+        if operator.fresh:
+            known = {id(tensor) for tensor in written}
+            for position, tensor in enumerate(tensors_in((result,))):
+                if id(tensor) not in known:
+                    self._made(
+                        func, operator, args, keywords, tensor, position, node, inputs, began
+                    )
+        if not inside and self._after_operator is not None and self.looking:
+            self._after_operator(func, args, keywords, result)
+        return result
+
+    def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
+        if not self.options.deep or not self.looking:
+            return func(*args, **keywords)
+        key = key_for(func, args, keywords) if operator.name not in self._path else None
+        if key is None:
+            return call_plainly(func, args, keywords)
+        self._path.append(operator.name)
+        try:
+            with self:
+                return func.redispatch(key, *args, **keywords)
+        except NotImplementedError:
+            self.counts.not_deep += 1
+            return call_plainly(func, args, keywords)
+        finally:
+            self._path.pop()
+
+    def _reads(
+        self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
+    ) -> Inputs:
+        """Count what the operator reads, and draw the edges of the flow graph."""
+        inputs: List[Tuple[torch.Tensor, StorageState]] = []
+        overwritten = [id(tensor) for tensor in written] if operator.overwrites else []
+        read = tensors_in(args)
+        if keywords:
+            read += tensors_in(keywords.values())
+        for tensor in read:
+            if id(tensor) in overwritten:
+                overwritten.remove(id(tensor))  # given again, it is read as well
+                continue
+            state = self._state(tensor)
+            if state is not None:
+                state.reads += 1
+                if not self._path:
+                    state.uses += 1
+                inputs.append((tensor, state))
+                if node >= 0:
+                    self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
+        return inputs
+
+    def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
+        """Call what may read and write any memory, and keep its arguments."""
+        try:
+            return func(*args, **keywords)
+        finally:
+            self.counts.operators += 1
+            self.storages.epoch += 1
+            for state in self._forget_arguments(args, keywords):
+                state.escape()
+
+    def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:
+        """After an operator that may do more to its arguments than its schema says."""
+        given = flat_results(list(args)) + flat_results(list(keywords.values()))
+        states = [self._state(one) for one in given if isinstance(one, torch.Tensor)]
+        known = [state for state in states if state is not None]
+        for state in known:
+            state.forget()
+            state.version += 1
+        return known
+
+    def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
+        if not _is_strided(tensor):
+            return None
+        # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
+        # time came from there, and nothing was written to it; outside, it is the user's.
+        state = self.storages.of(tensor, self.counts.operators, defined=not self._path)
+        if state.outside:
+            state.forget()
+        return state
+
+    def _before(self, tensor: torch.Tensor) -> Optional[Before]:
+        """What a tensor that is about to be written is now.
+
+        Whether a write changed anything at all is seen from the hash before and after. The one
+        before is taken now: what was known of the last write that was seen says nothing of writes
+        that were not seen. Parts of a storage have no hash of their own and are copied, as far as
+        memory allows.
+        """
+        state = self._state(tensor)
+        if state is None:
+            return None
+        before = Before(tensor, state)
+        size = tensor.numel() * tensor.element_size()
+        if not self.looking or not state.defined or size < self.options.least_bytes:
+            return before
+        if not self._looks_into(tensor):
+            return before
+        if not before.whole:
+            if tensor.is_cpu:
+                before.copy = self._copies.copy(tensor.data_ptr(), size)
+            elif size <= self.options.memory_bytes:
+                before.earlier = tensor.detach().clone()
+            if before.copy is None and before.earlier is None:
+                self.counts.not_compared_bytes += size
+        else:
+            scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
+            if state.hash is not None and state.hash != scan.hash:
+                state.escape()  # something wrote it unseen, and may have read it as well
+                before = Before(tensor, state)
+            state.hash = before.hash = scan.hash
+        return before
+
+    def _looks_into(self, tensor: torch.Tensor) -> bool:
+        return (
+            tensor.device.type in DEVICES
+            and tensor.layout is torch.strided
+            and layout_of(tensor.dtype) is not None
+            and flat_memory(tensor) is not None
+        )
+
+    def _wrote(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        before: Before,
+        position: int,
+        node: int,
+        inputs: Inputs,
+    ) -> None:
+        """After a write over memory that was there."""
+        state, tensor = before.state, before.tensor
+        inside = state.hash if state.version > before.version else None
+        if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
+            return  # resized to what it was
+        state.version += 1
+        state.reads = state.uses = 0
+        state.node = node
+        state.hash = None
+        if operator.undefined:
+            state.defined, state.fill = False, None
+            return
+        state.defined = True
+        inner = bool(self._path) and state.key in self._given
+        covered = None if inner else covered_fill(operator, before)
+        if covered is not None:
+            self._on_fill_covered(covered, operator, self._place)
+        seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
+        if seen is None:
+            state.fill = None
+            return
+        if before.whole:
+            state.hash = seen.scan.hash
+            seen.written_inside = inside == seen.scan.hash and state.key not in self._given
+            if before.defined and before.hash is not None:
+                seen.compared = True
+                if before.hash == seen.scan.hash:
+                    seen.scan.unchanged = seen.scan.count
+        seen.state, seen.inputs = state, inputs
+        seen.given = state.key in self._given
+        seen.fresh = False
+        seen.whole = before.whole
+        state.fill = fill_held(operator, seen, inside=bool(self._path))
+        seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
+        self._on_observation(seen)
+        seen.release()
+        self._scanners.forget()
+
+    def _made(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        tensor: torch.Tensor,
+        position: int,
+        node: int,
+        inputs: Inputs,
+        began: int,
+    ) -> None:
+        """After an operator returned a tensor that it did not write in place."""
+        if not _is_strided(tensor):
+            self.counts.not_strided += 1
+            return
+        state = self.storages.of(tensor, self.counts.operators, defined=False)
+        if state.born < began:
+            return  # a view after all: contiguous, reshape, to
+        inside = state.hash if state.version else None
+        state.node = node
+        state.version += 1
+        if operator.undefined:
+            return
+        state.defined = True
+        seen = self._observe(func, operator, args, keywords, tensor, None, position, node)
+        if seen is None:
+            state.hash, state.fill = None, None
+            return
+        seen.state, seen.inputs = state, inputs
+        seen.whole = covers(tensor, state)
+        if seen.whole:
+            state.hash = seen.scan.hash
+            seen.written_inside = inside == seen.scan.hash
+        state.fill = fill_held(operator, seen, inside=bool(self._path))
+        self._on_observation(seen)
+        seen.release()
+        self._scanners.forget()
+
+    def _observe(
+        self,
+        func: Any,
+        operator: Operator,
+        args: Any,
+        keywords: Any,
+        tensor: torch.Tensor,
+        before: Optional[Before],
+        position: int,
+        node: int,
+    ) -> Optional[Observation]:
+        """Scan the tensor; None when it is not looked at."""
+        if not self.looking:
+            return None
+        size = tensor.numel() * tensor.element_size()
+        self.counts.written_bytes += size
+        if size < self.options.least_bytes:
+            self.counts.small_bytes += size
+            return None
+        layout = layout_of(tensor.dtype)
+        if layout is None or not self._looks_into(tensor):
+            self.counts.not_seen_bytes += size
+            return None
+        seen = Observation()
+        seen.operator, seen.func = operator, func
+        seen.arguments, seen.keywords = args, keywords
+        seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
+        seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
+        seen.number = self._number
+        seen.in_backward = self.places.in_backward
+        seen.size_bytes = size
+        if operator.fills:
+            frame = calling_frame(ValueWatch.__torch_dispatch__.__code__)
+            seen.site = None if frame is None else site_of(frame)
+        copy = None if before is None else before.copy
+        earlier = None if before is None else before.earlier
+        seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
+        seen.compared = copy is not None or earlier is not None
+        if not self._path:
+            self.survey.note((node, position), seen.scan, layout)
+        self.flow.wrote(node, size)
+        return seen
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type != "meta"

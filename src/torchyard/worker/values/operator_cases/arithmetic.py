@@ -1,0 +1,259 @@
+"""Pointwise operators, reductions, linear algebra and Fourier transforms."""
+
+from typing import Any, Callable, List
+
+import torch
+
+from torchyard.worker.values.operator_cases import Case, Draw, case
+
+_F = "nn.functional."
+
+
+def _table(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256)]
+
+
+def _two(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256), draw.learned(256, 256)]
+
+
+def _positive(draw: Draw) -> List[Any]:
+    return [draw.learned_between(0.1, 2.0, 256, 256)]
+
+
+def _unit(draw: Draw) -> List[Any]:
+    return [draw.learned_between(-0.9, 0.9, 256, 256)]
+
+
+def _each(prefix: str, names: str, make: Callable[[Draw], List[Any]]) -> List[Case]:
+    return [case(name.split(".")[-1], prefix + name, make) for name in names.split()]
+
+
+_ACTIVATIONS = (
+    "relu relu6 elu celu selu silu mish gelu leaky_relu hardswish hardsigmoid hardtanh softplus "
+    "softshrink hardshrink tanhshrink softsign logsigmoid rrelu"
+)
+_UNARY = (
+    "abs neg exp expm1 sin cos tan sinh cosh tanh sigmoid erf erfc atan asinh sign round floor "
+    "square deg2rad nan_to_num isnan sinc i0 special.bessel_j0"
+)
+_OF_POSITIVE = "log log2 log10 log1p sqrt rsqrt reciprocal lgamma digamma special.entr"
+_OF_UNIT = "asin acos atanh logit erfinv special.ndtri"
+_BINARY = (
+    "add sub mul maximum minimum fmax fmin hypot atan2 logaddexp logaddexp2 copysign remainder "
+    "fmod xlogy"
+)
+
+POINTWISE_CASES: List[Case] = [
+    *_each(_F, _ACTIVATIONS, _table),
+    case("gelu.tanh", _F + "gelu", _table, approximate="tanh"),
+    case("glu", _F + "glu", _table, dim=1),
+    case("threshold", _F + "threshold", _table, threshold=0.1, value=0.5),
+    case("prelu", _F + "prelu", lambda d: [d.learned(4, 16, 32, 32), d.learned(16)]),
+    *_each("", _UNARY, _table),
+    *_each("", _OF_POSITIVE, _positive),
+    *[item for item in _each("", _OF_UNIT, _unit) if item.name != "logit"],
+    case("logit", "logit", lambda d: [d.learned_between(0.1, 0.9, 256, 256)]),
+    *_each("", _BINARY, _two),
+    case("heaviside", "heaviside", lambda d: [d.floats(256, 256), d.floats(256, 256)]),
+    case("add.broadcast", "add", lambda d: [d.learned(256, 256), d.learned(256)]),
+    case("mul.broadcast", "mul", lambda d: [d.learned(256, 256), d.learned(256, 1)]),
+    case("div", "div", lambda d: [*_table(d), *_positive(d)]),
+    case("div.floor", "div", lambda d: [*_table(d), *_positive(d)], rounding_mode="floor"),
+    case("pow", "pow", lambda d: [*_positive(d), *_table(d)]),
+    case("pow.scalar", "pow", _table, exponent=3),
+    case("clamp", "clamp", _table, min=-0.5, max=0.5),
+    case(
+        "clamp.tensors",
+        "clamp",
+        lambda d: [*_table(d), d.floats(256, 256) - 1, d.floats(256, 256) + 1],
+    ),
+    case("lerp", "lerp", lambda d: [*_two(d), d.between(0.0, 1.0, 256, 256)]),
+    case("addcmul", "addcmul", lambda d: [*_two(d), *_table(d)]),
+    case("addcdiv", "addcdiv", lambda d: [*_two(d), *_positive(d)]),
+    case("polygamma", lambda x: torch.polygamma(1, x), _positive),
+    case("mvlgamma", "mvlgamma", lambda d: [d.learned_between(2.0, 4.0, 256, 256)], p=2),
+    case("complex.mul", "mul", lambda d: [d.complexes(128, 256), d.complexes(128, 256)]),
+    case("complex.abs", "abs", lambda d: [d.complexes(128, 256)]),
+    case("complex.angle", "angle", lambda d: [d.complexes(128, 256)]),
+    case("eq", "eq", lambda d: [d.floats(256, 512), d.floats(256, 512)]),
+    case("isclose", "isclose", lambda d: [d.floats(256, 512), d.floats(256, 512)]),
+    case(
+        "bitwise_and", "bitwise_and", lambda d: [d.integers(1000, 65536), d.integers(1000, 65536)]
+    ),
+    case(
+        "fake_quantize",
+        "fake_quantize_per_tensor_affine",
+        _table,
+        scale=0.1,
+        zero_point=0,
+        quant_min=-128,
+        quant_max=127,
+    ),
+]
+
+
+def _near_one(draw: Draw) -> List[Any]:
+    return [draw.learned_between(0.9, 1.1, 256, 256)]
+
+
+def _on(name: str, **options: Any) -> Case:
+    return case(name, name, _table, **options)
+
+
+REDUCE_CASES: List[Case] = [
+    _on("sum"),
+    case("sum.dim", "sum", _table, dim=1),
+    _on("mean"),
+    case("mean.dim", "mean", _table, dim=0),
+    _on("nansum"),
+    _on("nanmean"),
+    _on("std"),
+    case("std.dim", "std", _table, dim=1),
+    _on("var"),
+    case("var.dim", "var", _table, dim=1),
+    case("var_mean.dim", "var_mean", _table, dim=1),
+    case("std_mean.dim", "std_mean", _table, dim=0),
+    case("prod", "prod", _near_one),
+    case("prod.dim", "prod", _near_one, dim=1),
+    case("amax", "amax", _table, dim=1),
+    case("amin", "amin", _table, dim=1),
+    _on("aminmax", dim=1),
+    _on("max"),
+    case("max.dim", "max", _table, dim=1),
+    case("min.dim", "min", _table, dim=1),
+    _on("median"),
+    case("median.dim", "median", _table, dim=1),
+    case("nanmedian.dim", "nanmedian", _table, dim=1),
+    _on("mode", dim=1),
+    _on("kthvalue", k=7, dim=1),
+    _on("topk", k=64, dim=1),
+    case("topk.smallest", "topk", _table, k=64, dim=0, largest=False),
+    _on("sort", dim=1),
+    case("sort.stable", lambda x: torch.sort(x, dim=0, stable=True), _table),
+    _on("msort"),
+    _on("argsort", dim=1),
+    _on("argmax", dim=1),
+    _on("logsumexp", dim=1),
+    _on("cumsum", dim=1),
+    case("cumsum.first", "cumsum", _table, dim=0),
+    case("cumprod", "cumprod", _near_one, dim=1),
+    _on("cummax", dim=1),
+    _on("cummin", dim=1),
+    _on("logcumsumexp", dim=1),
+    _on("diff", dim=1),
+    _on("trapezoid", dim=1),
+    _on("norm"),
+    case("norm.p1", "norm", _table, p=1, dim=1),
+    case("norm.inf", "norm", _table, p=float("inf"), dim=1),
+    case("vector_norm.p3", "linalg.vector_norm", _table, ord=3, dim=1),
+    _on("quantile", q=0.3, dim=1),
+    _on("nanquantile", q=0.3, dim=1),
+    _on("count_nonzero", dim=1),
+    case("all", "all", lambda d: [d.bools(256, 512)], dim=1),
+    case("any", "any", lambda d: [d.bools(256, 512)], dim=1),
+    case("unique", "unique", lambda d: [d.integers(1000, 65536)], return_inverse=True),
+    case("unique_consecutive", "unique_consecutive", lambda d: [d.integers(3, 65536)]),
+    case("bincount", "bincount", lambda d: [d.integers(20000, 65536)]),
+    case("histc", "histc", lambda d: [d.floats(65536)], bins=20000),
+    case("searchsorted", "searchsorted", lambda d: [d.floats(4096).sort().values, d.floats(65536)]),
+    case("bucketize", "bucketize", lambda d: [d.floats(65536), d.floats(4096).sort().values]),
+]
+
+
+def _square(draw: Draw) -> List[Any]:
+    return [draw.learned(160, 160)]
+
+
+def _batch(draw: Draw) -> List[Any]:
+    return [draw.learned(8, 64, 64), draw.learned(8, 64, 64)]
+
+
+def _system(draw: Draw) -> List[Any]:
+    return [draw.spread(160), draw.learned(160, 160)]
+
+
+LINALG_CASES: List[Case] = [
+    case("mm", "mm", lambda d: [d.learned(160, 160), d.learned(160, 160)]),
+    case("matmul", "matmul", lambda d: [d.learned(8, 64, 64), d.learned(64, 64)]),
+    case("bmm", "bmm", _batch),
+    case("baddbmm", "baddbmm", lambda d: [d.learned(8, 64, 64), *_batch(d)]),
+    case("addmm", "addmm", lambda d: [*_square(d), *_square(d), *_square(d)]),
+    case("addmm.beta", "addmm", lambda d: [*_square(d), *_square(d), *_square(d)], beta=0.0),
+    case("addmv", "addmv", lambda d: [d.learned(512), d.learned(512, 256), d.learned(256)]),
+    case("addr", "addr", lambda d: [*_square(d), d.learned(160), d.learned(160)]),
+    case("addbmm", "addbmm", lambda d: [d.learned(64, 64), *_batch(d)]),
+    case("mv", "mv", lambda d: [d.learned(512, 256), d.learned(256)]),
+    case("dot", "dot", lambda d: [d.learned(65536), d.learned(65536)]),
+    case("outer", "outer", lambda d: [d.learned(256), d.learned(256)]),
+    case("einsum", lambda x, y: torch.einsum("bij,bjk->bik", x, y), _batch),
+    case("tensordot", "tensordot", _batch, dims=((2,), (1,))),
+    case("kron", "kron", lambda d: [d.learned(16, 16), d.learned(16, 16)]),
+    case("cross", "cross", lambda d: [d.learned(16384, 3), d.learned(16384, 3)], dim=1),
+    case("trace", "trace", _square),
+    case("matrix_power", "matrix_power", _square, n=3),
+    case("matrix_exp", "matrix_exp", lambda d: [d.learned_between(-0.01, 0.01, 160, 160)]),
+    case("cholesky", "linalg.cholesky", lambda d: [d.spread(160)]),
+    case(
+        "cholesky_inverse",
+        lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a)),
+        lambda d: [d.spread(128)],
+    ),
+    case("cholesky_solve", lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky(a)), _system),
+    case("inv", "linalg.inv", lambda d: [d.spread(160)]),
+    case("pinv", "linalg.pinv", lambda d: [d.spread(128)]),
+    case("det", "linalg.det", lambda d: [d.spread(160)]),
+    case("slogdet", "linalg.slogdet", lambda d: [d.spread(160)]),
+    case("solve", "linalg.solve", _system),
+    case(
+        "solve_triangular",
+        lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False),
+        _system,
+    ),
+    case("triangular_solve", lambda a, b: torch.triangular_solve(b, a), _system),
+    case("lu_factor", "linalg.lu_factor", lambda d: [d.spread(160)]),
+    case("lu", "linalg.lu", lambda d: [d.spread(160)]),
+    case("qr", "linalg.qr", lambda d: [d.learned(192, 128)]),
+    case("svdvals", "linalg.svdvals", lambda d: [d.learned(160, 128)]),
+    case("eigh", "linalg.eigh", lambda d: [d.spread(128)]),
+    case("eigvalsh", "linalg.eigvalsh", lambda d: [d.spread(128)]),
+    case("lstsq", lambda a, b: torch.linalg.lstsq(a, b).solution, _system),
+    case("matrix_norm.nuclear", "linalg.matrix_norm", lambda d: [d.learned(160, 128)], ord="nuc"),
+    case(
+        "householder_product",
+        "linalg.householder_product",
+        lambda d: [d.learned_between(-0.1, 0.1, 160, 128), d.learned_between(0.1, 0.5, 128)],
+    ),
+]
+
+
+def _waves(draw: Draw) -> List[Any]:
+    return [draw.learned(128, 256)]
+
+
+def _complex(draw: Draw) -> List[Any]:
+    return [draw.complexes(128, 256)]
+
+
+SIGNAL_CASES: List[Case] = [
+    case("fft", "fft.fft", _complex),
+    case("fft.longer", "fft.fft", _complex, n=300),
+    case("ifft", "fft.ifft", _complex),
+    case("rfft", "fft.rfft", _waves),
+    case("irfft", "fft.irfft", _complex),
+    case("hfft", "fft.hfft", _complex),
+    case("fft2", "fft.fft2", _complex),
+    case("rfft2", "fft.rfft2", _waves),
+    case("irfft2", "fft.irfft2", _complex),
+    case("fftshift", "fft.fftshift", _complex),
+    case(
+        "stft",
+        lambda x, w: torch.stft(x, 128, 32, window=w, return_complex=True),
+        lambda d: [d.learned(4, 8192), d.between(0.1, 1.0, 128)],
+    ),
+    case(
+        "istft",
+        lambda x, w: torch.istft(x, 128, 32, window=w),
+        lambda d: [d.complexes(4, 65, 256), d.between(0.5, 1.0, 128)],
+    ),
+]

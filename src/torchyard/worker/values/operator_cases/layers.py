@@ -1,0 +1,191 @@
+"""Layers of networks: attention, embeddings, recurrent networks, normalisation and softmax.
+
+Embeddings sum gradients into zeros, which are needed.
+"""
+
+from typing import Any, Callable, List
+
+import torch
+
+from torchyard.worker.values.operator_cases import Case, Draw, case
+
+_SDPA = "nn.functional.scaled_dot_product_attention"
+
+
+def _heads(draw: Draw) -> List[Any]:
+    return [draw.learned(2, 4, 128, 32) for _ in range(3)]
+
+
+def _module(draw: Draw) -> List[Any]:
+    module = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+    return [draw.on_device(module), draw.learned(4, 64, 64)]
+
+
+def _layer(draw: Draw) -> List[Any]:
+    module = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return [draw.on_device(module), draw.learned(4, 64, 64)]
+
+
+def _decoder(draw: Draw) -> List[Any]:
+    module = torch.nn.TransformerDecoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return [draw.on_device(module), draw.learned(4, 64, 64), draw.learned(4, 64, 64)]
+
+
+ATTENTION_CASES: List[Case] = [
+    case("attention", _SDPA, _heads),
+    case("attention.causal", _SDPA, _heads, is_causal=True),
+    case("attention.scale", _SDPA, _heads, scale=0.5),
+    case("attention.bool_mask", _SDPA, lambda d: [*_heads(d), d.bools(2, 1, 128, 128)]),
+    case("attention.float_mask", _SDPA, lambda d: [*_heads(d), d.floats(2, 1, 128, 128)]),
+    case("attention.learned_mask", _SDPA, lambda d: [*_heads(d), d.learned(2, 4, 128, 128)]),
+    case(
+        "attention.grouped",
+        _SDPA,
+        lambda d: [d.learned(2, 4, 128, 32), d.learned(2, 2, 128, 32), d.learned(2, 2, 128, 32)],
+        enable_gqa=True,
+    ),
+    case("attention.math", "_scaled_dot_product_attention_math", _heads),
+    case("multi_head_attention", lambda m, x: m(x, x, x, need_weights=False)[0], _module),
+    case("multi_head_attention.weights", lambda m, x: m(x, x, x), _module),
+    case("transformer_encoder_layer", lambda m, x: m(x), _layer),
+    case("transformer_decoder_layer", lambda m, x, y: m(x, y), _decoder),
+]
+
+
+_F = "nn.functional."
+
+
+def _words(draw: Draw) -> List[Any]:
+    return [draw.integers(500, 16, 32), draw.learned(500, 64)]
+
+
+def _bag(mode: str, **options: Any) -> Case:
+    return case("embedding_bag." + mode, _F + "embedding_bag", _words, mode=mode, **options)
+
+
+EMBEDDING_CASES: List[Case] = [
+    case("embedding", _F + "embedding", _words),
+    case("embedding.padding", _F + "embedding", _words, padding_idx=3),
+    case("embedding.by_frequency", _F + "embedding", _words, scale_grad_by_freq=True),
+    case("embedding.sparse", _F + "embedding", _words, sparse=True),
+    case("embedding.all_rows", _F + "embedding", lambda d: [d.order(512), d.learned(512, 64)]),
+    _bag("sum"),
+    _bag("mean"),
+    _bag("max"),
+    case("embedding_bag.padding", _F + "embedding_bag", _words, mode="sum", padding_idx=3),
+    case(
+        "embedding_bag.offsets",
+        lambda i, w, at: torch.nn.functional.embedding_bag(i, w, at, mode="sum"),
+        lambda d: [d.integers(500, 512), d.learned(500, 64), d.order(32).sort().values * 16],
+    ),
+    case(
+        "embedding_bag.weights",
+        lambda i, w, s: torch.nn.functional.embedding_bag(i, w, mode="sum", per_sample_weights=s),
+        lambda d: [*_words(d), d.learned(16, 32)],
+    ),
+]
+
+
+def _sequence(kind: str, **options: Any) -> Callable[[Draw], List[Any]]:
+    def make(draw: Draw) -> List[Any]:
+        module = getattr(torch.nn, kind)(64, 64, **options)
+        return [draw.on_device(module), draw.learned(12, 32, 64)]
+
+    return make
+
+
+def _cell(kind: str) -> Callable[[Draw], List[Any]]:
+    def make(draw: Draw) -> List[Any]:
+        return [draw.on_device(getattr(torch.nn, kind)(64, 128)), draw.learned(256, 64)]
+
+    return make
+
+
+def _call(module: Any, x: Any) -> Any:
+    return module(x)
+
+
+RNN_CASES: List[Case] = [
+    case("lstm", _call, _sequence("LSTM")),
+    case("lstm.two_ways", _call, _sequence("LSTM", bidirectional=True)),
+    case("lstm.projected", _call, _sequence("LSTM", proj_size=32)),
+    case("gru", _call, _sequence("GRU")),
+    case("gru.two_layers", _call, _sequence("GRU", num_layers=2)),
+    case("rnn_tanh", _call, _sequence("RNN")),
+    case("rnn_relu", _call, _sequence("RNN", nonlinearity="relu")),
+    case("lstm_cell", _call, _cell("LSTMCell")),
+    case("gru_cell", _call, _cell("GRUCell")),
+    case("rnn_cell", _call, _cell("RNNCell")),
+]
+
+
+def _image(draw: Draw) -> List[Any]:
+    return [draw.learned(4, 16, 32, 32)]
+
+
+def _with_statistics(draw: Draw) -> List[Any]:
+    return [
+        draw.learned(4, 16, 32, 32),
+        draw.floats(16),
+        draw.between(0.5, 1.5, 16),
+        draw.learned(16),
+        draw.learned(16),
+    ]
+
+
+def _table(draw: Draw) -> List[Any]:
+    return [draw.learned(256, 256)]
+
+
+NORM_CASES: List[Case] = [
+    case("batch_norm.training", _F + "batch_norm", _with_statistics, training=True),
+    case("batch_norm.inference", _F + "batch_norm", _with_statistics, training=False),
+    case(
+        "batch_norm.plain",
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        _image,
+    ),
+    case(
+        "batch_norm.1d",
+        lambda x, w, b: torch.nn.functional.batch_norm(x, None, None, w, b, training=True),
+        lambda d: [d.learned(512, 128), d.learned(128), d.learned(128)],
+    ),
+    case("instance_norm", _F + "instance_norm", _image),
+    case(
+        "instance_norm.affine",
+        lambda x, w, b: torch.nn.functional.instance_norm(x, weight=w, bias=b),
+        lambda d: [*_image(d), d.learned(16), d.learned(16)],
+    ),
+    case("group_norm", _F + "group_norm", _image, num_groups=4),
+    case(
+        "group_norm.affine",
+        lambda x, w, b: torch.nn.functional.group_norm(x, 4, w, b),
+        lambda d: [*_image(d), d.learned(16), d.learned(16)],
+    ),
+    case("layer_norm", _F + "layer_norm", _table, normalized_shape=(256,)),
+    case(
+        "layer_norm.affine",
+        lambda x, w, b: torch.nn.functional.layer_norm(x, (256,), w, b),
+        lambda d: [*_table(d), d.learned(256), d.learned(256)],
+    ),
+    case(
+        "rms_norm",
+        lambda x, w: torch.nn.functional.rms_norm(x, (256,), w),
+        lambda d: [*_table(d), d.learned(256)],
+    ),
+    case("local_response_norm", _F + "local_response_norm", _image, size=5),
+    case("normalize", _F + "normalize", _table),
+    case("normalize.p1", _F + "normalize", _table, p=1.0),
+    case("renorm", "renorm", _table, p=2, dim=0, maxnorm=5.0),
+    case("softmax", _F + "softmax", _table, dim=1),
+    case("softmax.first", _F + "softmax", _table, dim=0),
+    case("log_softmax", _F + "log_softmax", _table, dim=1),
+    case("log_softmax.first", _F + "log_softmax", _table, dim=0),
+    case("softmin", _F + "softmin", _table, dim=1),
+    case("safe_softmax", "_safe_softmax", _table, dim=1),
+    case("cosine_similarity", _F + "cosine_similarity", lambda d: [*_table(d), *_table(d)]),
+    case("pairwise_distance", _F + "pairwise_distance", lambda d: [*_table(d), *_table(d)]),
+    case("cdist", "cdist", lambda d: [d.learned(256, 32), d.learned(256, 32)]),
+    case("cdist.p1", "cdist", lambda d: [d.learned(128, 16), d.learned(128, 16)], p=1.0),
+    case("pdist", _F + "pdist", lambda d: [d.learned(256, 16)]),
+]

@@ -1,0 +1,329 @@
+"""Duplicate, needless copy, unchanged across steps: existing bits are computed or copied again.
+
+Duplicate: an operator computed bits that existed already in the same step, either those of its own
+input (a factor of one, padding by nothing) or those of another operator. What follows from
+duplicates is counted with the first of them. Recomputation in backward saves memory
+(checkpointing) and is no finding; neither are equal gradients of different operators, but one
+operator that makes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
+
+Needless copy: a copy of which neither side is written as long as the copy lives, so that it could
+have been its source. Copies that change order or dtype are excluded, and so are those of
+optimisers and of backward.
+
+Unchanged across steps: the k-th call of an operator at a place gives the bits of the k-th call in
+the steps before. It takes three steps without exception. Fills, copies and random numbers are not
+computed, and gradients cannot be kept; where one unchanged result only serves the next, the last
+is the finding, and the others are counted with it.
+"""
+
+from collections import OrderedDict
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.exchange import Options
+from torchyard.worker.values.findings import LEAST_SHARE, Finding, Findings
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of, where
+from torchyard.worker.values.patterns.guard import GUARDS
+from torchyard.worker.values.places import called_by_torch
+from torchyard.worker.values.scanning.scanners import Scanners
+from torchyard.worker.values.storages import StorageState, covers
+
+OWN_INPUT = "the same bits as its own input"
+OWN_INPUT_SHARE = 0.9
+"""Of the calls: a factor that is one now and then (a mask that drops nothing) is needed."""
+_MOST_KNOWN = 8192
+_FORWARD = -1
+
+_Content = Tuple[int, int, Any, int]
+
+
+class Duplicate(Pattern):
+    """The same bits computed again."""
+
+    name = "duplicate"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
+        super().__init__(findings, options, scanner)
+        self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
+        """Who computed these bits first in this step."""
+        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
+        self._again = Marks()
+        """Duplicates, with the finding that they follow from."""
+
+    def observe(self, seen: Observation) -> None:
+        """Look a computed tensor up among those of this step."""
+        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.single:
+            return
+        if seen.operator.copies and not seen.converted:
+            return
+        if self._own_input(seen):
+            return
+        node = self._node() if seen.in_backward else None
+        number = _FORWARD if node is None else node._sequence_nr()
+        content = (seen.scan.hash, seen.size_bytes, seen.dtype, number)
+        first = self._known.get(content)
+        if first is None:
+            self._known[content] = seen
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        else:
+            self._count(seen, first)
+
+    def end_step(self) -> None:
+        """What is the same in the next step is not computed twice, but unchanged."""
+        self._known.clear()
+        self._again.clear()
+
+    def _own_input(self, seen: Observation) -> bool:
+        for tensor, state in seen.inputs:
+            if state.hash != seen.scan.hash or tensor.dtype != seen.dtype:
+                continue
+            if not covers(tensor, state) or state.size_bytes != seen.size_bytes:
+                continue
+            # In a backward it follows from the operator in the forward.
+            if not seen.in_backward and seen.operator.name not in GUARDS:
+                self._report(seen, OWN_INPUT, None, OWN_INPUT_SHARE)
+            return True
+        return False
+
+    def _count(self, seen: Observation, first: Observation) -> None:
+        cause: Optional[Finding] = self._again.any_of(seen)
+        if cause is None:
+            detail = "the same bits as %s computed before" % first.operator.name
+            cause = self._report(seen, detail, first)
+        else:
+            cause.bytes_wasted += seen.size_bytes
+            cause.bytes_written += seen.size_bytes
+            self.findings.on_follow(cause, seen)
+        if cause is not None:
+            self._again.put(seen.state, cause)
+
+    def _report(
+        self,
+        seen: Observation,
+        detail: str,
+        first: Optional[Observation],
+        least_share: float = LEAST_SHARE,
+    ) -> Optional[Finding]:
+        return self.findings.add(
+            self.name,
+            seen,
+            seen.size_bytes,
+            detail=detail,
+            evidence=lambda: evidence_of(seen, first=where(first)) if first else evidence_of(seen),
+            every_time=True,
+            least_share=least_share,
+        )
+
+
+_MOST_WAITING = 1024
+
+
+class _Copy:
+    """A copy of which it is not yet known what becomes of it."""
+
+    __slots__ = ("copy", "copy_version", "evidence", "seen", "source", "source_version")
+
+    def __init__(self, seen: Observation, source: StorageState, evidence: Any) -> None:
+        self.seen = seen
+        self.source, self.source_version = source, source.version
+        self.copy, self.copy_version = seen.state, seen.state.version
+        self.evidence = evidence
+
+    @property
+    def written(self) -> bool:
+        return self.source.version != self.source_version or self.copy.version != self.copy_version
+
+
+class NeedlessCopy(Pattern):
+    """Copies that were never told from their source."""
+
+    name = "duplicate"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
+        super().__init__(findings, options, scanner)
+        self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
+
+    def observe(self, seen: Observation) -> None:
+        """Remember a copy, to see what becomes of it."""
+        if not seen.operator.copies or seen.size_bytes < WORTH_A_LOOK_BYTES:
+            return
+        if not seen.computed or seen.in_backward or seen.converted or not seen.whole:
+            return
+        source, state = seen.inputs[0]
+        if source.numel() != seen.tensor.numel() or not covers(source, state):
+            return
+        # Optimisers start their state with a copy of the gradient.
+        if state is seen.state or called_by_torch("optim"):
+            return
+        if state.hash is None and self.scanner.can_scan(source):
+            # Memory from outside that was never looked at.
+            found = self.scanner.scan(source, seen.layout)
+            state.hash = found.hash
+        if state.hash != seen.scan.hash:
+            return
+        self._waiting[seen.state.key] = _Copy(seen, state, evidence_of(seen))
+        if len(self._waiting) > _MOST_WAITING:
+            self._settle()
+            if len(self._waiting) > _MOST_WAITING:
+                self._waiting.popitem(last=False)
+
+    def end_step(self) -> None:
+        """Judge copies that are gone."""
+        self._settle()
+
+    def pause(self) -> None:
+        """What becomes of them is not seen."""
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Judge the rest: what was not written until now never will be."""
+        self._settle(over=True)
+        self._waiting.clear()
+
+    def _settle(self, over: bool = False) -> None:
+        ended: List[int] = []
+        for key, held in self._waiting.items():
+            if held.written:
+                ended.append(key)
+            elif over or not held.copy.alive:
+                ended.append(key)
+                self._report(held)
+        for key in ended:
+            del self._waiting[key]
+
+    def _report(self, held: _Copy) -> None:
+        evidence: Dict[str, Any] = held.evidence
+        self.findings.add(
+            self.name,
+            held.seen,
+            held.seen.size_bytes,
+            detail="a copy, and neither it nor its source was written while it lived",
+            evidence=lambda: evidence,
+            every_time=True,
+        )
+
+
+LEAST_STEPS = 3
+_MOST_CALLS = 16384
+
+_Call = Tuple[int, int, int]
+"""Node of the flow graph, which of its results, and the how manieth call in the step."""
+
+
+class _Result:
+    """What one call gave in the steps so far."""
+
+    __slots__ = (
+        "changed",
+        "finding",
+        "hash",
+        "serves_changed",
+        "serves_unchanged",
+        "size",
+        "steps",
+    )
+
+    def __init__(self, digest: int, size: int) -> None:
+        self.hash = digest
+        self.size = size
+        self.steps = 1
+        self.changed = False
+        self.serves_changed = False
+        """Read by an operator whose result changes."""
+        self.serves_unchanged = False
+        self.finding: Optional[Finding] = None
+
+    @property
+    def only_serves(self) -> bool:
+        return self.serves_unchanged and not self.serves_changed
+
+
+class Unchanged(Pattern):
+    """The same result in every step."""
+
+    name = "unchanged across steps"
+
+    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
+        super().__init__(findings, options, scanner)
+        self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
+        self._calls: Dict[Tuple[int, int], int] = {}
+        self._same = Marks()
+        """Memory that holds an unchanged result, in this step."""
+
+    def observe(self, seen: Observation) -> None:
+        """Compare with the same call of the step before."""
+        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+            return
+        site = (seen.node, seen.position)
+        call = self._calls.get(site, 0)
+        self._calls[site] = call + 1
+        if seen.operator.copies and not seen.converted:
+            return
+        key = (seen.node, seen.position, call)
+        result = self._results.get(key)
+        if result is None:
+            self._results[key] = _Result(seen.scan.hash, seen.size_bytes)
+            if len(self._results) > _MOST_CALLS:
+                self._results.popitem(last=False)
+            return
+        if not result.changed and (result.hash != seen.scan.hash or seen.single):
+            self._change(result)
+        if self._same:
+            self._serve(seen, result)
+        if result.changed:
+            return
+        result.steps += 1
+        self._same.put(seen.state, result)
+        if result.steps >= LEAST_STEPS and not result.only_serves:
+            self._report(seen, result)
+
+    def end_step(self) -> None:
+        """Count calls anew."""
+        self._calls.clear()
+        self._same.clear()
+
+    def _change(self, result: _Result) -> None:
+        result.changed = True
+        if result.finding is not None:
+            self.findings.drop(result.finding)
+
+    def _serve(self, seen: Observation, result: _Result) -> None:
+        for _, state in seen.inputs:
+            served: Optional[_Result] = self._same.get(state)
+            if served is None:
+                continue
+            if result.changed:
+                served.serves_changed = True
+            else:
+                served.serves_unchanged = True
+                if served.finding is not None and served.only_serves:
+                    self.findings.drop(served.finding)
+                    served.finding = None
+
+    def _report(self, seen: Observation, result: _Result) -> None:
+        finding = self.findings.add(
+            self.name,
+            seen,
+            seen.size_bytes,
+            detail="the same bits in each of %d steps and more" % LEAST_STEPS,
+            evidence=lambda: evidence_of(seen),
+        )
+        result.finding = finding
+        if finding is None:
+            return
+        behind = _behind(seen, self._same)
+        if result.steps == LEAST_STEPS:
+            # The second step could have been spared as well; the first could not.
+            finding.count += 1
+            finding.bytes_wasted += seen.size_bytes
+            finding.bytes_written += seen.size_bytes
+        finding.bytes_wasted += behind
+
+
+def _behind(seen: Observation, same: Marks) -> int:
+    """Bytes of unchanged results that only served this one."""
+    served: List[Any] = [same.get(state) for _, state in seen.inputs]
+    return sum(result.size for result in served if result is not None and result.only_serves)

@@ -1,0 +1,301 @@
+"""Run the program without value profiling: which operators it runs, and how long a step takes.
+
+Torch's own record of events is on until everything that was asked for occurred; the rest of the
+program runs unmodified, and its steps are timed. On request, steps alternate between gradients set
+to zero and set to None, to measure what `set_to_none=True` gains: both give the same numbers. Two
+steps are a pair, whose order is random. Knows no values.
+"""
+
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.values.exchange import write_result
+from torchyard.worker.values.pricing.site_times import (
+    SiteTimes,
+    machine_costs,
+    page_faults,
+    speed_probe,
+)
+from torchyard.worker.values.program import THREADS, Ending, Surrounding
+from torchyard.worker.values.redispatch import NativeEvents, times_seen, why_unavailable
+
+
+class GradientTurns:
+    """Says what `zero_grad` does in this step, and keeps what the steps took."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._drop_first = False
+        self._took_ns: List[int] = []
+        self.pairs_ns: List[List[int]] = []
+        """Step with zeros, step with None."""
+        self._draw()
+
+    @property
+    def drops(self) -> bool:
+        """Whether gradients are set to None in the step that runs now."""
+        return self._drop_first != bool(self._took_ns)
+
+    def start(self) -> None:
+        """From now on `zero_grad` does what the turn says, if it was to zero at all."""
+        for kind in (torch.optim.Optimizer, torch.nn.Module):
+            self._take_over(kind)
+
+    def step(self, took_ns: int) -> None:
+        """A step took so long."""
+        self._took_ns.append(took_ns)
+        if len(self._took_ns) == 2:
+            first, second = self._took_ns
+            self.pairs_ns.append([second, first] if self._drop_first else [first, second])
+            self._took_ns = []
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drop_first = self._chance.random() < 0.5
+
+    def _take_over(self, kind: Any) -> None:
+        clear = kind.zero_grad
+
+        def in_turn(of: Any, set_to_none: bool = True) -> Any:
+            return clear(of, set_to_none=set_to_none or self.drops)
+
+        kind.zero_grad = in_turn
+
+
+FORMAT = 1
+MOST_RECORDED_STEPS = 8
+"""What did not come up in so many steps is not part of a step."""
+MOST_SITE_STEPS = 16
+"""Steps in which operators are timed at their call sites."""
+_MOST_STEPS = 200
+_HARVEST_EVERY_S = 1.0
+_MOST_CHAINS = 50_000
+
+
+class Native(Surrounding):
+    """Around a program: events first, then the clock. The plan says what to look for (`wanted`)."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        self._output: str = plan["output"]
+        self._wanted = [tuple(chain) for chain in plan.get("wanted", ())]
+        self._events = NativeEvents()
+        self._pid = os.getpid()
+        self._hooks: List[Any] = []
+        self._recorded_steps = 0
+        self._step_ns: List[int] = []
+        self._step_cpu_ns: List[int] = []
+        self._began_ns = 0
+        self._began_cpu_ns = 0
+        self._last_ns: Optional[int] = None
+        self._last_cpu_ns = 0
+        self._last_faults = 0
+        self._step_faults: List[int] = []
+        self._began_faults = 0
+        self._probes: List[float] = []
+        self._took_ns = 0
+        self._steps = 0
+        self._recorded_whole = False
+        self._all_steps: bool = plan.get("all_steps", False)
+        """Record to the end, to know everything that runs."""
+        self._times = SiteTimes(plan["sites"]) if plan.get("sites") else None
+        """Times operators at call sites: in every second step, or in the whole program."""
+        self._times_whole: bool = plan.get("sites_whole", False)
+        self._times_on = False
+        self._times_steps = 0
+        self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
+        self.notes: List[str] = []
+
+    def start(self) -> None:
+        """Record events if any are asked for, and follow the optimiser's steps."""
+        from torch.optim import optimizer
+
+        self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
+        if self._turns is not None:
+            self._turns.start()
+        if self._wanted:
+            unavailable = why_unavailable()
+            if unavailable is not None:
+                self.notes.append("events were not recorded: " + unavailable)
+                self._wanted = []
+            else:
+                self._make_way_for_other_profilers()
+                self._events.start()
+                self._harvest_now_and_then()
+        if not self._events.on:
+            self._probes.append(speed_probe())  # nothing of ours is around it yet
+        if self._times is not None:
+            self._times.__enter__()
+            self._times_on = self._times_whole
+            self._times.be_aside(not self._times_on)
+        self._began_faults = page_faults()
+        self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+
+    def step(self) -> None:
+        """A step is over: look whether all was seen, or take its time."""
+        now_ns, now_cpu_ns = finished_ns(), time.process_time_ns()
+        self._steps += 1
+        recorded = self._events.on
+        if recorded:
+            self._harvest()
+            self._recorded_steps += 1
+            enough = self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS
+            if enough and not self._all_steps:
+                self._stop_recording()
+        elif self._times_on:
+            self._times_steps += 1
+        elif self._last_ns is not None:
+            self._step_ns.append(now_ns - self._last_ns)
+            self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
+            self._step_faults.append(page_faults() - self._last_faults)
+            if self._turns is not None:
+                self._turns.step(now_ns - self._last_ns)
+        self._switch_times()
+        self._last_faults = page_faults()
+        self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
+        if recorded:
+            self._last_ns = None
+
+    def pause_sites(self) -> None:
+        """Time no operators until `resume_sites`."""
+        if self._times is not None:
+            self._times.be_aside(True)
+
+    def resume_sites(self) -> None:
+        """Time operators again."""
+        if self._times is not None:
+            self._times.be_aside(False)
+
+    def _switch_times(self) -> None:
+        """Time operators in every second step, until enough of them were timed."""
+        if self._times is None or self._times_whole or self._events.on:
+            return
+        self._times_on = not self._times_on and self._times_steps < MOST_SITE_STEPS
+        self._times.be_aside(not self._times_on)
+
+    def stop(self, ending: Ending) -> None:
+        """Write what was seen."""
+        self._took_ns = finished_ns() - self._began_ns
+        cpu_ns = time.process_time_ns() - self._began_cpu_ns
+        faults = page_faults() - self._began_faults
+        self._recorded_whole = self._events.on
+        self._stop_recording()
+        if self._times is not None:
+            self._times.__exit__(None, None, None)
+        if self._probes and ending.state == "finished":
+            self._probes.append(speed_probe())
+        for hook in self._hooks:
+            hook.remove()
+        chains = sorted(self._events.chains.items(), key=lambda item: -item[1])
+        if len(chains) > _MOST_CHAINS:
+            self.notes.append("%d chains of operators are left out" % (len(chains) - _MOST_CHAINS))
+        write_result(
+            self._output,
+            {
+                "format": FORMAT,
+                "state": ending.state,
+                "exit_code": ending.exit_code,
+                "steps": self._steps,
+                "recorded_steps": self._recorded_steps,
+                "recorded_whole": self._recorded_whole,
+                "step_ns": _median(self._step_ns),
+                "step_cpu_ns": _median(self._step_cpu_ns),
+                "timed_steps": len(self._step_ns),
+                "steps_ns": self._step_ns[-_MOST_STEPS:],
+                "steps_cpu_ns": self._step_cpu_ns[-_MOST_STEPS:],
+                "sites": self._times.as_list() if self._times is not None else [],
+                "site_steps": 1 if self._times_whole else self._times_steps,
+                "costs": machine_costs() if self._times is not None else {},
+                "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
+                "program_ns": self._took_ns,
+                "program_cpu_ns": cpu_ns,
+                "step_faults": max(self._step_faults, default=None),
+                "program_faults": faults,
+                "probes_ns": self._probes,
+                "threads": torch.get_num_threads(),
+                "accelerated": torch.cuda.is_initialized(),
+                "chains": [
+                    {"chain": list(names), "count": n} for names, n in chains[:_MOST_CHAINS]
+                ],
+                "notes": self.notes,
+            },
+        )
+
+    def leave_child(self) -> None:
+        """A forked child records nothing."""
+        self._output = os.devnull
+
+    def note(self, text: str) -> None:
+        """For the report."""
+        if text != THREADS and text not in self.notes:  # the watched run says so
+            self.notes.append(text)
+
+    def _seen_all(self) -> bool:
+        return all(times_seen(self._events.chains, chain) for chain in self._wanted)
+
+    def _harvest(self) -> None:
+        self._events.stop()
+        self._events.start()
+
+    def _stop_recording(self) -> None:
+        self._events.stop()
+        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+
+    def _harvest_now_and_then(self) -> None:
+        """A program without steps must not fill the memory with events."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are the main thread's
+        if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+            signal.signal(signal.SIGVTALRM, self._on_timer)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _HARVEST_EVERY_S, _HARVEST_EVERY_S)
+
+    def _on_timer(self, _number: int, _frame: Any) -> None:
+        if self._events.on and os.getpid() == self._pid:
+            self._harvest()
+
+    def _make_way_for_other_profilers(self) -> None:
+        """Two cannot be on at once; the program's own has the right of way."""
+        from torch.autograd import profiler
+
+        prepare = getattr(profiler.profile, "_prepare_trace", None)
+        if prepare is None:
+            return
+
+        def prepare_alone(of: Any) -> Any:
+            if self._events.on:
+                self._stop_recording()
+                self.note("the program profiles itself: events were recorded up to there")
+            return prepare(of)
+
+        profiler.profile._prepare_trace = prepare_alone
+        self._hooks.append(_PutBack(profiler.profile, "_prepare_trace", prepare))
+
+
+class _PutBack:
+    """What was replaced, until removed."""
+
+    def __init__(self, owner: Any, name: str, own: Any) -> None:
+        self._owner, self._name, self._own = owner, name, own
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        setattr(self._owner, self._name, self._own)
+
+
+def finished_ns() -> int:
+    """Now, after the device has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter_ns()
+
+
+def _median(values: List[int]) -> Optional[float]:
+    return float(statistics.median(values)) if values else None

@@ -1,0 +1,238 @@
+"""How long operators take in the program itself, at chosen call sites. Examines no values.
+
+A dispatch mode around the program passes every operator on, and reads two clocks around those
+whose site was asked for: real arguments, real memory, real threads. On a GPU it synchronises
+before and after.
+"""
+
+import mmap
+import resource
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+import torch
+
+from torchyard.worker.values.operators import operator_of, tensors_in
+from torchyard.worker.values.places import Places, Site, site_of
+from torchyard.worker.values.redispatch import AsideMode
+
+_MOST_SAMPLES = 4096
+"""Of one site; beyond it every second one is dropped."""
+GROUPS = 8
+"""Parts of the run, in order of time, whose means are compared."""
+_TRIMMED = 0.9
+"""Share of a group's samples that count as undisturbed: the slowest are left out."""
+_CALIBRATED = 200
+_COLD_BYTES = 64 << 20
+_TOUCHED_BYTES = 16 << 20
+ANY_SHAPES = "*"
+"""Stands for all calls on a line: shapes may differ from run to run."""
+
+
+class _Samples:
+    """Wall and CPU time of calls at one site, in order."""
+
+    __slots__ = ("_every", "_skipped", "calls", "faults", "made_bytes", "taken", "touched_bytes")
+
+    def __init__(self) -> None:
+        self.taken: List[Tuple[int, int]] = []
+        self.calls = 0
+        self.made_bytes = 0
+        """Of all results that are new memory."""
+        self.touched_bytes = 0
+        """Of all arguments and results."""
+        self.faults = 0
+        """Page faults during all calls."""
+        self._every = 1
+        self._skipped = 0
+
+    def add(self, wall_ns: int, cpu_ns: int) -> None:
+        """One call."""
+        self.calls += 1
+        self._skipped += 1
+        if self._skipped < self._every:
+            return
+        self._skipped = 0
+        self.taken.append((wall_ns, cpu_ns))
+        if len(self.taken) >= _MOST_SAMPLES:
+            del self.taken[::2]
+            self._every *= 2
+
+
+class SiteTimes(AsideMode):
+    """Times calls at the wanted sites while it is in the stack of modes."""
+
+    def __init__(self, wanted: Sequence[Dict[str, Any]]) -> None:
+        super().__init__()
+        sites = [Site(*(one[name] for name in Site._fields)) for one in wanted]
+        sites += [site._replace(shapes=ANY_SHAPES) for site in sites]
+        self._samples: Dict[Site, _Samples] = {site: _Samples() for site in sites}
+        self._operators: Set[str] = {site.operator for site in sites}
+        self._places = Places()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """Pass an operator on, timed where that was asked for."""
+        keywords = kwargs or {}
+        operator = operator_of(func)
+        if operator.inert:
+            if operator.view_with_writing_backward:
+                self._places.now()  # remembers it for the backward
+            return func(*args, **keywords)
+        place = self._places.now()
+        line = exact = None
+        if operator.name in self._operators:
+            site = site_of(operator.name, place, args, keywords)
+            exact = self._samples.get(site)
+            line = self._samples.get(site._replace(shapes=ANY_SHAPES))
+        if line is None:
+            return func(*args, **keywords)
+        wait = torch.cuda.is_initialized()
+        if wait:
+            torch.cuda.synchronize()
+        faults = page_faults()
+        cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+        result = func(*args, **keywords)
+        if wait:
+            torch.cuda.synchronize()
+        took_ns = time.perf_counter_ns() - wall_ns
+        took_cpu_ns = time.process_time_ns() - cpu_ns
+        faults = page_faults() - faults
+        made = _bytes_of((result,)) if operator.fresh else 0
+        touched = made + _bytes_of(args) + _bytes_of(keywords.values())
+        for samples in (line, exact):
+            if samples is not None:
+                samples.add(took_ns, took_cpu_ns)
+                samples.faults += faults
+                samples.made_bytes += made
+                samples.touched_bytes += touched
+        return result
+
+    def taken(self, site: Site) -> List[Tuple[int, int]]:
+        """Return wall and CPU time of single calls at a site."""
+        return self._samples[site].taken
+
+    def as_list(self) -> List[Dict[str, Any]]:
+        """For JSON: per site how often it was called, and means over groups of calls."""
+        found = []
+        for site, samples in self._samples.items():
+            calls = max(1, samples.calls)
+            data: Dict[str, Any] = dict(site._asdict(), calls=samples.calls)
+            data["made_bytes"] = samples.made_bytes / calls
+            data["faults"] = samples.faults / calls
+            data["touched_bytes"] = samples.touched_bytes / calls
+            for number, clock in enumerate(("wall", "cpu")):
+                groups = _groups([sample[number] for sample in samples.taken])
+                data[clock + "_ns"] = [_trimmed(group) for group in groups]
+                data[clock + "_most_ns"] = max((statistics.fmean(g) for g in groups), default=0.0)
+            found.append(data)
+        return found
+
+
+def _groups(values: List[int]) -> List[List[int]]:
+    """Up to GROUPS parts of equal size, in order; the first call of all warms up where it can."""
+    if len(values) > GROUPS:
+        values = values[1:]
+    count = min(GROUPS, len(values))
+    return [values[len(values) * n // count : len(values) * (n + 1) // count] for n in range(count)]
+
+
+def _trimmed(values: List[int]) -> float:
+    kept = sorted(values)[: max(1, int(len(values) * _TRIMMED))]
+    return statistics.fmean(kept)
+
+
+def _bytes_of(values: Any) -> int:
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in tensors_in(values)
+        if tensor.layout is torch.strided
+    )
+
+
+def machine_costs() -> Dict[str, float]:
+    """What surrounds an operator on this machine, in nanoseconds of wall and CPU time.
+
+    `call`: Python around one operator, by a small module. `window`: what reading the clocks and
+    calling from a mode add to a timed operator. `fault`: a page of memory that is new to the process.
+    `unmap`: a page that is given back. `read`: a byte that is in no cache.
+    """
+    try:
+        with torch.enable_grad(), torch.inference_mode(False):
+            return _measured_costs()
+    except Exception:  # whatever state the program left torch in
+        return {}
+
+
+def _measured_costs() -> Dict[str, float]:
+    small = torch.ones(4, device="cpu", dtype=torch.float32)
+    module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
+    found: Dict[str, float] = {}
+    native, inside = _each(lambda: torch.add(small, small)), _windows(small)
+    for number, clock in enumerate(("wall", "cpu")):
+        found["call_" + clock] = _each(lambda: module(small))[number]
+        found["window_" + clock] = max(0.0, inside[number] - native[number])
+    cold = torch.ones(_COLD_BYTES // 4, device="cpu", dtype=torch.float32)
+    found["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
+    found["fault"], found["unmap"] = _cost_of_pages()
+    found["page"] = float(mmap.PAGESIZE)
+    return found
+
+
+def speed_probe() -> float:
+    """Return CPU time of a fixed piece of work: how fast the machine is at the moment.
+
+    Small enough to run on one thread, whatever the program has set.
+    """
+    given = torch.ones(1024, device="cpu", dtype=torch.float32)
+    with torch.no_grad():
+        return min(_each(given.tanh, 300)[1] for _ in range(5))
+
+
+def page_faults() -> int:
+    """Return how many page faults without I/O this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _cost_of_pages() -> Tuple[float, float]:
+    """CPU time of a page that is new to the process, and of giving one back."""
+    pages = _TOUCHED_BYTES // mmap.PAGESIZE
+    memory = mmap.mmap(-1, _TOUCHED_BYTES)
+    began_ns = time.process_time_ns()
+    for start in range(0, _TOUCHED_BYTES, mmap.PAGESIZE):
+        memory[start] = 1
+    touched_ns = time.process_time_ns()
+    memory.close()
+    return (touched_ns - began_ns) / pages, (time.process_time_ns() - touched_ns) / pages
+
+
+def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, float]:
+    """Wall and CPU time of one call, natively."""
+    work()
+    cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+    for _ in range(times):
+        work()
+    wall = (time.perf_counter_ns() - wall_ns) / times
+    return wall, (time.process_time_ns() - cpu_ns) / times
+
+
+def _windows(small: torch.Tensor) -> Tuple[float, float]:
+    """The same for an operator that the mode times: the median of single calls."""
+    add, args = torch.ops.aten.add.Tensor, (small, small)
+    site = site_of("aten::add", Places().now(), args, {})
+    mode = SiteTimes([site._asdict()])
+    for _ in range(_CALIBRATED):
+        mode.__torch_dispatch__(add, (), args, {})
+    walls, cpus = zip(*mode.taken(site))
+    return float(statistics.median(walls)), float(statistics.median(cpus))

@@ -1,0 +1,1 @@
+"""The part of `torchyard profile` that runs inside the target."""

@@ -1,0 +1,316 @@
+"""torch.profiler around a program: a Chrome trace, and a summary of its operators.
+
+Steps are those of optimisers. Whatever ends the program, what was recorded up to there is written.
+`operator_rows` reads a finished profiler of any supported version of torch.
+"""
+
+import atexit
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.values.exchange import write_result
+from torchyard.worker.values.program import THREADS, Ending, Surrounding
+
+MOST_SHAPES = 3
+_LEFT_OUT = (
+    "ProfilerStep",
+    "[memory]",
+    "PyTorch Profiler",
+    "Activity Buffer Request",
+    "Buffer Flush",
+)
+
+
+def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
+    """Operators and kernels with their times in ns, the costliest by self time first."""
+    shapes: Dict[str, List[Dict[str, Any]]] = {}
+    if by_shape:
+        for event in profile.key_averages(group_by_input_shape=True):
+            text = _shape_text(getattr(event, "input_shapes", None))
+            if text:
+                shapes.setdefault(str(event.key), []).append(
+                    {"shapes": text, "calls": int(event.count), "self_cost": _self_ns(event)}
+                )
+    rows = []
+    for event in profile.key_averages():
+        name = str(event.key)
+        if name.startswith(_LEFT_OUT):
+            continue
+        costliest = sorted(shapes.get(name, ()), key=lambda one: -one["self_cost"])
+        rows.append(
+            {
+                "name": name,
+                "calls": int(event.count),
+                "on_device": _on_device(event),
+                "self_cost": _ns(event, "self_cpu_time_total"),
+                "total_cost": _ns(event, "cpu_time_total"),
+                "self_device_cost": _device_self_ns(event),
+                "total_device_cost": _ns(event, "device_time_total", "cuda_time_total"),
+                "memory_bytes": int(_number(event, "cpu_memory_usage")),
+                "device_memory_bytes": int(
+                    _number(event, "device_memory_usage", "cuda_memory_usage")
+                ),
+                "shapes": costliest[:MOST_SHAPES],
+            }
+        )
+    return sorted(rows, key=lambda row: -(row["self_cost"] + row["self_device_cost"]))
+
+
+def _on_device(event: Any) -> bool:
+    """Whether it is a kernel or a copy, whose time its operator has as well."""
+    kind = getattr(getattr(event, "device_type", None), "name", "CPU")
+    return kind != "CPU"
+
+
+def _self_ns(event: Any) -> float:
+    return _ns(event, "self_cpu_time_total") + _device_self_ns(event)
+
+
+def _device_self_ns(event: Any) -> float:
+    return _ns(event, "self_device_time_total", "self_cuda_time_total")
+
+
+def _ns(event: Any, *names: str) -> float:
+    """Torch says microseconds."""
+    return _number(event, *names) * 1000.0
+
+
+def _number(event: Any, *names: str) -> float:
+    """The first of these that this torch has."""
+    for name in names:
+        value = getattr(event, name, None)
+        if isinstance(value, (int, float)):
+            return float(value)
+    return 0.0
+
+
+def _shape_text(shapes: Any) -> str:
+    """`32x64, 10`; empty for an operator without tensors."""
+    parts = []
+    for shape in shapes or ():
+        if isinstance(shape, (list, tuple)) and shape:
+            plain = all(isinstance(size, int) for size in shape)
+            parts.append("x".join(map(str, shape)) if plain else str(shape))
+    return ", ".join(parts)
+
+
+FORMAT = 1
+_LOOK_EVERY_S = 0.5
+
+
+class TorchProfiled(Surrounding):
+    """Around a program: records the steps that the plan asks for."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        options = plan["tool_options"]
+        self._output: str = plan["output"]
+        self._trace: str = plan["trace"]
+        self._options: Dict[str, Any] = options
+        self._first = int(options.get("skip_steps", 0)) + int(options.get("warm_steps", 0))
+        self._warm_from = int(options.get("skip_steps", 0))
+        active = int(options.get("active_steps", 0))
+        self._last: Optional[int] = self._first + active if active else None
+        self._most_s = float(options.get("most_s", 0)) or None
+        self._profile: Any = None
+        self._phase = "before"
+        self._began_ns = 0
+        self._recorded_ns = 0
+        self._recorded_steps = 0
+        self._steps = 0
+        self._pid = os.getpid()
+        self._hooks: List[Any] = []
+        self._all_threads = False
+        self._rows: List[Dict[str, Any]] = []
+        self.notes: List[str] = []
+
+    def start(self) -> None:
+        """Follow the optimiser's steps, and record from the first one that is wanted."""
+        from torch.optim import optimizer
+
+        self._save("running", 0)
+        self._make_way_for_the_programs_own()
+        self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
+        self._go_on()
+
+    def step(self) -> None:
+        """A step is over."""
+        if os.getpid() != self._pid:
+            return
+        self._steps += 1
+        if self._phase == "recording":
+            self._recorded_steps += 1
+        self._go_on()
+
+    def stop(self, ending: Ending) -> None:
+        """Write what was recorded."""
+        for hook in self._hooks:
+            hook.remove()
+        if self._phase in ("before", "warming"):
+            self._abandon()
+            self.note(
+                "the program ended after %d steps, before step %d that recording begins with"
+                % (self._steps, self._first)
+            )
+        self._finish()
+        self._save(ending.state, ending.exit_code)
+
+    def leave_child(self) -> None:
+        """A forked child records and writes nothing."""
+        self._phase = "left"
+        self._output = self._trace = os.devnull
+
+    def leave_process(self, exit_code: int) -> None:
+        """End a forked child here: the profiler's threads are not in it, and C++ would wait for them.
+
+        Seen with torch 2.13: such a child hung, or ended with `terminate called` and SIGABRT.
+        """
+        if os.getpid() != self._pid:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(exit_code)
+
+    def note(self, text: str) -> None:
+        """For the report."""
+        if self._all_threads and text == THREADS:
+            return
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _go_on(self) -> None:
+        """Where the steps that are over put us."""
+        if self._phase == "before" and self._steps >= self._warm_from:
+            self._profile = self._new_profile()
+            self._profile.prepare_trace()
+            self._phase = "warming"
+        if self._phase == "warming" and self._steps >= self._first:
+            self._profile.start_trace()
+            self._phase = "recording"
+            self._began_ns = time.perf_counter_ns()
+            self._look_at_the_clock()
+        if self._phase == "recording" and self._last is not None and self._steps >= self._last:
+            self._finish()
+
+    def _new_profile(self) -> Any:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        elif hasattr(torch, "xpu") and torch.xpu.is_available():
+            activities.append(torch.profiler.ProfilerActivity.XPU)
+        keys: Dict[str, Any] = {}
+        if not self._options.get("memory", True):
+            # Otherwise operators in threads that the program starts are not seen. With this, torch
+            # 2.13 reports no memory: measured, every operator had 0 bytes.
+            try:
+                keys["experimental_config"] = torch._C._profiler._ExperimentalConfig(
+                    profile_all_threads=True
+                )
+                self._all_threads = True
+            except (AttributeError, TypeError):
+                pass
+        return torch.profiler.profile(
+            activities=activities,
+            record_shapes=bool(self._options.get("shapes", True)),
+            profile_memory=bool(self._options.get("memory", True)),
+            with_stack=bool(self._options.get("stacks", False)),
+            **keys,
+        )
+
+    def _finish(self) -> None:
+        """Stop recording, and make the table and the trace of it."""
+        if self._phase != "recording":
+            return
+        self._phase = "over"
+        self._recorded_ns = time.perf_counter_ns() - self._began_ns
+        self._stop_looking()
+        try:
+            self._profile.stop_trace()
+            self._rows = operator_rows(self._profile, bool(self._options.get("shapes", True)))
+            self._profile.export_chrome_trace(self._trace)
+        except Exception as error:
+            self.note("the profiler failed: %s: %s" % (type(error).__name__, error))
+        self._profile = None
+        self._save("running", 0)
+
+    def _abandon(self) -> None:
+        """Let go of a profiler that was warmed and never used."""
+        if self._phase == "warming":
+            try:
+                self._profile.start_trace()
+                self._profile.stop_trace()
+            except Exception:
+                pass
+        self._phase, self._profile = "over", None
+
+    def _look_at_the_clock(self) -> None:
+        """A program without steps must not fill the memory with events."""
+        if self._most_s is not None and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+            signal.signal(signal.SIGVTALRM, self._on_timer)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_EVERY_S, _LOOK_EVERY_S)
+
+    def _stop_looking(self) -> None:
+        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+
+    def _on_timer(self, _number: int, _frame: Any) -> None:
+        if self._phase != "recording" or os.getpid() != self._pid or self._most_s is None:
+            return
+        if time.perf_counter_ns() - self._began_ns > self._most_s * 1e9:
+            self.note("recording stopped after %g s" % self._most_s)
+            self._finish()
+
+    def _make_way_for_the_programs_own(self) -> None:
+        """Two profilers cannot be on at once; the program's own has the right of way."""
+        from torch.autograd import profiler
+
+        prepare = getattr(profiler.profile, "_prepare_trace", None)
+        if prepare is None:
+            return
+
+        def prepare_alone(of: Any) -> Any:
+            ours = self._profile is not None and getattr(self._profile, "profiler", None) is of
+            if not ours and self._phase in ("warming", "recording"):
+                self.note("the program profiles itself: recording ended there")
+                self._finish()
+                self._abandon()
+            return prepare(of)
+
+        profiler.profile._prepare_trace = prepare_alone
+
+    def _save(self, state: str, exit_code: int) -> None:
+        if self._output == os.devnull:
+            return
+        write_result(
+            self._output,
+            {
+                "format": FORMAT,
+                "state": state,
+                "exit_code": exit_code,
+                "torch": str(torch.__version__),
+                "steps": self._steps,
+                "recorded_steps": self._recorded_steps,
+                "recorded_ns": self._recorded_ns,
+                "peak_memory_bytes": _peak_memory_bytes(),
+                "peak_device_bytes": _peak_device_bytes(),
+                "rows": self._rows,
+                "notes": self.notes,
+            },
+        )
+
+
+def _peak_memory_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+
+
+def _peak_device_bytes() -> int:
+    if not torch.cuda.is_initialized():
+        return 0
+    return max(int(torch.cuda.max_memory_allocated(i)) for i in range(torch.cuda.device_count()))

@@ -1,0 +1,305 @@
+"""A value profile from start to end: steps, patterns, and a result file that is always complete.
+
+The result is written repeatedly while the program runs, so that a program that crashes or is
+killed leaves the findings up to then.
+"""
+
+import os
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from torchyard.worker.values.dispatch_mode import ValueWatch
+from torchyard.worker.values.exchange import Options, write_result
+from torchyard.worker.values.findings import Finding, Findings, count_surveyed
+from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import Operator
+from torchyard.worker.values.patterns import open_patterns
+from torchyard.worker.values.places import Place
+from torchyard.worker.values.pricing.recipes import WorthNotes
+from torchyard.worker.values.proofs.proof import Proofs
+from torchyard.worker.values.scanning.cpu_scan import Scanner, TorchScanner, open_scanner
+from torchyard.worker.values.scanning.scanners import Scanners
+from torchyard.worker.values.storages import StorageState
+from torchyard.worker.values.surveys.follower import FollowLibrary
+from torchyard.worker.values.unobserved import (
+    CompileNotes,
+    Elsewhere,
+    OutsideAccess,
+    libraries_outside,
+)
+
+FORMAT = 1
+SLOW_SCANNER = (
+    "no C compiler was found: values were looked at with torch operators, which finds the same and "
+    "takes about ten times as long"
+)
+_WRITE_EVERY_S = 5.0
+MOST_CLOSE = 5
+"""Steps that are looked at closely because of something new, as a multiple of those at the start."""
+
+
+class Session:
+    """Watches a program between `start` and `stop`."""
+
+    def __init__(
+        self,
+        options: Options,
+        output: Optional[str] = None,
+        cache: Optional[str] = None,
+        *,
+        follow: bool = True,
+    ) -> None:
+        """`cache` is for what is compiled; `follow` whether steps may be followed by what is."""
+        self.notes: List[str] = []
+        scanner: Scanner
+        compiled = open_scanner(cache)
+        if compiled is None:
+            scanner = TorchScanner()
+            self.notes.append(SLOW_SCANNER)
+        else:
+            scanner = compiled
+        self.options = options
+        self.findings = Findings()
+        self.worth_notes = WorthNotes()
+        self.findings.on_add = self._found
+        self.findings.on_follow = self.worth_notes.followed
+        self.proofs: Optional[Proofs] = None
+        if options.prove:
+            dispatch = ValueWatch.__torch_dispatch__.__code__
+            self.proofs = Proofs(self.findings, self._room_bytes, dispatch)
+        scanners = Scanners(scanner)
+        self.patterns = open_patterns(self.findings, options, scanners)
+        self.library = FollowLibrary(cache) if follow else None
+        self.watch = PlacedWatch(
+            options,
+            scanners,
+            on_observation=self._observe,
+            on_fill_covered=self._fill_covered,
+            after_operator=self._after_operator,
+            library=self.library,
+        )
+        self.worth_notes.graph.state_of = self.watch.state_of
+        self._output = output
+        self._pid = os.getpid()
+        self._written_s = 0.0
+        self._started_s = time.monotonic()
+        self._on = False
+        self._closely = 0
+        self._since_close = 0
+        self.exit_code: Optional[int] = None
+        self._elsewhere: Optional[Elsewhere] = None
+        self._outside: Optional[OutsideAccess] = None
+        self._compiles: Optional[CompileNotes] = None
+        self._several_threads = False
+        self._hooks: List[Any] = []
+
+    def start(self) -> None:
+        """Begin to watch this thread."""
+        self.watch.places.watch_modules()
+        from torch.optim import optimizer
+
+        self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
+        self._compiles = CompileNotes(self.notes)
+        self._hooks.append(self._compiles)
+        self._outside = OutsideAccess(self.watch.storages)
+        self._elsewhere = Elsewhere(self.watch.storages, self.leave)
+        self._hooks += [self._outside, self._elsewhere]
+        devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        self._several_threads = devices > 1
+        if devices == 1:
+            # Backward passes for a GPU run in a thread of their own, where a call of Python costs
+            # twice as much. With one GPU it makes no other difference which thread it is.
+            self._hooks.append(OneThread())
+        self.watch.__enter__()
+        self._on = True
+
+    def stop(self, state: str = "finished") -> None:
+        """End, and write the result; `state` says how the program ended."""
+        if not self._on:
+            return
+        self._on = False
+        self.watch.__exit__(None, None, None)
+        for hook in self._hooks:
+            hook.remove()
+        self.watch.places.close()
+        for surveyed in self.watch.survey.drain():
+            count_surveyed(self.findings, surveyed)
+        for pattern in self.patterns:
+            pattern.finish()
+        self.worth_notes.graph.export()
+        if self.proofs is not None:
+            self.proofs.finish()
+            self.proofs.conclude(self._unseen())
+        self.watch.close()
+        self.write(state)
+
+    def leave(self) -> None:
+        """Watch nothing more in this process, which is a forked child of the program."""
+        self.watch.off = True
+        self.watch.look(False)
+        self._on = False
+
+    def step(self) -> None:
+        """A step of the program is over."""
+        if self.watch.off:
+            return
+        watch, surveyed_step = self.watch, self.watch.surveying
+        # A compiler looks at the stack of modes, and would compile again when one comes or goes. And
+        # the follower sees one thread: with several GPUs, backward passes have threads of their own.
+        compiles = self._compiles is not None and self._compiles.seen
+        watch.may_step_aside = not compiles and not self._several_threads
+        self.findings.end_step()
+        if not surveyed_step:
+            for pattern in self.patterns:
+                pattern.end_step()
+            self.worth_notes.graph.resolve()
+        for surveyed in watch.end_step(self._look_closely):
+            count_surveyed(self.findings, surveyed)
+        if surveyed_step and watch.looking:
+            watch.counts.steps_surveyed += 1
+        if watch.surveying and not surveyed_step:
+            for pattern in self.patterns:
+                pattern.pause()
+        watch.look(self._wanted(watch.step))
+        if not watch.looking:
+            watch.counts.steps_left_out += 1
+        if time.monotonic() - self._written_s > _WRITE_EVERY_S:
+            self.write(state="running")
+
+    def result(self, state: str) -> Dict[str, Any]:
+        """Everything that is known now."""
+        return {
+            "format": FORMAT,
+            "state": state,
+            "torch": torch.__version__,
+            "device": _device(),
+            "threads": torch.get_num_threads(),
+            "options": self.options._asdict(),
+            "exit_code": self.exit_code,
+            "steps": self.watch.step,
+            "seconds": time.monotonic() - self._started_s,
+            "counts": self._counts(),
+            "findings_left_out": self.findings.left_out,
+            "findings": [finding.as_dict() for finding in self.findings.all()],
+            "flow": self.watch.flow.as_dict() if self.options.graph else None,
+            "notes": self._all_notes(),
+        }
+
+    def write(self, state: str) -> None:
+        """Replace the file as a whole; a reader never sees half of it."""
+        self._written_s = time.monotonic()
+        if self._output is None or os.getpid() != self._pid:
+            return
+        write_result(self._output, self.result(state))
+
+    def _observe(self, seen: Observation) -> None:
+        self.findings.looked_at(seen)
+        for pattern in self.patterns:
+            pattern.observe(seen)
+        if self.proofs is not None:
+            self.proofs.observe(seen)
+
+    def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
+        for pattern in self.patterns:
+            pattern.fill_covered(fill, by, place)
+
+    def _found(self, finding: Finding, seen: Observation) -> None:
+        self.worth_notes.found(finding, seen)
+        if self.proofs is not None:
+            self.proofs.found(finding, seen)
+
+    def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:
+        if self.proofs is not None:
+            self.proofs.after_operator(func, args, keywords, result)
+        self.worth_notes.after_operator(func, args, keywords, result, self.watch.place)
+
+    def _counts(self) -> Dict[str, int]:
+        counts = self.watch.counts.as_dict()
+        if self.proofs is not None:
+            counts["trials"] = self.proofs.tried
+            counts["not_tried"] = sum(self.proofs.untried.values())
+            counts["trials_ms"] = int(self.proofs.spent_s * 1000)
+        if self._elsewhere is not None:
+            counts.update(self._elsewhere.counts())
+        return counts
+
+    def _all_notes(self) -> List[str]:
+        notes = list(self.notes)
+        if self._elsewhere is not None and self._outside is not None:
+            notes += self._elsewhere.notes() + self._outside.notes()
+        return notes + (self.proofs.notes() if self.proofs is not None else [])
+
+    def _unseen(self) -> str:
+        """What of the program could touch memory without being seen."""
+        libraries = libraries_outside()
+        if libraries:
+            return "compiled extensions may read it unseen: " + ", ".join(libraries)
+        if any(note.startswith("torch.compile") for note in self.notes):
+            return "compiled functions may read it unseen"
+        return ""
+
+    def _room_bytes(self) -> int:
+        return self.watch.room_bytes()
+
+    def _after_optimizer(self, *_: Any) -> None:
+        try:
+            self.step()
+        except Exception as error:  # a mistake of ours must not end somebody's training
+            self.watch.off = True
+            self.watch.look(False)
+            self.notes.append(
+                "the profile ends after step %d, because the profiler failed: %s: %s"
+                % (self.watch.step, type(error).__name__, error)
+            )
+
+    def _look_closely(self, new: bool) -> bool:
+        """Whether the next step is looked at closely: the first ones, and after something new."""
+        most = self.options.close_steps
+        self._since_close += 1
+        if not self.watch.surveying:
+            self._closely += 1
+            self._since_close = 0
+        if not most or self._closely < most:
+            return True
+        if not new or self._closely >= MOST_CLOSE * most:
+            return False
+        return self.watch.surveying and self._since_close >= most
+
+    def _wanted(self, step: int) -> bool:
+        options = self.options
+        if step <= options.first_steps or (options.last_step and step > options.last_step):
+            return False
+        return (step - options.first_steps - 1) % max(1, options.every) == 0
+
+
+class PlacedWatch(ValueWatch):
+    """A watch that tells where the last operator was called, and of which storages it knows."""
+
+    @property
+    def place(self) -> Place:
+        """Of the last operator that the program called."""
+        return self._place
+
+    def state_of(self, tensor: torch.Tensor) -> StorageState:
+        """What is known of a tensor's storage."""
+        return self.storages.of(tensor, self.counts.operators)
+
+
+class OneThread:
+    """Backward passes in the thread that asks for them, until it is removed."""
+
+    def __init__(self) -> None:
+        self._own = torch.autograd.set_multithreading_enabled(False)
+
+    def remove(self) -> None:
+        """Leave it as it was."""
+        self._own.__exit__(None, None, None)
+
+
+def _device() -> str:
+    """Where the program computes, as far as it shows."""
+    if not torch.cuda.is_initialized():
+        return "cpu"
+    return "cuda: %s" % torch.cuda.get_device_name()

@@ -1,0 +1,572 @@
+"""Proofs from the source of the program: the next use of filled memory always overwrites it.
+
+A run shows one path through the program. With other values a branch may be taken that reads the
+fill, so a proof needs more: from the fill to the write that makes it needless there must be
+straight-line code that cannot reach the memory in any other way. Two cases are recognised:
+
+private: the fill creates memory that only a local variable of the running function refers to, and
+    the variable does not occur before the write. Whatever runs in between cannot reach it.
+adjacent: the fill writes memory that others may refer to (a buffer, a global variable). Then only
+    expressions may stand in between that call nothing but known functions of torch on plain
+    tensors.
+
+Writes of pieces with literal subscripts count if they cover every shape: `t[:] = x`; `t[:, 0::2] =
+x` with `t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Everything that is not recognised proves
+nothing.
+"""
+
+import ast
+from types import CodeType, FrameType
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from torchyard.worker.values.proofs.syntax import (
+    MISSING,
+    Function,
+    Names,
+    Site,
+    Statement,
+    function_of,
+    is_literal,
+    is_plain,
+    site_of,
+    statement_at,
+)
+
+_Bounds = Tuple[Optional[int], Optional[int], Optional[int]]
+_ALL: _Bounds = (None, None, None)
+
+
+def cover_every_shape(pieces: Sequence[ast.stmt]) -> bool:
+    """Whether assignments to pieces of one tensor write all of it, whatever its sizes are."""
+    subscripts = [_subscript(one) for one in pieces]
+    known = [one for one in subscripts if one is not None]
+    if len(known) != len(pieces):
+        return False
+    if any(all(bounds == _ALL for bounds in one) for one in known):
+        return True
+    places = {len(one) for one in known}
+    if len(places) != 1:
+        return False
+    varied = [place for place in range(places.pop()) if any(one[place] != _ALL for one in known)]
+    return len(varied) == 1 and _cover([one[varied[0]] for one in known])
+
+
+def _cover(bounds: List[_Bounds]) -> bool:
+    """Whether slices of one dimension cover it for every size."""
+    steps = {step for _, _, step in bounds}
+    step = steps.pop() if len(steps) == 1 else None
+    if step is not None and all(end is None for _, end, _ in bounds):
+        return step > 0 and {start or 0 for start, _, _ in bounds} == set(range(step))
+    ends = [end for start, end, step in bounds if start in (None, 0) and step is None]
+    starts = [start for start, end, step in bounds if end is None and step is None]
+    return any(end is not None and end in starts for end in ends)
+
+
+def _subscript(node: ast.stmt) -> Optional[Tuple[_Bounds, ...]]:
+    """The slices of an assignment to a piece; None for other subscripts than literal slices."""
+    place: Any = node.targets[0] if isinstance(node, ast.Assign) else None
+    index = getattr(place, "slice", None)
+    if type(index).__name__ == "Index":  # Python 3.8
+        index = index.value  # type: ignore[union-attr]
+    parts = getattr(index, "elts", None) or getattr(index, "dims", None) or [index]
+    found: List[_Bounds] = []
+    for part in parts:
+        if isinstance(part, ast.Constant) and part.value is Ellipsis and len(parts) == 1:
+            found.append(_ALL)
+            continue
+        if not isinstance(part, ast.Slice):
+            return None
+        bounds = [_number(one) for one in (part.lower, part.upper, part.step)]
+        if any(one is False for one in bounds):
+            return None
+        found.append((bounds[0], bounds[1], bounds[2]))
+    return tuple(found)
+
+
+def _number(node: Optional[ast.expr]) -> Any:
+    """A literal integer, None where there is none, and False for anything else."""
+    if node is None:
+        return None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return -inner if type(inner) is int else False
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    return False
+
+
+CREATORS = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
+METHOD_CREATORS = frozenset({"new_zeros", "new_ones", "new_full"})
+FILL_METHODS = frozenset({"zero_", "fill_"})
+PRIVATE, ADJACENT = "private", "adjacent"
+_OVERWRITING_METHODS = FILL_METHODS | {
+    "copy_",
+    "normal_",
+    "uniform_",
+    "random_",
+    "bernoulli_",
+    "exponential_",
+    "geometric_",
+    "cauchy_",
+    "log_normal_",
+}
+_LEAVES_BLOCK = (
+    ast.Return,
+    ast.Break,
+    ast.Continue,
+    ast.Try,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.Await,
+    ast.AsyncFor,
+    ast.AsyncWith,
+    ast.Global,
+    ast.Nonlocal,
+    ast.Delete,
+)
+_INTROSPECTS = frozenset({"locals", "vars", "eval", "exec", "globals", "_getframe", "f_locals"})
+_ALWAYS_EVALUATED = (
+    ast.Call,
+    ast.Attribute,
+    ast.keyword,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Subscript,
+    ast.Tuple,
+    ast.List,
+    ast.Expr,
+    ast.Assign,
+    ast.AnnAssign,
+    ast.Return,
+    ast.Starred,
+)
+
+
+class Claim(NamedTuple):
+    """A proof from the source."""
+
+    how: str
+    """PRIVATE or ADJACENT."""
+    by_shape: bool
+    """Whether it also needs that the pieces that were written cover the shape of this call."""
+    in_pieces: bool = False
+    """Whether the memory is overwritten piece by piece."""
+
+
+class _Fill(NamedTuple):
+    """A statement that fills, and what refers to the memory afterwards."""
+
+    call: ast.Call
+    target: Optional[str]
+    """Source of the name or attribute; None when the fill is used within its own statement."""
+    creates: bool
+
+
+def fill_is_overwritten(fill: Site, frame: FrameType, operator: str) -> Optional[Claim]:
+    """Whether the write that a frame is at always comes before anything can read what a fill wrote.
+
+    `operator` is the one that writes, without its namespace. That it writes every element of what
+    it is given, and reads none of it, is for the caller to know.
+    """
+    pair = _Pair.of(fill, frame)
+    return None if pair is None else pair.overwritten(operator)
+
+
+def fill_is_repeated(fill: Site, frame: FrameType) -> Optional[Claim]:
+    """Whether the fill that a frame is at always finds the constant that an earlier fill wrote."""
+    pair = _Pair.of(fill, frame)
+    return None if pair is None else pair.repeated()
+
+
+def is_identity(frame: FrameType, operator: str) -> bool:
+    """Whether a frame is at a multiplication or division in place by a literal 1."""
+    function = function_of(frame.f_code, frame.f_globals)
+    found = None if function is None else statement_at(function, site_of(frame))
+    if found is None:
+        return False
+    node = found.node
+    if isinstance(node, ast.AugAssign):
+        signs = {"mul_": ast.Mult, "div_": ast.Div}
+        return isinstance(node.op, signs.get(operator, ())) and _is_one(node.value)
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    wanted = [one for one in calls if _method(one) == operator]
+    return (
+        operator in ("mul_", "div_")
+        and len(wanted) == 1
+        and len(wanted[0].args) == 1
+        and not wanted[0].keywords
+        and _is_one(wanted[0].args[0])
+    )
+
+
+class _Pair:
+    """A fill and the write after it, in one function."""
+
+    def __init__(
+        self, code: CodeType, function: Function, fill: Statement, write: Statement, names: Names
+    ) -> None:
+        self._code, self._function, self._names = code, function, names
+        self._fill, self._write = fill, write
+
+    @classmethod
+    def of(cls, fill: Site, frame: FrameType) -> Optional["_Pair"]:
+        code = frame.f_code
+        if fill.code is not code or _other_function_modes():
+            return None
+        function = function_of(code, frame.f_globals)
+        if function is None:
+            return None
+        first, last = statement_at(function, fill), statement_at(function, site_of(frame))
+        if first is None or last is None:
+            return None
+        return cls(code, function, first, last, Names(frame))
+
+    def overwritten(self, operator: str) -> Optional[Claim]:
+        """Whether the write overwrites what the fill wrote."""
+        fill = self._described_fill()
+        if fill is None:
+            return None
+        if fill.target is None:
+            return self._within_statement(fill, operator)
+        between = self._between(allow_loop=True)
+        if between is None:
+            return None
+        last = self._last()
+        if _is_whole_write(last, fill.target, operator, self._names):
+            pieces: List[ast.stmt] = []
+        else:
+            pieces = [one for one in (*between, last) if _mentions(one, fill.target)]
+            if not all(self._writes_piece(one, fill.target) for one in pieces):
+                return None
+        unused = [one for one in between if one not in pieces]
+        how = self._reachable_by(fill, unused, last)
+        by_shape = bool(pieces) and not cover_every_shape(pieces)
+        if how is None or (by_shape and not self._has_fixed_shape(fill)):
+            return None
+        return Claim(how, by_shape, bool(pieces))
+
+    def repeated(self) -> Optional[Claim]:
+        """Whether the write fills with the constant of the fill."""
+        fill = self._described_fill()
+        if fill is None or fill.target is None:
+            return None
+        between = self._between(allow_loop=False)
+        if between is None:
+            return None
+        last = self._write.node
+        again = _call_on(last, fill.target, FILL_METHODS)
+        if again is None:
+            return None
+        values = [_constant(one, self._names) for one in (fill.call, again)]
+        if not self._same_constant(values, (*between, last)):
+            return None
+        how = self._reachable_by(fill, between, last)
+        return None if how is None else Claim(how, by_shape=False)
+
+    def _same_constant(
+        self, values: Sequence[Optional[ast.expr]], between: Sequence[ast.stmt]
+    ) -> bool:
+        """Whether two fills write one value for every input: both literal, or one unchanged number."""
+        first, again = values
+        if isinstance(first, ast.Constant) and isinstance(again, ast.Constant):
+            return bool(first.value == again.value)
+        if not isinstance(first, ast.Name) or not isinstance(again, ast.Name):
+            return False
+        unchanged = self._is_private(first.id) and not any(
+            _assigns(one, first.id) for one in between
+        )
+        return first.id == again.id and unchanged and self._names.is_number(first)
+
+    def _has_fixed_shape(self, fill: _Fill) -> bool:
+        """Whether what a fill creates has the same shape in every call, whatever the values are."""
+        name = self._names.torch_function(fill.call.func)
+        if not fill.creates or name not in ("zeros", "ones", "full"):
+            return False
+        sizes = fill.call.args[:1] if name == "full" else fill.call.args
+        return bool(sizes) and all(self._names.is_fixed_size(one) for one in sizes)
+
+    def _described_fill(self) -> Optional[_Fill]:
+        node = self._fill.node
+        if self._fill.node is self._write.node:
+            inner = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+            made = [one for one in inner if self._creates(one)]
+            return _Fill(made[0], None, creates=True) if len(made) == 1 else None
+        value, target = _assigned(node)
+        if value is None:
+            return None
+        if self._creates(value) and target is not None:
+            return _Fill(value, target, creates=True)
+        if _method(value) not in FILL_METHODS or not isinstance(value.func, ast.Attribute):
+            return None
+        filled = _path(value.func.value)
+        if filled is None or target not in (None, filled):
+            return None
+        return _Fill(value, filled, creates=False)
+
+    def _creates(self, call: ast.Call) -> bool:
+        if any(one.arg in (None, "out") for one in call.keywords):
+            return False
+        if _method(call) in METHOD_CREATORS and isinstance(call.func, ast.Attribute):
+            return self._names.is_tensor(call.func.value)
+        name = self._names.torch_function(call.func)
+        return name in CREATORS
+
+    def _within_statement(self, fill: _Fill, operator: str) -> Optional[Claim]:
+        """`torch.zeros(n).copy_(x)`: nothing refers to the memory but the write."""
+        parents = _parents(self._write.node)
+        up = parents.get(fill.call)
+        if isinstance(up, ast.Attribute) and up.attr == operator in _OVERWRITING_METHODS:
+            call = parents.get(up)
+        elif isinstance(up, ast.keyword) and up.arg == "out":
+            call = parents.get(up)
+            if not isinstance(call, ast.Call) or self._names.torch_function(call.func) is None:
+                return None
+        else:
+            return None
+        if not isinstance(call, ast.Call) or not _always(call, parents):
+            return None
+        return Claim(PRIVATE, by_shape=False) if self._handlers_harmless() else None
+
+    def _between(self, *, allow_loop: bool) -> Optional[Tuple[ast.stmt, ...]]:
+        """The statements between the two; None unless one block has both, in this order."""
+        first, block = self._fill, self._fill.block
+        last = self._last()
+        if last not in block or (last is not self._write.node and not allow_loop):
+            return None
+        end = block.index(last)
+        return block[first.place + 1 : end] if end > first.place else None
+
+    def _last(self) -> ast.stmt:
+        """The statement of the fill's block that the write is in: itself, or a loop around it."""
+        block = self._fill.block
+        around: List[Any] = [one for one in self._write.around if one in block]
+        return around[0] if around else self._write.node
+
+    def _reachable_by(
+        self, fill: _Fill, between: Sequence[ast.stmt], last: ast.stmt
+    ) -> Optional[str]:
+        """How it is known that nothing else reaches the memory between the two; None if unknown."""
+        target = fill.target or ""
+        if any(_mentions(one, target) or _leaves(one) for one in between) or _introspects(last):
+            return None
+        if fill.creates and self._is_private(target) and self._handlers_harmless():
+            return PRIVATE
+        if not self._names.is_tensor(ast.parse(target, mode="eval").body):
+            return None
+        plain = all(self._is_plain(one) for one in between)
+        return ADJACENT if plain and self._is_plain_until(last, target) else None
+
+    def _is_private(self, name: str) -> bool:
+        return (
+            name in self._code.co_varnames
+            and name not in self._code.co_cellvars
+            and not isinstance(self._function, (ast.Module, ast.Lambda))
+        )
+
+    def _handlers_harmless(self) -> bool:
+        """Whether no code of this function runs on with the memory after an exception."""
+        for node in self._fill.around:
+            if isinstance(node, (ast.Try, ast.ExceptHandler)) or hasattr(node, "handlers"):
+                return False
+            if isinstance(node, ast.AsyncWith):
+                return False
+            if isinstance(node, ast.With) and not all(
+                isinstance(item.context_expr, ast.Call)
+                and self._names.of_torch(item.context_expr.func)
+                for item in node.items
+            ):
+                return False
+        return True
+
+    def _is_plain(self, node: ast.stmt) -> bool:
+        """Whether a statement only computes with plain tensors."""
+        if isinstance(node, ast.Pass):
+            return True
+        if isinstance(node, ast.Assign):
+            targets: List[Any] = list(node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        elif isinstance(node, ast.Expr):
+            targets = []
+        else:
+            return False
+        named = all(isinstance(one, ast.Name) for one in targets)
+        return named and node.value is not None and is_plain(node.value, self._names)
+
+    def _is_plain_until(self, node: ast.stmt, target: str) -> bool:
+        """Whether everything that a statement evaluates up to its write to the target is plain."""
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            return is_plain(node.value, self._names)
+        parents = _parents(node)
+        written = next((one for one in ast.walk(node) if _path(one) == target), None)
+        call = written
+        while call is not None and not isinstance(call, ast.Call):
+            call = parents.get(call)
+        if call is None or not is_plain(call, self._names, target):
+            return False
+        while not isinstance(call, ast.stmt):
+            up = parents[call]
+            first = isinstance(up, ast.Call) and up.args[:1] == [call]
+            if first and self._names.value(up.func) is MISSING:
+                return False
+            if not (first or isinstance(up, (ast.Attribute, ast.stmt)) or _calls(up, call)):
+                return False
+            call = up
+        return isinstance(call, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return))
+
+    def _writes_piece(self, node: ast.stmt, target: str, loops: Tuple[str, ...] = ()) -> bool:
+        """`target[1:3] = x`, or a loop over a constant range that does nothing else with it."""
+        if isinstance(node, ast.For):
+            if node.orelse or not isinstance(node.target, ast.Name) or _leaves(node):
+                return False
+            if not self._names.is_constant_range(node.iter, target):
+                return False
+            inner = (*loops, node.target.id)
+            if any(_assigns(one, name) for one in node.body for name in inner):
+                return False
+            return all(
+                not _mentions(one, target) or self._writes_piece(one, target, inner)
+                for one in node.body
+            )
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            return False
+        place = node.targets[0]
+        return (
+            isinstance(place, ast.Subscript)
+            and _path(place.value) == target
+            and is_literal(place.slice, loops)
+            and not _mentions(node.value, target)
+        )
+
+
+def _other_function_modes() -> bool:
+    """Whether functions of torch pass through code of the program (`set_default_device` is torch's)."""
+    if not torch._C._len_torch_function_stack():
+        return False
+    modes = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    return modes is None or not all(type(one).__module__.startswith("torch.") for one in modes())
+
+
+def _calls(node: ast.AST, func: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and node.func is func
+
+
+def _is_whole_write(node: ast.stmt, target: str, operator: str, names: Names) -> bool:
+    """Whether a statement mentions the target once, as what a known operator overwrites."""
+    if isinstance(node, ast.For):
+        return False
+    call = _call_on(node, target, _OVERWRITING_METHODS)
+    if call is not None:
+        return _method(call) == operator
+    parents = _parents(node)
+    found = [one for one in ast.walk(node) if _path(one) == target]
+    if len(found) != 1:
+        return False
+    keyword = parents.get(found[0])
+    call_node = parents.get(keyword) if keyword is not None else None
+    return (
+        isinstance(keyword, ast.keyword)
+        and keyword.arg == "out"
+        and isinstance(call_node, ast.Call)
+        and names.torch_function(call_node.func) is not None
+        and _always(call_node, parents)
+    )
+
+
+def _call_on(node: ast.stmt, target: str, methods: Any) -> Optional[ast.Call]:
+    """The one call of a method of the target in a statement that mentions it nowhere else."""
+    parents = _parents(node)
+    found = [one for one in ast.walk(node) if _path(one) == target]
+    if len(found) != 1:
+        return None
+    attribute = parents.get(found[0])
+    call = parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
+    if not isinstance(call, ast.Call) or call.func is not attribute:
+        return None
+    return call if _method(call) in methods and _always(call, parents) else None
+
+
+def _always(node: ast.AST, parents: Any) -> bool:
+    """Whether an expression is evaluated whenever its statement is."""
+    up = parents.get(node)
+    while up is not None:
+        if not isinstance(up, _ALWAYS_EVALUATED):
+            return False
+        up = parents.get(up)
+    return True
+
+
+def _assigned(node: ast.stmt) -> Tuple[Optional[ast.Call], Optional[str]]:
+    """The call that a statement consists of, and the one name that its result gets."""
+    value, target = getattr(node, "value", None), None
+    if isinstance(node, ast.Assign):
+        if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            return None, None
+        target = node.targets[0].id
+    elif isinstance(node, ast.AnnAssign):
+        if not isinstance(node.target, ast.Name):
+            return None, None
+        target = node.target.id
+    elif not isinstance(node, ast.Expr):
+        return None, None
+    return (value, target) if isinstance(value, ast.Call) else (None, None)
+
+
+def _constant(call: ast.Call, names: Names) -> Optional[ast.expr]:
+    """What a fill writes, as an expression."""
+    name = names.torch_function(call.func) or _method(call) or ""
+    for word, value in (("zero", 0), ("ones", 1)):
+        if word in name:
+            return ast.Constant(value=value)
+    given = list(call.args[1:] if "full" in name else call.args)
+    given += [one.value for one in call.keywords if one.arg in ("fill_value", "value")]
+    return given[0] if given else None
+
+
+def _mentions(node: ast.AST, target: str) -> bool:
+    """Whether a name, or the first name of an attribute, occurs anywhere below."""
+    first = target.split(".", maxsplit=1)[0]
+    if "." in target:
+        return any(_path(one) == target for one in ast.walk(node)) or _assigns(node, first)
+    return any(isinstance(one, ast.Name) and one.id == first for one in ast.walk(node))
+
+
+def _assigns(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(one, ast.Name) and one.id == name and not isinstance(one.ctx, ast.Load)
+        for one in ast.walk(node)
+    )
+
+
+def _leaves(node: ast.AST) -> bool:
+    """Whether a statement may end the block, wait for others, or look at variables from outside."""
+    return any(isinstance(one, _LEAVES_BLOCK) for one in ast.walk(node)) or _introspects(node)
+
+
+def _introspects(node: ast.AST) -> bool:
+    names = [getattr(one, "id", None) or getattr(one, "attr", None) for one in ast.walk(node)]
+    return any(name in _INTROSPECTS for name in names)
+
+
+def _path(node: ast.AST) -> Optional[str]:
+    """`self.buffer` as text; None for what is no name with attributes."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = _path(node.value)
+        return None if inner is None else "%s.%s" % (inner, node.attr)
+    return None
+
+
+def _method(call: ast.Call) -> Optional[str]:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else None
+
+
+def _is_one(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 1
+
+
+def _parents(node: ast.AST) -> Any:
+    return {child: up for up in ast.walk(node) for child in ast.iter_child_nodes(up)}

@@ -1,0 +1,411 @@
+"""The syntax tree of a running function, its current statement, and expressions that only compute.
+
+The source is compiled again and must give the very code that runs: a file that was edited, or code
+that was rewritten, has no tree. An expression is plain when it consists of literals, plain tensors
+and numbers, arithmetic on them, and calls of torch's own functions that are listed here: none of
+them calls code of the program, and none raises an exception because of the values it is given.
+Everything else is not plain.
+"""
+
+import ast
+import inspect
+import linecache
+import math
+import types
+from types import CodeType, FrameType
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import torch
+
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module]
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BLOCKS = ("body", "orelse", "finalbody")
+_FUTURE_FLAGS = 0x1FE0000
+"""CO_FUTURE_* of `code.h`."""
+
+
+class Site(NamedTuple):
+    """A call in a running function."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+
+class Statement(NamedTuple):
+    """A simple statement of a function, and where it stands."""
+
+    node: ast.stmt
+    block: Tuple[ast.stmt, ...]
+    place: int
+    """In the block."""
+    around: Tuple[ast.AST, ...]
+    """Compound statements that contain the block, outermost first."""
+
+
+def site_of(frame: FrameType) -> Site:
+    """Where a frame is."""
+    return Site(frame.f_code, frame.f_lineno, frame.f_lasti)
+
+
+_trees: Dict[str, Tuple[str, Optional[ast.Module], List[CodeType]]] = {}
+_functions: Dict[int, Tuple[CodeType, Optional[Function]]] = {}
+
+
+def function_of(code: CodeType, module_globals: Dict[str, Any]) -> Optional[Function]:
+    """The tree of a function or module; None when its source is not known for sure."""
+    kept = _functions.get(id(code))
+    if kept is None:
+        kept = _functions[id(code)] = (code, _find_function(code, module_globals))
+    return kept[1]
+
+
+def _find_function(code: CodeType, module_globals: Dict[str, Any]) -> Optional[Function]:
+    source = "".join(linecache.getlines(code.co_filename, module_globals))
+    if not source:
+        return None
+    known = _trees.get(code.co_filename)
+    if known is None or known[0] != source:
+        known = _trees[code.co_filename] = (source, *_compiled(source, code))
+    tree, codes = known[1], known[2]
+    if tree is None or not any(made == code for made in codes):
+        return None
+    if code.co_name == "<module>":
+        return tree
+    found = [node for node in ast.walk(tree) if _is_function(node, code)]
+    return found[0] if len(found) == 1 else None  # type: ignore[return-value]
+
+
+def _compiled(source: str, code: CodeType) -> Tuple[Optional[ast.Module], List[CodeType]]:
+    try:
+        tree = ast.parse(source)
+        flags = code.co_flags & _FUTURE_FLAGS
+        module = compile(source, code.co_filename, "exec", flags=flags, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return None, []
+    return tree, list(_nested(module))
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _nested(value)
+
+
+def _is_function(node: ast.AST, code: CodeType) -> bool:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name != code.co_name:
+        return False
+    first = min([node.lineno] + [one.lineno for one in node.decorator_list])
+    return first == code.co_firstlineno
+
+
+def statement_at(function: Function, site: Site) -> Optional[Statement]:
+    """The simple statement that a call belongs to; None when it cannot be told."""
+    found = [one for one in _statements(function) if _covers(one.node, site)]
+    return found[0] if len(found) == 1 else None
+
+
+def _statements(node: Any, around: Tuple[ast.AST, ...] = ()) -> Iterator[Statement]:
+    """Every simple statement of a function, without those of functions and classes inside."""
+    for name in _BLOCKS:
+        block = getattr(node, name, ())
+        if not isinstance(block, list):
+            continue
+        for index, one in enumerate(block):
+            if isinstance(one, _SCOPES):
+                continue
+            if hasattr(one, "body") or hasattr(one, "cases"):
+                yield from _statements(one, (*around, one))
+            else:
+                yield Statement(one, tuple(block), index, around)
+    for handler in getattr(node, "handlers", ()):
+        yield from _statements(handler, (*around, handler))
+    for case in getattr(node, "cases", ()):
+        yield from _statements(case, (*around, case))
+
+
+def _covers(node: ast.stmt, site: Site) -> bool:
+    end_line = node.end_lineno or node.lineno
+    if not node.lineno <= site.line <= end_line:
+        return False
+    column = _column(site)
+    if column is None:
+        return True
+    start = (node.lineno, node.col_offset)
+    return start <= (site.line, column) < (end_line, node.end_col_offset or 0)
+
+
+def _column(site: Site) -> Optional[int]:
+    """Where in its line the call begins, from Python 3.11 on."""
+    positions = getattr(site.code, "co_positions", None)
+    if positions is None:
+        return None
+    for number, (line, _, column, _) in enumerate(positions()):
+        if number == site.instruction // 2:
+            return column if line == site.line else None
+    return None
+
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_NUMBERS = (int, float, bool)
+_VALUES = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.Size, slice, type(Ellipsis))
+_SIGNS = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)
+MISSING: Any = object()
+"""Stands for what is not known without running code of the program."""
+CALLED = frozenset(
+    {
+        "abs",
+        "add",
+        "addmm",
+        "arange",
+        "bmm",
+        "cat",
+        "contiguous",
+        "cos",
+        "detach",
+        "double",
+        "empty",
+        "empty_like",
+        "exp",
+        "expand",
+        "flatten",
+        "float",
+        "full",
+        "half",
+        "linspace",
+        "log",
+        "matmul",
+        "maximum",
+        "mean",
+        "minimum",
+        "mm",
+        "mul",
+        "neg",
+        "normal_",
+        "ones",
+        "ones_like",
+        "permute",
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "relu",
+        "reshape",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "size",
+        "softmax",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stack",
+        "sub",
+        "sum",
+        "t",
+        "tanh",
+        "to",
+        "transpose",
+        "unsqueeze",
+        "view",
+        "zeros",
+        "zeros_like",
+    }
+)
+"""Functions and methods that compute from shapes and values and never raise because of values."""
+_TENSOR_FACTS = frozenset({"T", "mT", "shape", "dtype", "device", "ndim"})
+
+
+class Names:
+    """What names of a running function refer to, looked up without running any code of the program."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._locals: Dict[str, Any] = frame.f_locals
+        self._globals: Dict[str, Any] = frame.f_globals
+        self._builtins: Dict[str, Any] = frame.f_builtins
+
+    def value(self, node: ast.AST) -> Any:
+        """The object that a name with attributes refers to; `MISSING` when that takes running code."""
+        if isinstance(node, ast.Name):
+            for names in (self._locals, self._globals, self._builtins):
+                if node.id in names:
+                    return names[node.id]
+            return MISSING
+        if isinstance(node, ast.Attribute):
+            owner = self.value(node.value)
+            return MISSING if owner is MISSING else _attribute(owner, node.attr)
+        return MISSING
+
+    def is_tensor(self, node: ast.AST) -> bool:
+        """Whether it is a plain tensor."""
+        return type(self.value(node)) in _TENSORS
+
+    def is_number(self, node: ast.AST) -> bool:
+        """Whether it is a Python number."""
+        return type(self.value(node)) in _NUMBERS
+
+    def torch_function(self, node: ast.AST) -> Optional[str]:
+        """The name of a function of torch that is written in C, such as `zeros` for `torch.zeros`."""
+        found = self.value(node)
+        if type(found) is not types.BuiltinFunctionType:
+            return None
+        name = found.__name__
+        of_torch = getattr(torch._C._VariableFunctions, name, None) is not None
+        return name if of_torch and getattr(torch, name, None) is found else None
+
+    def of_torch(self, node: ast.AST) -> bool:
+        """Whether it is a class or function of torch's own."""
+        found = self.value(node)
+        module = getattr(found, "__module__", None) if callable(found) else None
+        return isinstance(module, str) and (module + ".").startswith("torch.")
+
+    def is_fixed_size(self, node: ast.AST) -> bool:
+        """A literal, or a constant of the module: what is computed may depend on values."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return all(self.is_fixed_size(one) for one in node.elts)
+        if isinstance(node, ast.Name):
+            if node.id in self._locals and self._locals is not self._globals:
+                return False
+            given = self._globals.get(node.id)
+            sizes = given if isinstance(given, tuple) else (given,)
+            return all(type(one) is int for one in sizes)
+        return isinstance(node, ast.Constant) and type(node.value) is int
+
+    def is_constant_range(self, node: ast.AST, target: str) -> bool:
+        """`range` of literals, of constants of the module, and of sizes of the target itself.
+
+        Sizes of other tensors may depend on values: those of `x[x > 0]` do.
+        """
+        return (
+            isinstance(node, ast.Call)
+            and self.value(node.func) is range
+            and not node.keywords
+            and all(self.is_fixed_size(one) or _is_size_of(one, target) for one in node.args)
+        )
+
+
+def _is_size_of(node: ast.AST, target: str) -> bool:
+    """`len(target)`, `target.shape[0]` or `target.size(0)`."""
+    owner: Any = None
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        if isinstance(node.func, ast.Name) and node.func.id == "len":
+            owner = node.args[0]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "size":
+            owner = node.func.value if is_literal(node.args[0]) else None
+    elif isinstance(node, ast.Subscript) and is_literal(node.slice):
+        shape = node.value
+        owner = getattr(shape, "value", None) if getattr(shape, "attr", "") == "shape" else None
+    return isinstance(owner, ast.Name) and owner.id == target
+
+
+def is_literal(node: ast.AST, loops: Tuple[str, ...] = ()) -> bool:
+    """Whether a subscript consists of literals, and of variables of loops over constant ranges."""
+    if isinstance(node, ast.Constant):
+        return node.value is None or node.value is Ellipsis or type(node.value) is int
+    if isinstance(node, ast.Name):
+        return node.id in loops
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and is_literal(node.operand, loops)
+    if isinstance(node, ast.BinOp):
+        parts = (node.left, node.right)
+        return isinstance(node.op, _SIGNS) and all(is_literal(one, loops) for one in parts)
+    if isinstance(node, ast.Tuple):
+        return all(is_literal(one, loops) for one in node.elts)
+    if isinstance(node, ast.Slice):
+        bounds = (node.lower, node.upper, node.step)
+        return all(one is None or is_literal(one, loops) for one in bounds)
+    if type(node).__name__ in ("Index", "ExtSlice"):  # Python 3.8
+        inner = getattr(node, "dims", None) or [getattr(node, "value", node)]
+        return all(one is not node and is_literal(one, loops) for one in inner)
+    return False
+
+
+def is_plain(node: ast.AST, names: Names, target: Optional[str] = None) -> bool:
+    """Whether an expression only computes; `target` is memory whose overwriting is allowed."""
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        if target is not None and ast.dump(_load(node)) == ast.dump(_load(_parsed(target))):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _TENSOR_FACTS:
+            return is_plain(node.value, names, target)
+        return type(names.value(node)) in (*_TENSORS, *_VALUES)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return all(is_plain(one, names, target) for one in node.elts)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and is_plain(node.operand, names, target)
+    if isinstance(node, ast.BinOp):
+        parts = (node.left, node.right)
+        return _raises_never(node) and all(is_plain(one, names, target) for one in parts)
+    if isinstance(node, ast.Subscript):
+        return is_literal(node.slice) and is_plain(node.value, names, target)
+    if isinstance(node, ast.Call):
+        return _is_plain_call(node, names, target)
+    return False
+
+
+def _is_plain_call(node: ast.Call, names: Names, target: Optional[str]) -> bool:
+    given = [*node.args, *(one.value for one in node.keywords)]
+    if not all(is_plain(one, names, target) for one in given):
+        return False
+    if any(one.arg is None for one in node.keywords):
+        return False
+    called = names.torch_function(node.func)
+    if called is not None:
+        return called in CALLED or any(one.arg == "out" for one in node.keywords)
+    if not isinstance(node.func, ast.Attribute) or not is_plain(node.func.value, names, target):
+        return False
+    method = node.func.attr
+    written = target is not None and ast.dump(_load(node.func.value)) == ast.dump(
+        _load(_parsed(target))
+    )
+    if method not in CALLED and not written:
+        return False
+    return isinstance(getattr(torch.Tensor, method, None), types.MethodDescriptorType)
+
+
+def _raises_never(node: ast.BinOp) -> bool:
+    if isinstance(node.op, _SIGNS):
+        return True
+    divisor = node.right
+    return (
+        isinstance(node.op, ast.Div)
+        and isinstance(divisor, ast.Constant)
+        and isinstance(divisor.value, (int, float))
+        and math.isfinite(divisor.value)
+        and divisor.value != 0
+    )
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """An attribute that is plainly stored; properties and other computed ones are missing."""
+    if isinstance(owner, types.ModuleType):
+        return vars(owner).get(name, MISSING)
+    kind: Any = type(owner)
+    if kind.__getattribute__ is not object.__getattribute__:
+        return MISSING
+    if inspect.getattr_static(kind, name, MISSING) is not MISSING:
+        return MISSING
+    stored = getattr(owner, "__dict__", {})
+    if name in stored:
+        return stored[name]
+    if isinstance(owner, torch.nn.Module) and kind.__getattr__ is torch.nn.Module.__getattr__:
+        for part in ("_buffers", "_parameters", "_modules"):
+            if name in stored.get(part, ()):
+                return stored[part][name]
+    return MISSING
+
+
+def _parsed(target: str) -> ast.AST:
+    return ast.parse(target, mode="eval").body
+
+
+def _load(node: ast.AST) -> ast.AST:
+    """A name or attribute as it is read."""
+    if isinstance(node, ast.Name):
+        return ast.Name(id=node.id, ctx=ast.Load())
+    if isinstance(node, ast.Attribute):
+        inner: Any = _load(node.value)
+        return ast.Attribute(value=inner, attr=node.attr, ctx=ast.Load())
+    return node

@@ -1,0 +1,215 @@
+"""Around the dispatch mode: step aside from it, call kernels below it, record native events.
+
+`AsideMode` leaves the stack of modes while something else observes operators, and returns below
+the modes that the program has pushed in the meantime. Deep profiles restore the mode inside
+`__torch_dispatch__` and send the operator straight to its kernel, so that operators called by the
+kernel are observed; what skips the dispatcher stays unseen: vendor libraries, loops inside a
+kernel, memset. Native events are torch's own record of operators, without values: any dispatch
+mode makes torch take other paths in places, so what the mode observed must occur there, too. They
+use the legacy autograd profiler, which starts in a millisecond and prints nothing.
+"""
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def topmost_mode() -> Optional[Any]:
+    """The mode that sees operators first."""
+    return _python_dispatch._get_current_dispatch_mode()
+
+
+class AsideMode(TorchDispatchMode):
+    """In the stack from `with` on, but for the times when it is aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._aside = False
+
+    @property
+    def can_step_aside(self) -> bool:
+        """Whether nothing of the program's lies above it."""
+        return self._aside or topmost_mode() is self
+
+    def be_aside(self, aside: bool) -> None:
+        """Get out of the stack, or in again."""
+        if aside and not self._aside:
+            super().__exit__(None, None, None)
+        elif self._aside and not aside:
+            _put_below(super().__enter__)
+        self._aside = aside
+
+    def pause(self) -> None:
+        """See nothing until `resume`."""
+        if not self._aside:
+            super().__exit__(None, None, None)
+
+    def resume(self) -> None:
+        """Go on as before `pause`."""
+        if not self._aside:
+            super().__enter__()
+
+    def __exit__(self, *about: Any) -> None:
+        """Leave the stack for good, if it is there."""
+        if self._aside:
+            self._aside = False
+        else:
+            super().__exit__(*about)
+
+
+def _put_below(enter: Callable[[], Any]) -> None:
+    """Enter a mode below all that are there."""
+    others: List[Any] = []
+    while topmost_mode() is not None:
+        others.append(_python_dispatch._pop_mode())
+    try:
+        enter()
+    finally:
+        for mode in reversed(others):
+            _python_dispatch._push_mode(mode)
+
+
+_KEYS: Dict[str, Any] = {
+    "cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU),
+    "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
+}
+
+NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_local_scalar_dense"})
+"""Operators that call themselves, or nothing worth seeing."""
+
+_takes_tensors: Dict[Any, Any] = {}
+
+
+def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
+    """Call an operator with the arguments that another operator gave it.
+
+    Inside of operators a number that stands for a tensor comes as a Python number, which many
+    operators do not take from Python. Torch says so before anything ran.
+    """
+    try:
+        return func(*args, **keywords)
+    except RuntimeError as error:
+        if "Unable to cast" not in str(error):
+            raise
+        return func(*_numbers_as_tensors(func, args), **keywords)
+
+
+def _numbers_as_tensors(func: Any, args: Any) -> List[Any]:
+    tensor = next(value for value in args if isinstance(value, torch.Tensor))
+    made: List[Any] = list(args)
+    for place, argument in enumerate(func._schema.arguments[: len(made)]):
+        if isinstance(made[place], (bool, int, float)) and "Tensor" in str(argument.type):
+            made[place] = torch.tensor(made[place], dtype=_dtype_beside(tensor, made[place]))
+    return made
+
+
+def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
+    """One that leaves the dtype of the result to the tensor, as a number does."""
+    if isinstance(number, float) and tensor.is_floating_point():
+        return tensor.dtype if tensor.dim() == 0 else torch.float64
+    if isinstance(number, int) and not isinstance(number, bool) and tensor.dim() == 0:
+        return None if tensor.dtype is torch.bool else tensor.dtype
+    return None
+
+
+def _needs_more(tensor: torch.Tensor) -> bool:
+    """Whether torch makes another tensor of it before any kernel gets it.
+
+    Views that only say "negate", "conjugate" or "all zeros": a kernel would read what is not there.
+    """
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
+    """Where to send the operator so that only its kernel runs; None when it must be called plainly."""
+    if func._schema.name in NEVER:
+        return None
+    wanted = _takes_tensors.get(func)
+    if wanted is None:
+        wanted = _takes_tensors[func] = tuple(
+            "Tensor" in str(argument.type) for argument in func._schema.arguments
+        )
+    device = None
+    for value, tensor in zip(args, wanted):
+        if not tensor or value is None:
+            continue
+        # Sent straight to the kernel, a Python number is not made a tensor on the way.
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor):
+                if item.layout is not torch.strided or item.is_quantized or _needs_more(item):
+                    return None
+                # As torch does: a number that was made a tensor on the CPU stands before a tensor
+                # of the GPU in `pow(2, x)`, and the kernel is the GPU's.
+                device = item.device.type if device in (None, "cpu") else device
+            elif item is not None:
+                return None
+    if device is None:
+        given = kwargs.get("device")
+        device = given.type if isinstance(given, torch.device) else "cpu"
+    return _KEYS.get(device)
+
+
+Chain = Tuple[str, ...]
+"""Names of operators, each inside the one before."""
+Chains = Dict[Chain, int]
+
+
+def why_unavailable() -> Optional[str]:
+    """Why this torch cannot record events now; None when it can."""
+    try:
+        from torch.autograd import profiler_legacy
+    except ImportError:
+        return "this torch has no profiler_legacy"
+    if torch.autograd._profiler_enabled():
+        return "another profiler is on"
+    return None if hasattr(profiler_legacy, "profile") else "this torch has no profiler_legacy"
+
+
+class NativeEvents:
+    """Counts chains of operators between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self.chains: Chains = {}
+        self.on = False
+
+    def start(self) -> None:
+        """Begin to record; raises RuntimeError when another profiler is on."""
+        from torch.autograd import profiler_legacy
+
+        config = profiler_legacy.profile(enabled=True).config()
+        torch.autograd._enable_profiler_legacy(config)
+        self.on = True
+
+    def stop(self) -> None:
+        """End, and add what was recorded."""
+        if not self.on:
+            return
+        self.on = False
+        for events in torch.autograd._disable_profiler_legacy():
+            self._add(events)
+
+    def __enter__(self) -> "NativeEvents":
+        self.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def _add(self, events: Any) -> None:
+        """Events of one thread: an operator begins with a push and ends with a pop."""
+        chain: List[str] = []
+        for event in events:
+            kind = event.kind()
+            if kind == "push":
+                chain.append(event.name())
+                key = tuple(chain)
+                self.chains[key] = self.chains.get(key, 0) + 1
+            elif kind == "pop" and chain:
+                chain.pop()
+
+
+def times_seen(chains: Chains, wanted: Chain) -> int:
+    """How often a chain was seen at the end of a longer one: around it are autograd and wrappers."""
+    return sum(count for chain, count in chains.items() if chain[-len(wanted) :] == wanted)

@@ -1,0 +1,265 @@
+"""The scans that the dispatch mode and the patterns use, for tensors on CPU and GPU.
+
+CPU memory is read in place; single elements directly, well under a microsecond where a torch
+operator takes tens. GPU tensors are scanned on the GPU, many at once, without synchronising until
+the rows are needed: with Triton in one launch (`triton_scan.py`), otherwise with torch operators
+in several passes. Rows say the same as a `Scan` except for the hash: hashes are compared only
+among tensors of one device. What is rarely needed (a range, repetitions) is read from a copy on
+the CPU, which is kept until `forget`.
+"""
+
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from torchyard.worker.values.scanning.cpu_scan import (
+    LAYOUTS,
+    Layout,
+    Scan,
+    Scanner,
+    flat_memory,
+    layout_of,
+)
+
+WORDS: Dict[int, Any] = {
+    8: ctypes.c_uint8,
+    16: ctypes.c_uint16,
+    32: ctypes.c_uint32,
+    64: ctypes.c_uint64,
+}
+"""By width; `WORDS[32].from_address(address).value` are the bits of one element."""
+_THREE: Dict[torch.dtype, Any] = {
+    torch.float64: ctypes.c_double * 3,
+    torch.float32: ctypes.c_float * 3,
+    torch.int64: ctypes.c_int64 * 3,
+    torch.int32: ctypes.c_int32 * 3,
+    torch.int16: ctypes.c_int16 * 3,
+    torch.int8: ctypes.c_int8 * 3,
+    torch.uint8: ctypes.c_uint8 * 3,
+}
+
+
+def first_three(tensor: torch.Tensor) -> Optional[Tuple[Any, Any, Any]]:
+    """The first numbers in memory; None for dtypes that C has no name for."""
+    three = _THREE.get(tensor.dtype)
+    if three is None or tensor.numel() < 3:
+        return None
+    if not tensor.is_cpu:
+        first, second, third = tensor.detach().reshape(-1)[:3].tolist()
+        return first, second, third
+    found = three.from_address(tensor.data_ptr())
+    return found[0], found[1], found[2]
+
+
+FIELDS = 8
+"""Of a row: two halves of the hash, zeros, elements like the first, unchanged ones, bits in use, the
+first element, and one that is not used, so that rows begin at multiples of 16 bytes."""
+_MASK = (1 << 64) - 1
+_SPREAD = 0x9E3779B97F4A7C15
+_SPREAD_UPPER = 0x2545F4914F6CDD1D
+
+
+def scan_of_row(row: Sequence[int], count: int, bits: int) -> Scan:
+    """A row that was copied to the CPU as a scan."""
+    found = Scan()
+    mask = (1 << bits) - 1
+    found.hash = (row[0] * _SPREAD + row[1] * _SPREAD_UPPER + count) & _MASK
+    found.count, found.zeros, found.like_first, found.unchanged = count, row[2], row[3], row[4]
+    found.any_bits, found.first_bits = row[5] & mask, row[6] & mask
+    return found
+
+
+def hashes_of_rows(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The same hashes for many rows, as signed numbers."""
+    return rows[:, 0] * (_SPREAD - (1 << 64)) + rows[:, 1] * _SPREAD_UPPER + counts
+
+
+class Batch:
+    """Tensors that are scanned together in every step; without their addresses."""
+
+
+class DeviceScanner:
+    """Looks at tensors of one device, with operators of torch."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def rows(
+        self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
+    ) -> torch.Tensor:
+        """One row for each tensor, on the device; `earlier` has copies of the bits before."""
+        found = []
+        for place, tensor in enumerate(tensors):
+            before = None if earlier is None else words_of(earlier[place])
+            found.append(_row(words_of(tensor), before))
+        return torch.stack(found)
+
+    def batch(self, tensors: List[torch.Tensor]) -> Batch:  # noqa: ARG002
+        """What is the same whenever tensors like these are scanned together."""
+        return Batch()
+
+    def new_rows(self, count: int) -> torch.Tensor:
+        """Rows to be filled by `scan_into`."""
+        return torch.empty((count, FIELDS), dtype=torch.int64, device=self.device)
+
+    def scan_into(
+        self,
+        rows: torch.Tensor,
+        first: int,
+        batch: Batch,  # noqa: ARG002
+        tensors: List[torch.Tensor],
+        addresses: List[int],  # noqa: ARG002
+    ) -> None:
+        """Scan tensors that are like those of a batch into rows from `first` on."""
+        rows[first : first + len(tensors)] = self.rows(tensors)
+
+    def scan(self, tensor: torch.Tensor, earlier: Optional[torch.Tensor] = None) -> Scan:
+        """One tensor, now: waits for the device."""
+        rows = self.rows([tensor], None if earlier is None else [earlier])
+        layout = LAYOUTS[tensor.dtype]
+        count = tensor.numel() * layout.per_number
+        return scan_of_row(rows[0].tolist(), count, layout.bits)
+
+    def end_step(self) -> None:
+        """What was asked for before the last call of this is done."""
+
+
+def open_device_scanner(device: torch.device) -> DeviceScanner:
+    """The quickest that this machine has for a device."""
+    if device.type == "cuda":
+        try:
+            from torchyard.worker.values.scanning.triton_scan import TritonScanner
+
+            return TritonScanner(device)
+        except Exception:  # Triton is missing, or does not know this GPU
+            pass
+    return DeviceScanner(device)
+
+
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a dense tensor in its own order, as integers of the width of its elements."""
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    kinds = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+    return flat.view(kinds[LAYOUTS[tensor.dtype].bits])
+
+
+def _row(words: torch.Tensor, earlier: Optional[torch.Tensor]) -> torch.Tensor:
+    places = torch.arange(words.numel(), device=words.device, dtype=torch.int64)
+    mixed = (words.to(torch.int64) + places * 0x9E3779B1) * _SPREAD_UPPER
+    mixed ^= mixed >> 29
+    zero = torch.zeros((), dtype=torch.int64, device=words.device)
+    return torch.stack(
+        [
+            mixed.sum(),
+            (mixed >> 17).sum(),
+            (words == 0).sum(),
+            (words == words[0]).sum(),
+            zero if earlier is None else (words == earlier).sum(),
+            _any_bits(words),
+            words[0].to(torch.int64),
+            zero,
+        ]
+    )
+
+
+def _any_bits(words: torch.Tensor) -> torch.Tensor:
+    """Bits that any of them has: halves are joined until one is left."""
+    while words.numel() > 1:
+        half = words.numel() // 2
+        joined = words[:half] | words[half : 2 * half]
+        words = joined if words.numel() % 2 == 0 else torch.cat((joined, words[-1:]))
+    return words[0].to(torch.int64)
+
+
+DEVICES = ("cpu", "cuda")
+_address = torch._C.TensorBase.data_ptr
+
+
+class Scanners:
+    """One for each device."""
+
+    def __init__(self, memory: Scanner) -> None:
+        self.memory = memory
+        self._devices: Dict[torch.device, DeviceScanner] = {}
+        self._copies: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def can_scan(self, tensor: torch.Tensor) -> bool:
+        """Whether its bits can be looked at in place."""
+        return (
+            tensor.device.type in DEVICES
+            and tensor.layout is torch.strided
+            and layout_of(tensor.dtype) is not None
+            and tensor.numel() > 0
+            and flat_memory(tensor) is not None
+        )
+
+    def on(self, device: torch.device) -> DeviceScanner:
+        """The scanner of a GPU."""
+        found = self._devices.get(device)
+        if found is None:
+            found = self._devices[device] = open_device_scanner(device)
+        return found
+
+    def scan(
+        self,
+        tensor: torch.Tensor,
+        layout: Layout,
+        before: Optional[int] = None,
+        earlier: Optional[torch.Tensor] = None,
+    ) -> Scan:
+        """All in one pass; the bits before are at an address of the CPU, or in a tensor beside it."""
+        if tensor.is_cpu:
+            return self.memory.scan(_address(tensor), before, tensor.numel(), layout)
+        return self.on(tensor.device).scan(tensor, earlier)
+
+    def number_range(self, tensor: torch.Tensor, layout: Layout) -> Tuple[float, float]:
+        """The least and the greatest number; NaN counts as beyond infinity."""
+        own = self.host(tensor)
+        return self.memory.number_range(_address(own), own.numel(), layout)
+
+    def whole_numbers(self, tensor: torch.Tensor, layout: Layout) -> bool:
+        """Whether no float among them has a fraction."""
+        own = self.host(tensor)
+        return self.memory.whole_numbers(_address(own), own.numel(), layout)
+
+    def repeats(
+        self, tensor: torch.Tensor, start_bytes: int, size_bytes: int, period_bytes: int
+    ) -> bool:
+        """Whether this much memory from there on is one period again and again."""
+        return self.memory.repeats(
+            _address(self.host(tensor)) + start_bytes, size_bytes, period_bytes
+        )
+
+    def constant_runs(self, tensor: torch.Tensor, run: int) -> bool:
+        """Whether each run of elements has one value."""
+        own = self.host(tensor)
+        return self.memory.constant_runs(_address(own), own.numel(), own.element_size(), run)
+
+    def element(self, tensor: torch.Tensor, place: int, bits: int) -> int:
+        """The bits of one element, counted in the order of memory."""
+        if tensor.is_cpu:
+            address = _address(tensor) + place * (bits // 8)
+            return int(WORDS[bits].from_address(address).value)
+        return int(words_of(tensor)[place].item()) & ((1 << bits) - 1)
+
+    def host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself, or its copy on the CPU, in the same order of memory."""
+        if tensor.is_cpu:
+            return tensor
+        kept = self._copies.get(id(tensor))
+        if kept is None:
+            own = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+            )
+            kept = self._copies[id(tensor)] = (tensor, own.copy_(tensor.detach()))
+        return kept[1]
+
+    def forget(self) -> None:
+        """Let go of copies: the tensors will be written again."""
+        if self._copies:
+            self._copies.clear()

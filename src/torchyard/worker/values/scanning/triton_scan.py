@@ -1,0 +1,238 @@
+"""Launch the fused GPU scan without synchronising; the rows stay on the GPU until needed.
+
+A launch costs the program only CPU time, so microseconds count: rows of a whole step are one
+block, the GPU reads addresses from pinned memory, what a batch has in common with the same batch
+of the step before stays on the GPU, and the compiled kernel is launched directly. Imported only
+where Triton is installed.
+"""
+
+import ctypes
+from contextlib import nullcontext
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.scanning import triton_kernel
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS
+from torchyard.worker.values.scanning.scanners import FIELDS, Batch, DeviceScanner
+
+_PROGRAMS_PER_PROCESSOR = 8
+_WARPS = 16
+_PINNED_WORDS = 1 << 18
+_WORD_BYTES = 8
+_ALIGN = 16
+_NOTHING = nullcontext()
+_stream = torch._C._cuda_getCurrentRawStream
+_address = torch._C.TensorBase.data_ptr
+"""Not `Tensor.data_ptr`, which is watched for programs that use addresses."""
+
+
+class _Group:
+    """Tensors of a batch that one launch looks at: those with elements of one width."""
+
+    __slots__ = ("aligned", "before", "bits", "chunks", "counts", "ends", "places", "table")
+
+    def __init__(self, bits: int, aligned: bool) -> None:
+        self.bits = bits
+        self.aligned = aligned
+        self.places: List[int] = []
+        self.counts: List[int] = []
+        self.ends: List[int] = []
+        self.before: List[int] = []
+        self.chunks = 0
+        self.table: Optional[torch.Tensor] = None
+
+    @property
+    def words(self) -> List[int]:
+        """The table of the launch."""
+        return self.counts + self.ends + self.places + self.before
+
+
+class TritonBatch(Batch):
+    """A batch with its groups, whose tables are on the device once they were used."""
+
+    def __init__(self, groups: List[_Group], count: int) -> None:
+        self.groups = groups
+        self.count = count
+
+
+class TritonScanner(DeviceScanner):
+    """One launch for each width of elements."""
+
+    name = "triton"
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._programs = processors * _PROGRAMS_PER_PROCESSOR
+        self._pinned = torch.empty(_PINNED_WORDS, dtype=torch.int64, device="cpu", pin_memory=True)
+        self._pinned_at = _address(self._pinned)
+        self._words = (ctypes.c_int64 * _PINNED_WORDS).from_address(self._pinned_at)
+        self._used_words = 0
+        self._last_word = _PINNED_WORDS // 2
+        self._runners: Dict[Any, Any] = {}
+        self._directly = True
+
+    def batch(
+        self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
+    ) -> TritonBatch:
+        """What is the same whenever tensors like these are scanned together."""
+        groups: Dict[Tuple[int, bool], _Group] = {}
+        for place, tensor in enumerate(tensors):
+            layout = LAYOUTS[tensor.dtype]
+            kind = (layout.bits, _address(tensor) % _ALIGN == 0)
+            group = groups.get(kind)
+            if group is None:
+                group = groups[kind] = _Group(*kind)
+            count = tensor.numel() * layout.per_number
+            group.chunks += -(-count // triton_kernel.CHUNK)
+            group.places.append(place)
+            group.counts.append(count)
+            group.ends.append(group.chunks)
+            group.before.append(0 if earlier is None else _address(earlier[place]))
+        return TritonBatch(list(groups.values()), len(tensors))
+
+    def rows(
+        self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
+    ) -> torch.Tensor:
+        """One row for each tensor, on the device; `earlier` has copies of the bits before."""
+        addresses = [_address(tensor) for tensor in tensors]
+        return self._scan(self.batch(tensors, earlier), addresses, earlier is not None)
+
+    def new_rows(self, count: int) -> torch.Tensor:
+        """Rows to be filled by `scan_into`."""
+        return torch.zeros((count, FIELDS), dtype=torch.int64, device=self.device)
+
+    def scan_into(
+        self,
+        rows: torch.Tensor,
+        first: int,
+        batch: Batch,
+        tensors: List[torch.Tensor],
+        addresses: List[int],
+    ) -> None:
+        """Scan tensors that are like those of a batch into rows from `first` on."""
+        if not isinstance(batch, TritonBatch) or not _aligned_as(batch, addresses):
+            rows[first : first + len(tensors)] = self.rows(tensors)
+            return
+        with self._current():
+            self._launch_all(batch, addresses, rows, first, False)
+
+    def end_step(self) -> None:
+        """Go on in the other half of the pinned memory, which was used in the step before this one."""
+        half = _PINNED_WORDS // 2
+        first = self._last_word == half
+        self._used_words = half if first else 0
+        self._last_word = _PINNED_WORDS if first else half
+
+    def _current(self) -> Any:
+        if torch.cuda.current_device() == self.device.index:
+            return _NOTHING
+        return torch.cuda.device(self.device)
+
+    def _scan(self, batch: TritonBatch, addresses: List[int], compared: bool) -> torch.Tensor:
+        rows = self.new_rows(batch.count)
+        with self._current():
+            self._launch_all(batch, addresses, rows, 0, compared)
+        return rows
+
+    def _launch_all(
+        self,
+        batch: TritonBatch,
+        addresses: List[int],
+        rows: torch.Tensor,
+        first: int,
+        compared: bool,
+    ) -> None:
+        for group in batch.groups:
+            if group.table is None:
+                group.table = self._to_device(group.words)
+            chosen = addresses
+            if len(group.places) != len(addresses):
+                chosen = [addresses[place] for place in group.places]
+            if not self._started(group, group.table, chosen, rows, first, compared):
+                self._launch(group, group.table, chosen, rows[first:], compared)
+
+    def _pin(self, words: List[int]) -> int:
+        """Put words where the device reads them over the bus: one for each chunk that it scans."""
+        if self._used_words + len(words) > self._last_word:
+            torch.cuda.synchronize(self.device)
+            self._used_words = self._last_word - _PINNED_WORDS // 2
+        start = self._used_words
+        end = start + len(words)
+        self._used_words = end + end % 2  # the next one begins at a multiple of 16 bytes, too
+        self._words[start:end] = words  # type: ignore[assignment]
+        return self._pinned_at + start * _WORD_BYTES
+
+    def _started(
+        self,
+        group: _Group,
+        table: torch.Tensor,
+        addresses: List[int],
+        rows: torch.Tensor,
+        first: int,
+        compared: bool,
+    ) -> bool:
+        """Start the compiled kernel itself: to look at arguments again takes longer than the start."""
+        if not self._directly:
+            return False
+        programs = min(group.chunks, self._programs)
+        kind = (group.bits, compared, group.aligned)
+        try:
+            runner = self._runners.get((kind, programs))
+            if runner is None:
+                compiled = self._launch(group, table, [], rows, compared)
+                runner = self._runners[kind, programs] = compiled[(programs, 1, 1)]
+            runner(
+                self._pin(addresses),
+                _address(table),
+                _address(rows) + first * FIELDS * _WORD_BYTES,
+                len(addresses),
+                group.chunks,
+                *kind,
+                triton_kernel.BLOCK,
+                triton_kernel.CHUNK,
+                stream=_stream(self.device.index),
+            )
+        except Exception:  # this Triton starts compiled kernels in another way
+            self._directly = False
+        return self._directly
+
+    def _launch(
+        self,
+        group: _Group,
+        table: torch.Tensor,
+        addresses: List[int],
+        rows: torch.Tensor,
+        compared: bool,
+    ) -> Any:
+        """Launch as Triton does; without addresses nothing is scanned, and the kernel is compiled."""
+        there = self._to_device(addresses) if addresses else table
+        return triton_kernel.scan_chunks[(min(group.chunks, self._programs),)](
+            there,
+            table,
+            rows,
+            len(addresses),
+            group.chunks if addresses else 0,
+            group.bits,
+            compared,
+            group.aligned,
+            triton_kernel.BLOCK,
+            triton_kernel.CHUNK,
+            num_warps=_WARPS,
+        )
+
+    def _to_device(self, words: List[int]) -> torch.Tensor:
+        table = torch.tensor(words, dtype=torch.int64, device="cpu")
+        # A small copy from pageable memory goes into the queue at once; nothing is waited for.
+        return table.to(self.device, non_blocking=True)
+
+
+def _aligned_as(batch: TritonBatch, addresses: List[int]) -> bool:
+    """Whether addresses are multiples where the batch needs it: else the device would fault."""
+    for group in batch.groups:
+        if group.aligned:
+            for place in group.places:
+                if addresses[place] % _ALIGN:
+                    return False
+    return True

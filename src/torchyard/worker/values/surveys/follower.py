@@ -1,0 +1,391 @@
+"""The compiled follower of recorded steps (`follow.cpp`): build it, load it, use it.
+
+It is compiled once for each torch (10 s on one core of a Neoverse-N1), in a separate process
+beside the program once that has had some steps to follow, and used from the first step that begins
+after it is ready. Without a C++ compiler, Python follows, only slower. While the follower is
+active, the dispatch mode is not: a mode that does nothing costs more than the scan (20 us for each
+operator on the host of an H200). Python is called for launches and deviations only.
+"""
+
+import _thread
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.values.scanning.cpu_scan import CompiledScanner
+from torchyard.worker.values.surveys.recorded_step import Flush, Score
+from torchyard.worker.values.surveys.survey import Survey
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_SOURCE = os.path.join(_HERE, "follow.cpp")
+_SOURCES = (_SOURCE, os.path.join(_HERE, "follow_operator.h"))
+_NICE = "10"
+"""Less would take minutes beside a program that uses all cores."""
+_STANDARDS = ("c++20", "c++17")
+"""Headers of a new torch want the first; an old compiler may know only the second."""
+_BUILD = (
+    "import os, subprocess, sys\n"
+    "made, path, *commands = sys.argv[1:]\n"
+    "for command in commands:\n"
+    "    if subprocess.run(command.split('\\n')).returncode == 0:\n"
+    "        os.replace(made, path)\n"
+    "        break\n"
+    "else:\n"
+    "    os.unlink(made)\n"
+)
+
+FLUSH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+OUT_OF_TURN = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+AFTERWARDS = ctypes.CFUNCTYPE(None)
+
+
+class FollowLibrary:
+    """The library, as soon as it is there."""
+
+    def __init__(self, cache: Optional[str] = None, *, hurry: bool = False) -> None:
+        """It is compiled behind the program's own work, unless somebody is in a hurry."""
+        self._cache = cache
+        self._nice = "0" if hurry else _NICE
+        self._path: Optional[str] = None
+        self._made: Optional[str] = None
+        """The file that is being made; gone when that has ended, well or not."""
+        self._loaded: Optional[Any] = None
+        self._begun = self._tried = False
+
+    def wait(self, limit_s: float = 120.0) -> bool:
+        """Wait until it is compiled; whether it can be used."""
+        deadline = time.monotonic() + limit_s
+        while self.load(make=True) is None and self._made and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._loaded is not None
+
+    def load(self, *, make: bool = False) -> Optional[Any]:
+        """The library; None while there is none, and where none can be made.
+
+        Where it was never compiled, that is begun when it is to be made.
+        """
+        if self._tried:
+            return self._loaded
+        try:
+            return self._load(make)
+        except (OSError, AttributeError, RuntimeError):  # made for other libraries than these
+            self._tried = True
+            return None
+
+    def _load(self, make: bool) -> Optional[Any]:
+        if self._path is None:
+            self._path = _path(self._cache)
+        if not self._begun and self._path is not None and not os.path.exists(self._path):
+            if not make:
+                return None
+            self._begun = True
+            self._made = _start_building(self._path, self._nice)
+        if self._made is not None and os.path.exists(self._made):
+            return None
+        self._made = None
+        self._tried = True
+        if self._path is not None and os.path.exists(self._path):
+            self._loaded = _load(self._path)
+        return self._loaded
+
+
+def _path(cache: Optional[str]) -> Optional[str]:
+    text = b""
+    for name in _SOURCES:
+        with open(name, "rb") as file:
+            text += file.read()
+    about = "%s %s %s" % (torch.__version__, torch.version.git_version, _command("", "", ""))
+    key = hashlib.sha256(text + about.encode()).hexdigest()[:16]
+    folder = cache or os.path.join(tempfile.gettempdir(), "torchyard-scan-%d" % os.getuid())
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.stat(folder).st_uid != os.getuid():
+        return None
+    return os.path.join(folder, "follow-%s.so" % key)
+
+
+def _start_building(path: str, nice: str) -> Optional[str]:
+    """The file that is being made, or None.
+
+    In a session of its own, since Ctrl-C is not for it; and not as a child of this process, since a
+    program may wait for whatever children it has.
+    """
+    compilers = _compilers()
+    if not compilers:
+        return None
+    descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+    os.close(descriptor)
+    commands = [
+        "\n".join(_command(compiler, standard, made))
+        for compiler in compilers
+        for standard in _STANDARDS
+    ]
+    environment = {
+        name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
+    }
+    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands
+    subprocess.run(
+        ["sh", "-c", '"$@" &', "sh"] + work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment,
+        check=False,
+    )
+    return made
+
+
+def _command(compiler: str, standard: str, made: str) -> List[str]:
+    place = os.path.dirname(os.path.abspath(torch.__file__))
+    libraries = os.path.join(place, "lib")
+    own = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
+    return [
+        compiler,
+        "-std=" + standard,
+        "-O2",
+        "-w",
+        "-DNDEBUG",  # as torch itself is compiled: without it, some of its classes have more members
+        "-shared",
+        "-fPIC",
+        "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),
+        "-I" + os.path.join(place, "include"),
+        "-o",
+        made,
+        _SOURCE,
+        "-L" + libraries,
+        "-Wl,-rpath," + libraries,
+        "-ltorch_cpu",
+        "-lc10",
+    ]
+
+
+def _compilers() -> List[str]:
+    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
+    found = [shutil.which(name) for name in names if name]
+    return list(dict.fromkeys(path for path in found if path))
+
+
+_in_this_process: Dict[str, Any] = {}
+"""By its path; one at most."""
+
+
+def is_follower(path: str) -> bool:
+    """Whether a library that is loaded is this one, which only looks at what operators wrote."""
+    return path in _in_this_process
+
+
+def _load(path: str) -> Any:
+    """Once in a process: torch takes the names of its operators from one library only."""
+    if not _in_this_process:
+        torch.ops.load_library(path)
+        _in_this_process[os.path.realpath(path)] = _declared(ctypes.CDLL(path))
+    return next(iter(_in_this_process.values()))
+
+
+def _declared(library: Any) -> Any:
+    number, text, numbers = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, OUT_OF_TURN, AFTERWARDS)
+    library.follow_set.restype = None
+    library.follow_new_score.argtypes = ()
+    library.follow_new_score.restype = number
+    library.follow_drop_score.argtypes = (number,)
+    library.follow_drop_score.restype = None
+    library.follow_add_turn.argtypes = (number, text, text, number, number, numbers, number)
+    library.follow_begin.argtypes = (number,)
+    library.follow_begin.restype = None
+    for name in ("follow_end", "follow_position", "follow_rows"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = (), number
+    library.follow_take_rows.argtypes = (numbers,)
+    library.follow_take_rows.restype = None
+    return library
+
+
+_FIELDS = 5
+_NONE = -1
+_WORTH_IT = 16
+"""Surveyed steps after which a program is taken for one that has many more."""
+
+
+class Follower:
+    """Follows one score after the other."""
+
+    def __init__(self, library: FollowLibrary, memory: Any, survey: Survey) -> None:
+        self._library = library
+        self._memory = memory
+        self._survey = survey
+        self._native: Optional[Any] = None
+        self._scan_address: Optional[int] = None
+        self._asked = 0
+        self._kept: List[Any] = []
+        """Callbacks, which must live as long as the library may call them."""
+        self._score: Optional[Score] = None
+        self._number = _NONE
+        self._flushes: List[Flush] = []
+        self._on_strange: Callable[[Any, List[torch.Tensor]], None] = _nothing
+        self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _nothing
+        self.trouble: Optional[BaseException] = None
+        """What went wrong in a call from the library, which cannot raise it."""
+
+    def begin(
+        self,
+        score: Optional[Score],
+        on_strange: Callable[[Any, List[torch.Tensor]], None],
+        on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None],
+    ) -> bool:
+        """Follow the score from its beginning, or all operators; False where that cannot be done.
+
+        `on_strange` gets an operator that is not the score's, before it runs, and what it is about to
+        write; `on_after` what it then wrote and returned, or what an operator of the score wrote and
+        returned that is not what the score says. From the first call of either on, all that come
+        until `end` are strange.
+        """
+        native = self._ready()
+        if native is None or (score is not None and not self._knows(native, score)):
+            return False
+        self._on_strange, self._on_after = on_strange, on_after
+        if score is not None:
+            self._survey.play(score)
+        native.follow_set(self._scan_address, *self._kept)  # another session may have been there
+        native.follow_begin(_NONE if score is None else self._number)
+        return True
+
+    def position(self) -> int:
+        """How many operators were as the score says."""
+        return 0 if self._native is None else int(self._native.follow_position())
+
+    def hand_over(self) -> None:
+        """Give the survey what was held and scanned so far."""
+        if self._native is not None:
+            held = torch.ops.torchyard_follow.take_held()
+            self._survey.take_over(held, self._rows(self._native))
+
+    def end(self) -> None:
+        """Follow no longer. Never called from within an operator."""
+        if self._native is not None:
+            self._native.follow_end()
+
+    def _ready(self) -> Optional[Any]:
+        if self._native is None:
+            self._asked += 1
+            native = self._library.load(make=self._asked >= _WORTH_IT)
+            if native is None:
+                return None
+            address = getattr(self._memory, "scan_address", None)
+            self._kept = [
+                FLUSH(self._guarded(self._flush)),
+                OUT_OF_TURN(self._guarded(self._strange)),
+                AFTERWARDS(self._guarded(self._after)),
+            ]
+            self._scan_address = address
+            self._native = native
+        return self._native
+
+    def _knows(self, native: Any, score: Score) -> bool:
+        """Give the library the score, once; False when it cannot follow this one."""
+        if score is self._score:
+            return self._number != _NONE
+        if self._number != _NONE:
+            native.follow_drop_score(self._number)
+        self._score, self._number, self._flushes = score, _NONE, []
+        on_cpu = any(output.cpu for turn in score.turns for output in turn.outputs)
+        if on_cpu and not isinstance(self._memory, CompiledScanner):
+            return False
+        number = int(native.follow_new_score())
+        for turn in score.turns:
+            schema = turn.func._schema
+            fields = [
+                number_
+                for output in turn.outputs
+                for number_ in (
+                    output.place,
+                    output.numel,
+                    _kind(output.dtype),
+                    int(output.cpu),
+                    output.row,
+                    output.numel * output.layout.per_number,
+                    output.layout.bits,
+                )
+            ]
+            known = native.follow_add_turn(
+                number,
+                schema.name.encode(),
+                schema.overload_name.encode(),
+                self._flush_number(turn.flush_before),
+                self._flush_number(turn.flush_after),
+                (ctypes.c_int64 * len(fields))(*fields),
+                len(turn.outputs),
+            )
+            if not known:
+                native.follow_drop_score(number)
+                return False
+        self._number = number
+        return True
+
+    def _flush_number(self, flush: Optional[Flush]) -> int:
+        if flush is None:
+            return _NONE
+        self._flushes.append(flush)
+        return len(self._flushes) - 1
+
+    def _rows(self, native: Any) -> List[Tuple[int, int, int, int, int]]:
+        count = int(native.follow_rows())
+        if not count:
+            return []
+        numbers = (ctypes.c_int64 * (_FIELDS * count))()
+        native.follow_take_rows(numbers)
+        columns = [numbers[field::_FIELDS] for field in range(_FIELDS)]
+        return list(zip(*columns))
+
+    def _guarded(self, work: Callable[..., None]) -> Callable[..., None]:
+        """For calls from C++, which can raise nothing."""
+
+        def guarded(*given: Any) -> None:
+            try:
+                work(*given)
+            except KeyboardInterrupt:
+                _thread.interrupt_main()
+            except BaseException as error:
+                self.trouble = error
+
+        return guarded
+
+    def _flush(self, number: int) -> None:
+        self._survey.take_over(torch.ops.torchyard_follow.take_held(), [])
+        self._survey.flush_again(self._flushes[number])
+
+    def _strange(self, name: bytes, overload: bytes) -> None:
+        written = torch.ops.torchyard_follow.written()
+        self._on_strange(_overload(name.decode(), overload.decode()), written)
+
+    def _after(self) -> None:
+        own = torch.ops.torchyard_follow
+        self._on_after(own.written(), own.results())
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _overload(name: str, overload: str) -> Any:
+    space, _, base = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, space), base), overload or "default")
+
+
+_kinds: Dict[torch.dtype, int] = {}
+
+
+def _kind(dtype: torch.dtype) -> int:
+    found = _kinds.get(dtype)
+    if found is None:
+        one = torch.empty(0, dtype=dtype, device="cpu")
+        found = _kinds[dtype] = int(torch.ops.torchyard_follow.kind(one))
+    return found

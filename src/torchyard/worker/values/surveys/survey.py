@@ -1,0 +1,301 @@
+"""The survey: steps in which every written byte is scanned and no pattern is evaluated.
+
+A program does the same in each step, so a few steps are observed closely and the others surveyed:
+one row for each tensor that an operator wrote, on a GPU many with one launch. GPU rows are read
+when the next step is over, so that the program never waits for them. A row that shows something
+new is a reason to observe closely again. The player follows a recorded step; it is one function
+with everything at hand, because it runs for every operator and determines the cost of a surveyed
+step.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import torch
+
+from torchyard.worker.values.operators import operator_of
+from torchyard.worker.values.scanning.cpu_scan import Layout, Scan, flat_memory
+from torchyard.worker.values.scanning.scanners import Scanners
+from torchyard.worker.values.surveys.recorded_step import (
+    Flush,
+    Output,
+    Score,
+    Sight,
+    StepRows,
+    Surveyed,
+    Turn,
+    needless_bits,
+    outputs_of,
+    signed,
+)
+
+_MOST_HELD = 512
+_address = torch._C.TensorBase.data_ptr
+
+
+class Survey:
+    """The rows of the step under way, and what is known from the steps before."""
+
+    def __init__(self, scanners: Scanners, held_bytes: int) -> None:
+        self._scanners = scanners
+        self._held_limit = held_bytes
+        self._rows = StepRows()
+        self.held: List[torch.Tensor] = []
+        """What waits to be scanned; always the same list."""
+        self._held_rows: List[int] = []
+        self.addresses: List[int] = []
+        self._starts: Set[int] = set()
+        self._held_bytes = 0
+        self._queue: Optional[Tuple[Any, int]] = None
+        self._queues = 0
+        self._scanned = 0
+        """How many tensors of GPUs were scanned in this step."""
+        self._to_play = 0
+        self._played: Optional[torch.Tensor] = None
+        self._numbers: List[int] = []
+        """Rows of the device in a step that is played, and which rows of the step they are."""
+        self._waiting: Optional[StepRows] = None
+        self._last: Optional[StepRows] = None
+        self._known: Dict[Sight, int] = {}
+        self.launches = 0
+
+    def note(self, sight: Sight, scan: Scan, layout: Layout) -> int:
+        """A row that was scanned already; its number."""
+        row = self._rows.add(sight, scan.count, needless_bits(layout))
+        self._note(row, scan)
+        return row
+
+    def add(self, tensor: torch.Tensor, sight: Sight, layout: Layout) -> int:
+        """A tensor that was just written; the number of its row."""
+        if tensor.is_cpu:
+            return self.note(sight, self._scanners.scan(tensor, layout), layout)
+        queue = (tensor.device, _stream(tensor.device))
+        if queue != self._queue:
+            self.flush()
+            self._queue = queue
+            self._queues += 1
+        count = tensor.numel() * layout.per_number
+        row = self._rows.add(sight, count, needless_bits(layout))
+        self._held_rows.append(row)
+        self.held.append(tensor)
+        self.addresses.append(_address(tensor))
+        self._starts.add(_start(tensor))
+        self._held_bytes += count * layout.bits // 8
+        return row
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything waits to be scanned."""
+        return bool(self.held)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough waits to be scanned."""
+        return self._held_bytes > self._held_limit or len(self.held) >= _MOST_HELD
+
+    def waits_for(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory waits to be scanned."""
+        return tensor.layout is torch.strided and _start(tensor) in self._starts
+
+    def flush(self) -> Optional[Flush]:
+        """Scan what is held, in the order of the device's queue, and let go of it."""
+        if not self.held or self._queue is None:
+            return None
+        scanner = self._scanners.on(self._queue[0])
+        flush = Flush(scanner, scanner.batch(self.held), self._held_rows, self._scanned)
+        self._rows.parts.append((flush.rows, scanner.rows(self.held)))
+        self._let_go()
+        self._held_rows, self._held_bytes = [], 0
+        self._starts.clear()
+        return flush
+
+    def hold_again(self, outputs: Sequence[Output], tensors: List[torch.Tensor]) -> None:
+        """Tensors of which the score knows everything but the address."""
+        if outputs[0].cpu:
+            for output, tensor in zip(outputs, tensors):
+                self._note(output.row, self._scanners.scan(tensor, output.layout))
+            return
+        self.held += tensors
+        self.addresses += map(_address, tensors)
+
+    def take_over(
+        self,
+        tensors: Sequence[torch.Tensor],
+        rows: Sequence[Tuple[int, int, int, int, int]],
+    ) -> None:
+        """What was held and scanned by another: tensors of a GPU, rows of tensors of the CPU."""
+        self.held += tensors
+        self.addresses += map(_address, tensors)
+        self._rows.here += rows
+
+    def move(self, rows: Sequence[int], node: int) -> None:
+        """Rows of this step are another node's than was thought."""
+        for row in rows:
+            self._rows.sights[row] = (node, self._rows.sights[row][1])
+
+    def flush_again(self, flush: Flush) -> None:
+        """Scan what is held, which are the tensors of a batch."""
+        if self._played is None:
+            self._played = flush.scanner.new_rows(self._to_play)
+        flush.scanner.scan_into(self._played, flush.first, flush.batch, self.held, self.addresses)
+        self._numbers += flush.rows
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._scanned += len(self.held)
+        self.launches += 1
+        self.held.clear()
+        self.addresses.clear()
+
+    def play(self, score: Score) -> None:
+        """A step begins that is expected to be like the score."""
+        self._rows = score.rows.like()
+        self._to_play = len(self._rows.sights)
+
+    def recorded(self) -> Optional[StepRows]:
+        """The rows of this step for a score; None when it cannot be played again."""
+        # With several queues each tensor would have to be asked for its own.
+        return self._rows if self._queues <= 1 else None
+
+    def stop_playing(self, played: Sequence[Output]) -> None:
+        """The step is another one from here on; the outputs so far were as the score says."""
+        self._stop_playing()
+        self._rows = self._rows.first(len(played))
+        waiting = [output for output in played if not output.cpu][self._scanned :]
+        self._held_rows = [output.row for output in waiting]
+        self._starts = {_start(tensor) for tensor in self.held}
+        sizes = (tensor.numel() * tensor.element_size() for tensor in self.held)
+        self._held_bytes = sum(sizes)
+
+    def end_step(self, step: int, regular: bool, closely: bool) -> List[Surveyed]:
+        """End the step; what is known by now of the rows of this step and of earlier ones."""
+        self.flush()
+        self._stop_playing()
+        rows, self._rows = self._rows, StepRows()
+        self._scanned = 0
+        rows.step, rows.regular, rows.closely = step, regular, closely
+        before, self._waiting = self._waiting, rows
+        found = [] if before is None else [self._read(before)]
+        if not rows.fetch():
+            found += self.drain()
+        for device in {part.device for _, part in rows.parts}:
+            self._scanners.on(device).end_step()
+        self._queues = min(self._queues, 1)
+        return found
+
+    def drain(self) -> List[Surveyed]:
+        """Wait for the step that was not read yet."""
+        rows, self._waiting = self._waiting, None
+        return [] if rows is None else [self._read(rows)]
+
+    def _stop_playing(self) -> None:
+        if self._played is not None:
+            self._rows.parts.append((self._numbers, self._played[: len(self._numbers)]))
+        self._played, self._numbers = None, []
+
+    def _note(self, row: int, scan: Scan) -> None:
+        found = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
+        self._rows.here.append(found)
+
+    def _read(self, rows: StepRows) -> Surveyed:
+        shows = rows.shows(self._last)
+        self._last = rows
+        new = False
+        for sight, shown in zip(rows.sights, shows):
+            if shown:
+                before = self._known.get(sight, 0)
+                if shown & ~before:
+                    new = True
+                    self._known[sight] = before | shown
+        return Surveyed(rows.step, rows.regular, rows.closely, rows.sights, shows, new)
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """Where its storage begins."""
+    return _address(tensor) - tensor.storage_offset() * tensor.element_size()
+
+
+def _stream(device: torch.device) -> int:
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(current(device.index or 0)) if current is not None else 0
+
+
+Play = Callable[[Any, Any, Any], Any]
+
+
+class Player(NamedTuple):
+    """A score that is being played."""
+
+    play: Play
+    """Calls an operator with its arguments and keywords."""
+    position: Callable[[], int]
+    """How many operators were as the score says."""
+
+
+def play_score(
+    score: Score,
+    survey: Survey,
+    out_of_turn: Play,
+    other_result: Callable[[Turn, Any, Any, Any], Any],
+) -> Player:
+    """Begin; `out_of_turn` takes an operator that the score does not say, `other_result` its result.
+
+    Both leave the score: `play` is not called again after them.
+    """
+    turns: List[Any] = [
+        (turn.func, turn, turn.one, turn.flush_before, turn.flush_after) for turn in score.turns
+    ]
+    turns.append((None, None, None, None, None))
+    at = 0
+    hold, note = survey.held.append, survey.addresses.append
+    flush = survey.flush_again
+    survey.play(score)
+
+    def play(func: Any, args: Any, keywords: Any) -> Any:
+        nonlocal at
+        expected, turn, one, before, after = turns[at]
+        if expected is not func:
+            if operator_of(func).inert:
+                return func(*args, **keywords)
+            return out_of_turn(func, args, keywords)
+        if before is not None:
+            flush(before)
+        result = func(*args, **keywords)
+        if one is not None:
+            if (
+                result.numel() != one.numel
+                or result.dtype is not one.dtype
+                or not result.is_cuda
+                or not (result.is_contiguous() or flat_memory(result) is not None)
+            ):
+                return other_result(turn, args, keywords, result)
+            hold(result)
+            note(_address(result))
+        elif turn.outputs and not _hold_all(survey, turn, args, keywords, result):
+            return other_result(turn, args, keywords, result)
+        at += 1
+        if after is not None:
+            flush(after)
+        return result
+
+    return Player(play, lambda: at)
+
+
+def _hold_all(survey: Survey, turn: Turn, args: Any, keywords: Any, result: Any) -> bool:
+    """Hold what an operator wrote, if it is what the score says."""
+    tensors = outputs_of(turn, args, keywords, result)
+    outputs = turn.outputs
+    if outputs[-1].place >= len(tensors):
+        return False
+    held = []
+    for output in outputs:
+        tensor = tensors[output.place]
+        if (
+            tensor.numel() != output.numel
+            or tensor.dtype is not output.dtype
+            or tensor.is_cpu is not output.cpu
+            or not (tensor.is_contiguous() or flat_memory(tensor) is not None)
+        ):
+            return False
+        held.append(tensor)
+    survey.hold_again(outputs, held)
+    return True

@@ -1,0 +1,419 @@
+"""What the dispatch mode cannot observe: other threads, memory access past it, compiled code.
+
+Threads: a dispatch mode belongs to one thread. Other threads get one of their own that looks at no
+values: it counts, and it marks memory that the profile knows, so that nothing is concluded from an
+outdated observation. Of other processes only their start is known. Fork hooks are registered once
+per process, because `os.register_at_fork` keeps what it is given until the process ends.
+
+Memory: numpy, addresses, storages, files and extensions read and write unseen. Such memory is
+scanned anew each time, and a fill of it is never called dead. That holds for calls from torch's
+own Python code as well: `torch.save`, a logger or a data loader read memory in the same way.
+Libraries that use torch's C++ interface can reach any memory except that of local variables.
+
+Compiled functions run as generated kernels, which no dispatch mode sees; of their operators only
+library calls (such as matrix products) come through. On request the eager program is profiled
+instead.
+"""
+
+import functools
+import mmap
+import os
+import sys
+import threading
+from multiprocessing import process as processes
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchyard.worker.values.operators import tensors_in
+from torchyard.worker.values.storages import Storages, StorageState, storage_key
+from torchyard.worker.values.surveys.follower import is_follower
+
+_installed: List["ForkHooks"] = []
+_registered: List[bool] = []
+
+
+class ForkHooks:
+    """Two functions that run after a fork, one in each process, until `remove`."""
+
+    def __init__(self, in_parent: Callable[[], None], in_child: Callable[[], None]) -> None:
+        self.in_parent = in_parent
+        self.in_child = in_child
+        _installed.append(self)
+        if not _registered:
+            _registered.append(True)
+            os.register_at_fork(after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+    def remove(self) -> None:
+        """Run no more; a second call does nothing."""
+        if self in _installed:
+            _installed.remove(self)
+
+
+def _after_in_parent() -> None:
+    for hooks in _installed[:]:
+        hooks.in_parent()
+
+
+def _after_in_child() -> None:
+    for hooks in _installed[:]:
+        hooks.in_child()
+
+
+_BOOTSTRAP = "_bootstrap_inner"
+"""What every thread of `threading` runs first, whatever its class; CPython has it since 3.0."""
+_LOADER = "torch.utils.data"
+_MOST_NAMES = 3
+
+
+class ThreadCount(TorchDispatchMode):
+    """Counts operators of one thread."""
+
+    def __init__(self, name: str, storages: Storages) -> None:
+        super().__init__()
+        self.name = name
+        self.operators = 0
+        self.off = False
+        self._storages = storages
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled, as in the thread that is watched."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """One operator."""
+        keywords = kwargs or {}
+        if not self.off:
+            self.operators += 1
+            for tensor in tensors_in(args) + tensors_in(keywords.values()):
+                # Only marks: the watch may be walking over its books in this moment.
+                state = _known(self._storages, tensor)
+                if state is not None:
+                    state.outside = True
+        return func(*args, **keywords)
+
+
+class Elsewhere:
+    """Counts what is not watched, until removed."""
+
+    def __init__(self, storages: Storages, on_fork: Callable[[], None]) -> None:
+        self._storages = storages
+        self._on_fork = on_fork
+        self._threads: List[ThreadCount] = []
+        self._starting: List[bool] = []
+        self._on = True
+        self.before = _threads_beside_this()
+        """Threads that were running when the watch began: nothing can be put into them."""
+        self.forks = 0
+        self.children = 0
+        self.loaders = 0
+        self._bootstrap = getattr(threading.Thread, _BOOTSTRAP, None)
+        self._start = processes.BaseProcess.start
+        if self._bootstrap is not None:
+            setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
+        processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
+        self._fork_hooks = ForkHooks(self._forked, self._in_child)
+
+    def remove(self) -> None:
+        """Leave Python as it was; threads that run on count no more."""
+        if not self._on:
+            return
+        self._on = False
+        self._fork_hooks.remove()
+        for thread in self._threads:
+            thread.off = True
+        if self._bootstrap is not None:
+            setattr(threading.Thread, _BOOTSTRAP, self._bootstrap)
+        processes.BaseProcess.start = self._start  # type: ignore[method-assign]
+
+    @property
+    def busy(self) -> List[ThreadCount]:
+        """Threads that ran operators."""
+        return [thread for thread in self._threads if thread.operators]
+
+    def counts(self) -> Dict[str, int]:
+        """For the report; only what there is."""
+        found = {
+            "other_threads": len(self.busy),
+            "other_thread_operators": sum(thread.operators for thread in self.busy),
+            "loader_processes": self.loaders,
+            "child_processes": self.children + self.forks,
+        }
+        return {name: count for name, count in found.items() if count}
+
+    def notes(self) -> List[str]:
+        """What the user should know of it."""
+        said: List[str] = []
+        if self.busy:
+            different = list(dict.fromkeys(thread.name for thread in self.busy))
+            names = ", ".join(different[:_MOST_NAMES])
+            more = " and others" if len(different) > _MOST_NAMES else ""
+            said.append(
+                "operators of other threads were not looked at: %s (%s%s) ran %s"
+                % (
+                    _counted(len(self.busy), "thread"),
+                    names,
+                    more,
+                    _counted(sum(thread.operators for thread in self.busy), "operator"),
+                )
+            )
+        if self.before:
+            said.append(
+                "%s ran before the watch began: whether operators run in them is not known"
+                % _counted(self.before, "other thread")
+            )
+        if self.loaders:
+            said.append(
+                "%s of data loaders ran: what operators do there was not looked at; "
+                "num_workers=0 has them run in this process"
+                % _counted(self.loaders, "worker process", "worker processes")
+            )
+        if self.children + self.forks:
+            said.append(
+                "the program started %s of Python: what operators do there was not looked at"
+                % _counted(self.children + self.forks, "process", "processes")
+            )
+        return said
+
+    def _wrapped_bootstrap(self) -> Any:
+        bootstrap = self._bootstrap
+
+        def counted(thread: threading.Thread) -> None:
+            count = ThreadCount(thread.name, self._storages)
+            count.off = not self._on
+            self._threads.append(count)
+            with count:
+                bootstrap(thread)  # type: ignore[misc]
+
+        return counted
+
+    def _wrapped_start(self) -> Any:
+        start = self._start
+
+        def counted(process: Any) -> None:
+            target = getattr(process, "_target", None)
+            if str(getattr(target, "__module__", "")).startswith(_LOADER):
+                self.loaders += 1
+            else:
+                self.children += 1
+            self._starting.append(True)
+            try:
+                start(process)
+            finally:
+                self._starting.pop()
+
+        return counted
+
+    def _forked(self) -> None:
+        if not self._starting:
+            self.forks += 1
+
+    def _in_child(self) -> None:
+        self._on_fork()
+
+
+def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
+    """What the watch knows of a tensor's memory, if anything."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    return storages._states.get(storage_key(tensor))
+
+
+def _threads_beside_this() -> int:
+    """Threads of Python that are alive now, but for this one."""
+    here = threading.current_thread()
+    return sum(thread is not here for thread in threading.enumerate())
+
+
+def _counted(number: int, word: str, words: str = "") -> str:
+    return "%s %s" % (format(number, ","), word if number == 1 else words or word + "s")
+
+
+KEPT_OUTSIDE = (
+    "numpy",
+    "__array__",
+    "data_ptr",
+    "const_data_ptr",
+    "__dlpack__",
+    "share_memory_",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+    "__reduce_ex__",
+)
+"""Methods of a tensor after which its memory is in others' hands."""
+KEPT_BY_PROPERTY = ("__cuda_array_interface__",)
+"""Properties that do the same."""
+READ_OUTSIDE = ("tolist",)
+"""Methods that read it once."""
+FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file")
+"""Functions whose result may be memory of others."""
+THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
+"""Packages whose compiled parts are operators like torch's own."""
+_LINKED = (b"libc10.so", b"libtorch_cpu.so", b"libtorch_python.so")
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class OutsideAccess:
+    """Notes access from outside until it is removed."""
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self.handed_out: Dict[str, int] = {}
+        """How often tensors were handed out, by the name of the method."""
+        self._replaced: List[Tuple[Any, str, Any]] = []
+        for name in KEPT_OUTSIDE:
+            self._replace(torch.Tensor, name, self._kept)
+        for name in READ_OUTSIDE:
+            self._replace(torch.Tensor, name, self._read)
+        for name in KEPT_BY_PROPERTY:
+            self._replace_property(torch.Tensor, name)
+        for owner in (torch, torch.utils.dlpack):
+            self._replace(owner, "to_dlpack", self._kept)
+        for name in FROM_OUTSIDE:
+            self._replace(torch, name, None)
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        for owner, name, own in reversed(self._replaced):
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+        self._replaced.clear()
+
+    def notes(self) -> List[str]:
+        """What the user should know of it."""
+        if not self.handed_out:
+            return []
+        said = ", ".join(
+            "%s %s" % (name, "once" if count == 1 else "%d times" % count)
+            for name, count in sorted(self.handed_out.items())
+        )
+        return ["tensors were handed to code that is not seen: " + said]
+
+    def _replace(self, owner: Any, name: str, note: Optional[Callable[[Any], None]]) -> None:
+        function = getattr(owner, name, None)
+        if function is None:
+            return
+
+        @functools.wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if note is not None:
+                if args and not _called_by_us():
+                    note(args[0])
+                    self._count(name)
+                return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            self._kept(result)
+            return result
+
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, noted)
+
+    def _replace_property(self, owner: Any, name: str) -> None:
+        own = vars(owner).get(name)
+        if not isinstance(own, property) or own.fget is None:
+            return
+        get = own.fget
+
+        def noted(tensor: Any) -> Any:
+            self._kept(tensor)
+            self._count(name)
+            return get(tensor)
+
+        self._replaced.append((owner, name, own))
+        setattr(owner, name, property(noted))
+
+    def _count(self, name: str) -> None:
+        """For the report, which tells only of what the program itself handed out."""
+        if name not in READ_OUTSIDE and not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+            self.handed_out[name] = self.handed_out.get(name, 0) + 1
+
+    def _kept(self, tensor: Any) -> None:
+        if _plain(tensor):
+            self._storages.of(tensor, 0).escape()
+
+    def _read(self, tensor: Any) -> None:
+        if _plain(tensor):
+            state = self._storages.of(tensor, 0)
+            state.reads += 1
+            state.uses += 1
+
+
+def libraries_outside() -> List[str]:
+    """Loaded libraries that use torch's C++ interface and are not known to be operators only."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = {line.split(None, 5)[5].strip() for line in file if ".so" in line}
+    except (OSError, IndexError):
+        return []
+    found = []
+    for path in sorted(paths):
+        folder = os.path.basename(os.path.dirname(path))
+        if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER or is_follower(path):
+            continue
+        if _is_linked_with_torch(path):
+            found.append(os.path.basename(path))
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def _is_linked_with_torch(path: str) -> bool:
+    """Read once for each library: those of a GPU are gigabytes, 3.5 s in all on a machine with CUDA."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            return any(text.find(name) >= 0 for name in _LINKED)
+    except (OSError, ValueError):
+        return False
+
+
+def _called_by_us() -> bool:
+    """Scanners and trials read memory without changing what the program sees."""
+    return sys._getframe(2).f_code.co_filename.startswith(_OURS)
+
+
+def _plain(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.strided
+        and tensor.device.type not in ("meta", "mkldnn")
+    )
+
+
+class CompileNotes:
+    """Adds a note for each place that calls torch.compile, until removed."""
+
+    def __init__(self, notes: List[str]) -> None:
+        self._notes = notes
+        self.seen = False
+        """Whether anything was compiled."""
+        self._compile = getattr(torch, "compile", None)
+        if self._compile is not None:
+            torch.compile = self._noted
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        if self._compile is not None:
+            torch.compile = self._compile
+
+    def _noted(self, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
+            frame = frame.f_back
+        place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
+        if not disabled:
+            self.seen = True
+            text = (
+                "torch.compile at %s: what is compiled there runs as generated kernels and is not "
+                "seen; --eager profiles the eager program instead" % place
+            )
+            if text not in self._notes:
+                self._notes.append(text)
+        return self._compile(*args, **kwargs) if self._compile is not None else None

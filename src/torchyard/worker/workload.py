@@ -1,0 +1,104 @@
+"""What a suite returns: a model with its inputs, its loss and its optimiser."""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+
+class CannotBuild(Exception):
+    """The workload cannot be made here: unknown name, missing package, unsupported mode."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Traffic:
+    """What one iteration must move at least: each tensor that goes in or comes out, once.
+
+    `elements` are floating-point numbers of the workload's own data type, so their bytes follow the
+    precision; `fixed_bytes` are indices, masks and counters, which stay as they are.
+    """
+
+    def __init__(self, elements: float, fixed_bytes: float = 0.0) -> None:
+        self.elements = elements
+        self.fixed_bytes = fixed_bytes
+
+    def bytes_at(self, element_bytes: int) -> float:
+        """The bytes when a floating-point number has that many."""
+        return self.elements * element_bytes + self.fixed_bytes
+
+
+class Built:
+    """A workload ready to run.
+
+    module      an ``nn.Module``; its ``forward(*args, **kwargs)`` is one inference iteration
+    args        positional inputs, any nesting of tuples, lists and dicts of tensors
+    kwargs      named inputs
+    loss        from the module's output to a scalar, for training; None: training is not offered
+    loss_said   the convention in words: "sum", "mean", "cross-entropy", "the model's own"
+    optimizer   from a list of parameters to an optimiser, for training with the step
+    flops       floating-point operations of one inference iteration where they are known exactly
+    mutates     the iteration changes the module's own parameters (an optimiser step as a workload)
+    traffic     what one iteration in the mode asked for must read and write at least, if known
+    batch_size  the one that was taken; None: there is no batch, or only the suite knows
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Dict[str, Any]] = None,
+        loss: Optional[Callable[[Any], Any]] = None,
+        loss_said: str = "",
+        optimizer: Optional[Callable[[Sequence[Any]], Any]] = None,
+        flops: Optional[float] = None,
+        mutates: bool = False,
+        traffic: Optional[Traffic] = None,
+        batch_size: Optional[int] = None,
+    ) -> None:
+        self.module = module
+        self.args = args
+        self.kwargs = kwargs or {}
+        self.loss = loss
+        self.loss_said = loss_said
+        self.optimizer = optimizer
+        self.flops = flops
+        self.mutates = mutates
+        self.traffic = traffic
+        self.batch_size = batch_size
+
+
+def flatten(value: Any) -> List[Any]:
+    """The tensors in any nesting of outputs or inputs, in a stable order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for key in value for tensor in flatten(value[key])]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in flatten(item)]
+    if hasattr(value, "to_tuple"):
+        return flatten(value.to_tuple())
+    if not is_opaque(value):
+        return flatten(vars(value))
+    return []
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether an object has no attributes that could hold tensors."""
+    return not hasattr(value, "__dict__") or callable(value)
+
+
+def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nesting with every tensor changed."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return type(value)((key, map_tensors(item, change)) for key, item in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value

@@ -1,0 +1,182 @@
+"""The processes of a launch: one starting point for all, and silence while another computes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.bench.preparation import Knowledge, check_accuracy
+from torchyard.bench.target_checks import inspect_target
+from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
+from torchyard.process.ending import WorkerTrouble
+
+ONE = Variant(name="one", target=Target(name="first", python=sys.executable))
+TWO = Variant(name="two", target=Target(name="second", python=sys.executable))
+
+# Weights and inputs that no seed makes equal: only the state file can.
+CODE = """
+    import os
+    import torch
+    def make():
+        torch.manual_seed(os.getpid())
+        return torch.nn.Linear(512, 512), torch.randn(64, 512)
+"""
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    folder = tmp_path_factory.mktemp("crew")
+    (folder / "own.py").write_text(dedent(CODE))
+    (folder / "scratch").mkdir()
+    with Crew(
+        Workload(suite="file", name=str(folder / "own.py")),
+        [ONE, TWO],
+        MeasureSettings(threads=2),
+        draw=draw_launch(random.Random(1)),
+        log_folder=folder,
+        scratch=folder / "scratch",
+    ) as crew:
+        yield crew
+
+
+@pytest.mark.torch
+def test_two_targets_run_the_same_weights_and_inputs(crew: Crew, tmp_path: Path) -> None:
+    knowledge = Knowledge()
+    check_accuracy(crew, ONE, TWO, tmp_path / "reference.pt", knowledge)
+    found = knowledge.accuracy["two"]
+    assert found.status == "pass"
+    assert found.max_error == 0.0
+
+
+@pytest.mark.torch
+def test_an_idle_worker_uses_no_cpu_while_the_other_computes(crew: Crew) -> None:
+    pids = {key: hello["pid"] for key, hello in crew.hellos.items()}
+    busy, idle = psutil.Process(pids["first", "default"]), psutil.Process(pids["second", "default"])
+
+    def block(who: Variant, samples: int) -> None:
+        crew.ask(
+            who,
+            "block",
+            phase="timing",
+            limit_s=60,
+            variant=who.name,
+            inner=10,
+            samples=samples,
+            prime=0,
+            settle=True,
+            flush_l2=False,
+        )
+
+    def used_s(process: psutil.Process) -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    block(TWO, 20)
+    before = used_s(busy), used_s(idle)
+    for _ in range(20):
+        block(ONE, 20)
+        if used_s(busy) - before[0] > 0.5:
+            break
+    assert used_s(busy) - before[0] > 0.5
+    assert used_s(idle) - before[1] <= 0.02
+
+
+@pytest.mark.torch
+def test_every_process_says_what_it_is(crew: Crew) -> None:
+    assert crew.several_processes
+    assert [variant.name for variant in crew.one_variant_per_process()] == ["one", "two"]
+    for hello in crew.hellos.values():
+        assert hello["threads"] == 2
+        assert hello["torch"]
+    assert {built["parameters"] for built in crew.built.values()} == {512 * 512 + 512}
+
+
+@pytest.mark.torch
+def test_trouble_is_laid_at_the_door_of_who_was_asked(crew: Crew) -> None:
+    with pytest.raises(VariantFailed) as caught:
+        crew.ask(TWO, "warm", phase="warm-up", limit_s=60, variant="nobody", seconds=1.0)
+    failure = caught.value.failure
+    assert (failure.variant, failure.phase, failure.kind) == ("two", "warm-up", "cannot-build")
+    assert caught.value.process_alive
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_target_tells_of_itself() -> None:
+    facts = inspect_target(ONE.target)
+    assert facts["executable"] == sys.executable
+    assert facts["devices"][0] == "cpu"
+
+
+def test_a_target_that_is_none_is_an_error() -> None:
+    with pytest.raises(WorkerTrouble):
+        inspect_target(Target(name="none", python="/nowhere/python"))
+
+
+def _sides(*environments: str) -> list[Variant]:
+    here = Target(name="here", python=sys.executable)
+    return [
+        Variant(name=name, target=here, environment=Environment(name=name)) for name in environments
+    ]
+
+
+@pytest.mark.torch
+def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
+    tmp_path: Path,
+) -> None:
+    alone, first = _sides("alone", "shared")
+    second = replace(first, name="second", backend="aot_eager")
+    (tmp_path / "scratch").mkdir()
+    with Crew(
+        Workload(suite="kernels", name="matmul", parameters=(("size", 64),)),
+        [first, second, alone],
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path / "scratch",
+    ) as crew:
+        pids = {name: crew.hellos["here", name]["pid"] for name in ("alone", "shared")}
+        assert {key for _, key in crew.built} == {"alone", "shared"}
+        crew.dismiss(second)
+        assert [one.name for one in crew.variants] == ["shared", "alone"]
+        crew.dismiss(alone)
+        assert crew.one_variant_per_process() == [first]
+        assert not psutil.pid_exists(pids["alone"])
+        assert psutil.pid_exists(pids["shared"])
+        crew.ask(first, "warm", phase="warm-up", limit_s=60, variant=first.name, seconds=0.0)
+
+
+@pytest.mark.torch
+def test_a_program_of_somebody_else_is_built_in_one_process_after_the_other(tmp_path: Path) -> None:
+    """The first one may fetch or unpack what the others need."""
+    source = tmp_path / "own.py"
+    source.write_text(
+        dedent("""
+            import os, pathlib, time, torch
+            def make():
+                marks = pathlib.Path(__file__).parent
+                (marks / f"begun-{os.getpid()}").touch()
+                time.sleep(0.3)
+                assert len(list(marks.glob("begun-*"))) == 1 + len(list(marks.glob("ended-*")))
+                (marks / f"ended-{os.getpid()}").touch()
+                return torch.nn.Linear(8, 8), torch.ones(2, 8)
+        """)
+    )
+    (tmp_path / "scratch").mkdir()
+    with Crew(
+        Workload(suite="file", name=str(source)),
+        _sides("one", "two", "three"),
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path / "scratch",
+    ):
+        assert len(list(tmp_path.glob("ended-*"))) == 3

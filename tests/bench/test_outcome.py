@@ -1,0 +1,207 @@
+"""The row of a comparison: times that belong to the estimate, and what a failure leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from torchyard.bench.outcome import Spent, make_comparison
+from torchyard.bench.preparation import Knowledge
+from torchyard.core.block import Block, GuardReading
+from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.study import Budget, Environment, Target, Variant, Workload
+from torchyard.stats.stopping import Look
+
+HERE = Target(name="here", python="python")
+BASE = Variant(name="base", target=HERE)
+OTHER = Variant(name="other", target=HERE, backend="inductor")
+APART = replace(OTHER, environment=Environment(name="apart", variables=(("A", "1"),)))
+WORKLOAD = Workload(suite="kernels", name="matmul")
+
+
+def block(
+    launch: int, number: int, variant: str, time_ns: float, dirty: tuple[str, ...] = ()
+) -> Block:
+    return Block(
+        launch=launch,
+        round=number,
+        position=0,
+        variant=variant,
+        seat=0,
+        inner=1,
+        samples_ns=(time_ns,) * 5,
+        started_ns=0,
+        wall_ns=int(5 * time_ns),
+        guard=GuardReading(),
+        dirty=dirty,
+    )
+
+
+def blocks_of(launches: list[tuple[float, float]], *, rounds: int = 6) -> list[Block]:
+    """Each launch with its speed of the machine and its speedup."""
+    return [
+        made
+        for launch, (base_ns, speedup) in enumerate(launches)
+        for number in range(rounds)
+        for made in (
+            block(launch, number, "base", base_ns * (1 + 0.001 * (number % 3))),
+            block(launch, number, "other", base_ns * (1 + 0.001 * (number % 2)) / speedup),
+        )
+    ]
+
+
+def row(
+    blocks: list[Block],
+    *,
+    candidate: Variant = OTHER,
+    failure: Failure | None = None,
+    budget: Budget | None = None,
+) -> Comparison:
+    launches = len({one.launch for one in blocks})
+    return make_comparison(
+        WORKLOAD,
+        BASE,
+        candidate,
+        blocks=blocks,
+        looks=[Look(launches=launches, fraction=1.0)] if launches else [],
+        budget=budget or Budget(),
+        knowledge=Knowledge(),
+        spent=Spent(),
+        failure=failure,
+    )
+
+
+def ratio_of(found: Comparison) -> float:
+    before, after = found.baseline_metrics.time_ns, found.candidate_metrics.time_ns
+    assert before is not None
+    assert after is not None
+    return before / after
+
+
+def failed(variant: str, kind: str = "crashed") -> Failure:
+    return Failure(kind=kind, phase="timing", variant=variant, message="was ended by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        [(1e6, 1.12), (1.4e6, 1.11), (0.7e6, 1.13)],
+        # The machine halves its speed in the middle: medians of all blocks say 2x and 1x.
+        [(1e6, 1.0), (1e6, 1.002), (2e6, 0.998), (2e6, 1.0)],
+        [(5e3, 1.3), (9e6, 1.25), (4e9, 1.28)],
+    ],
+)
+def test_the_ratio_of_the_times_is_the_speedup(launches: list[tuple[float, float]]) -> None:
+    found = row(blocks_of(launches))
+    assert found.estimate is not None
+    assert ratio_of(found) == pytest.approx(found.estimate.speedup, rel=1e-9)
+    times = [base_ns for base_ns, _ in launches]
+    assert min(times) * 0.7 <= (found.baseline_metrics.time_ns or 0) <= max(times) * 1.3
+    assert found.with_times_of_estimate() is found
+
+
+def test_a_side_that_is_dirty_half_of_the_time_does_not_change_the_ratio() -> None:
+    """Median of clean blocks of each side: 11.9 against 24.1 ms beside 'same'."""
+    blocks = []
+    for launch in range(4):
+        for number in range(12):
+            slow = number % 2 == 1
+            # Rounds alternate between two speeds; each side is dirty in rounds of one of them only.
+            for name, dirty in (("base", slow and number < 6), ("other", not slow and number < 6)):
+                marks = ("busy",) if dirty else ()
+                blocks.append(block(launch, number, name, 24e6 if slow else 12e6, marks))
+    found = row(blocks)
+    clean = {
+        name: median(b.median_ns for b in blocks if b.variant == name and not b.dirty)
+        for name in ("base", "other")
+    }
+    assert clean["base"] != clean["other"]
+    assert found.estimate is not None
+    assert found.estimate.speedup == pytest.approx(1.0)
+    assert ratio_of(found) == pytest.approx(1.0)
+
+
+def test_stored_times_that_contradict_the_speedup_are_replaced_and_told() -> None:
+    made = row(blocks_of([(36e6, 1.12)] * 4))
+    old = replace(
+        made,
+        baseline_metrics=replace(made.baseline_metrics, time_ns=40.4e6),
+        candidate_metrics=replace(made.candidate_metrics, time_ns=33.7e6),
+    )
+    found = old.with_times_of_estimate()
+    assert made.estimate is not None
+    assert ratio_of(found) == pytest.approx(made.estimate.speedup, rel=1e-12)
+    middle = (found.baseline_metrics.time_ns or 0) * (found.candidate_metrics.time_ns or 0)
+    assert math.sqrt(middle) == pytest.approx(math.sqrt(40.4e6 * 33.7e6))
+    assert found.notes[-1].endswith("medians of all blocks: 40.4 ms and 33.7 ms")
+    assert found.with_times_of_estimate() is found
+    without = replace(old, estimate=None)
+    assert without.with_times_of_estimate() is without
+
+
+def test_a_candidate_that_crashes_has_failed_and_keeps_what_was_measured() -> None:
+    found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("other"))
+    assert found.verdict is Verdict.FAILED
+    assert found.state == "failed"
+    assert found.estimate is None
+    assert found.failure is not None
+    assert found.before_failure is not None
+    assert found.before_failure.launches == 5
+    assert found.before_failure.speedup == pytest.approx(1.2, rel=1e-2)
+    assert any(
+        note.startswith("before the failure 5 launches showed 1.2") and "not a result" in note
+        for note in found.notes
+    )
+
+
+def test_a_crash_of_the_baseline_leaves_the_launches_before_usable() -> None:
+    found = row(blocks_of([(1e6, 1.2)] * 5), candidate=APART, failure=failed("base", "killed"))
+    assert (found.verdict, found.state) == (Verdict.FASTER, "faster")
+    assert found.failure is None
+    assert found.notes[0] == (
+        "base failed (killed, timing): was ended by SIGSEGV; measured in the 5 launches before"
+    )
+
+
+def test_a_crash_of_a_shared_process_is_not_laid_on_the_baseline() -> None:
+    """The candidate may have broken what the baseline then fell over."""
+    found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
+    assert (found.verdict, found.state) == (Verdict.FASTER, "untrusted")
+    assert found.untrusted[0].startswith("the process that both variants share ended")
+    raised = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base", "raised"))
+    assert raised.state == "faster"
+
+
+@pytest.mark.parametrize("launches", [0, 1, 2])
+def test_too_few_launches_before_a_failure_of_the_baseline_are_no_verdict(launches: int) -> None:
+    found = row(blocks_of([(1e6, 1.2)] * launches), candidate=APART, failure=failed("base"))
+    assert found.verdict is Verdict.FAILED
+    assert found.estimate is None
+    assert (found.before_failure is not None) is (launches > 0)
+
+
+def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
+    blocks = [
+        replace(one, dirty=("read pages from disk",))
+        if one.variant == "other" and one.round < 4
+        else one
+        for one in blocks_of([(1e6, 1.0)] * 5, rounds=12)
+    ]
+    found = row(blocks)
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.estimate is not None
+    assert found.estimate.pairs_dropped == 0
+    assert found.estimate.withheld == (
+        "disturbance belongs to the candidate: in 33% of its blocks against 0% of the baseline's",
+    )
+    faster = [
+        replace(one, samples_ns=tuple(t / 1.3 for t in one.samples_ns))
+        if one.variant == "other"
+        else one
+        for one in blocks
+    ]
+    assert row(faster).verdict is Verdict.FASTER
+    assert any("belongs to the candidate" in note for note in row(faster).notes)

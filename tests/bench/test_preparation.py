@@ -1,0 +1,166 @@
+"""What is asked of a variant before it is timed: energy, recompiles, and what the row says of them."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.preparation import (
+    ENERGY_STRETCH_S,
+    Knowledge,
+    measure_energy,
+    measure_metrics,
+    note_shared_caches,
+    warm_up,
+)
+from torchyard.core.study import MeasureSettings, Target, Variant, Workload
+from torchyard.machine.gpu.library import GpuLibraries
+from torchyard.machine.guards.gpu_guard import GpuGuard
+from torchyard.machine.system.file_tree import FileTree
+
+TARGET = Target(name="here", python=sys.executable)
+EAGER = Variant(name="eager", target=TARGET)
+CHANGING = Variant(
+    name="changing", target=TARGET, backend="dynamo:eager", options=(("other-batch", True),)
+)
+DYNAMIC = Variant(
+    name="dynamic", target=TARGET, backend="dynamo:eager", options=(("dynamic", True),)
+)
+WATTS = 200.0
+
+CODE = """
+    import torch
+    def make(batch_size=8):
+        return torch.nn.Linear(64, 64), torch.randn(batch_size, 64)
+"""
+
+
+class Meter:
+    """NVML of a card that takes 200 W all the time."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802 - NVML's name
+        return index
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
+        return 1
+
+    def nvmlDeviceGetName(self, card: int) -> str:  # noqa: N802 - NVML's name
+        return f"card {card}"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, _card: int) -> int:  # noqa: N802 - NVML's name
+        if self.refuses:
+            raise RuntimeError("Not Supported")
+        return int(time.monotonic() * WATTS * 1000)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802 - NVML's name
+        pass
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "own.py").write_text(dedent(CODE))
+    (folder / "scratch").mkdir()
+    with Crew(
+        Workload(suite="file", name=str(folder / "own.py"), batch_size=8),
+        [EAGER, CHANGING, DYNAMIC],
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=folder,
+        scratch=folder / "scratch",
+    ) as crew:
+        yield crew
+
+
+@pytest.fixture(scope="module")
+def knowledge(crew: Crew) -> Knowledge:
+    found = Knowledge()
+    for variant in crew.variants:
+        warm_up(crew, variant, found)
+    for variant in crew.variants:
+        measure_metrics(crew, variant, found)
+    return found
+
+
+def guard(meter: Any, root: Path) -> GpuGuard:
+    return GpuGuard(
+        "cuda", libraries=GpuLibraries(nvml=meter), files=FileTree(root), environment={}
+    )
+
+
+@pytest.mark.torch
+def test_energy_of_an_iteration_is_power_times_its_time(
+    crew: Crew, knowledge: Knowledge, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    measure_energy(crew, EAGER, knowledge, guard(Meter(), tmp_path))
+    assert time.monotonic() - started >= ENERGY_STRETCH_S
+    energy_j = knowledge.metrics["eager"].energy_j
+    assert energy_j is not None
+    # The blocks' own time is less than the stretch; messages and untimed work are in the energy.
+    assert energy_j >= 0.5 * WATTS * knowledge.iteration_ns["eager"] / 1e9
+
+
+@pytest.mark.torch
+def test_without_a_counter_the_reason_is_kept(
+    crew: Crew, knowledge: Knowledge, tmp_path: Path
+) -> None:
+    meter = Meter()
+    meter.refuses = True
+    for gpu in (guard(meter, tmp_path), GpuGuard("cpu")):
+        measure_energy(crew, DYNAMIC, knowledge, gpu)
+    reasons = [why for name, why in knowledge.metrics["dynamic"].unavailable if name == "energy_j"]
+    assert reasons == ["NVML says Not Supported", "the device is not a CUDA device"]
+    assert knowledge.metrics["dynamic"].energy_j is None
+
+
+@pytest.mark.torch
+def test_the_row_says_what_was_compiled_again_and_for_which_size(
+    crew: Crew, knowledge: Knowledge
+) -> None:
+    changing, dynamic = knowledge.metrics["changing"], knowledge.metrics["dynamic"]
+    assert knowledge.metrics["eager"].recompiles is None
+    assert dynamic.recompiles == 0
+    assert changing.recompiles == 1
+    ((reason, count),) = changing.recompile_reasons
+    assert reason.startswith("batch size 4: ")
+    assert "size mismatch at index 0" in reason
+    assert count == 1
+    (said,) = knowledge.notes_about(CHANGING)
+    assert said == f"changing was compiled again: {reason} (1)"
+    (said,) = knowledge.notes_about(DYNAMIC)
+    assert said == "dynamic was not compiled again for batch size 4 and 12"
+
+
+def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
+    other = Target(name="other", python=sys.executable)
+    variants = [
+        EAGER,
+        Variant(name="first", target=TARGET, backend="inductor"),
+        Variant(name="second", target=TARGET, backend="aot-inductor"),
+        Variant(name="apart", target=other, backend="inductor"),
+    ]
+    crew = Crew(
+        Workload(suite="kernels", name="matmul"),
+        variants,
+        MeasureSettings(),
+        draw=draw_launch(random.Random(1)),
+        log_folder=tmp_path,
+        scratch=tmp_path,
+    )
+    found = Knowledge()
+    for variant in variants:
+        note_shared_caches(crew, variant, found)
+    said = "was compiled after first in one process, so not from empty caches"
+    assert found.notes == [("second", said)]

@@ -1,0 +1,140 @@
+"""One run at a time in a folder, whoever asks and however the first one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchyard.builds.build_folders import only_run, standing_on
+from torchyard.errors import NotAllowed, TorchyardError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from torchyard.builds.build_folders import only_run
+with only_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(path: Path) -> subprocess.Popen[str]:
+    """Another process that holds the folder until its stdin ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_folder_is_made_and_names_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "builds" / "x" / "running"
+    with only_run(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_another_process_is_refused_and_told_the_number(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with holder(path) as process:
+        with pytest.raises(NotAllowed) as raised, only_run(path):
+            pass
+        assert raised.value.what == f"another build runs in {tmp_path} (process {process.pid})"
+        assert "--name" in raised.value.hint
+        assert raised.value.exit_code == 4
+        process.communicate("")
+    with only_run(path):
+        pass
+
+
+def test_a_shorter_number_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    path.write_text("123456789012345678\n")
+    with only_run(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_kill_gives_the_folder_back(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with holder(path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with only_run(path):
+            assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_twice_in_one_process_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with only_run(path), pytest.raises(NotAllowed, match=f"process {os.getpid()}"), only_run(path):
+        pass
+
+
+def test_an_error_inside_gives_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with pytest.raises(KeyboardInterrupt), only_run(path):
+        raise KeyboardInterrupt
+    with only_run(path):
+        pass
+
+
+def test_children_do_not_hold_it(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with only_run(path):
+        child = subprocess.Popen(["sleep", "60"])
+    try:
+        with only_run(path):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_place_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TorchyardError, match="cannot write"), only_run(tmp_path / "file" / "x"):
+        pass
+
+
+def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    with only_run(path):
+        pass
+    with standing_on([path]), standing_on([path]):
+        with pytest.raises(NotAllowed, match=f"a build that stands on {tmp_path} is running"):
+            only_run(path).__enter__()
+        # Asking does not take it away from those who stand there.
+        with pytest.raises(NotAllowed, match="stands on"):
+            only_run(path).__enter__()
+        with standing_on([path]):
+            pass
+    with only_run(path):
+        pass
+
+
+def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "running"
+    with holder(path) as process:
+        with pytest.raises(NotAllowed) as raised, standing_on([other, path]):
+            pass
+        assert raised.value.what == (
+            f"{tmp_path}, which this build stands on, is being built (process {process.pid})"
+        )
+        assert raised.value.hint.startswith("wait for it")
+        with only_run(other):  # the first one was given back
+            pass
+        process.communicate("")
+    with standing_on([other, path]):
+        pass
+
+
+def test_a_folder_that_is_gone_is_not_kept(tmp_path: Path) -> None:
+    with standing_on([tmp_path / "gone" / "running"]):
+        assert list(tmp_path.iterdir()) == []

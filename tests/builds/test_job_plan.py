@@ -1,0 +1,88 @@
+"""The number of jobs in a plan: asked for or chosen, with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import plan_of, shell, step
+
+from torchyard.builds.build_folders import YardHome
+from torchyard.builds.meter.jobs import history_name, parse_jobs, with_jobs
+from torchyard.builds.plan import Component, Plan
+from torchyard.builds.recipe import Recipe
+from torchyard.errors import UsageError
+from torchyard.machine.limits import MachineLimits
+
+LIMITS = MachineLimits(
+    cores=8,
+    total_mib=16384,
+    available_mib=16384,
+    cores_why="8 cores",
+    memory_why="on this machine",
+)
+
+
+def plan_with(folder: Path, *recipes: Recipe) -> Plan:
+    plan = plan_of(folder, step("one", shell("true")))
+    parts = tuple(replace(plan.components[0], name=one.name, recipe=one) for one in recipes)
+    return replace(plan, components=parts)
+
+
+@pytest.mark.parametrize(("text", "jobs"), [("auto", None), ("1", 1), ("64", 64)])
+def test_what_can_be_asked_for(text: str, jobs: int | None) -> None:
+    assert parse_jobs(text) == jobs
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "many", "1.5", "Auto", " 2"])
+def test_what_cannot(text: str) -> None:
+    with pytest.raises(UsageError, match="--jobs: ") as raised:
+        parse_jobs(text)
+    assert "--jobs auto" in raised.value.hint
+
+
+def test_the_heaviest_component_decides(tmp_path: Path) -> None:
+    plan = plan_with(
+        tmp_path,
+        Recipe(name="light", job_memory_mib=500),
+        Recipe(name="heavy", job_memory_mib=7000),
+    )
+    planned, choice = with_jobs(plan, None, home=YardHome(folder=tmp_path), limits=LIMITS)
+    assert planned.jobs == choice.jobs == 2
+    assert "memory allows no more" in planned.jobs_why
+    asked, _ = with_jobs(plan, 5, home=YardHome(folder=tmp_path), limits=LIMITS)
+    assert asked.jobs == 5
+    assert "as requested" in asked.jobs_why
+
+
+def test_build_systems_are_told_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, Recipe(name="x"))
+    planned, _ = with_jobs(plan, 3, home=YardHome(folder=tmp_path), limits=LIMITS)
+    assert planned.runner_variables["MAX_JOBS"] == "3"
+    assert planned.runner_variables["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
+    assert planned.steps == plan.steps
+
+
+def test_how_long_it_will_take_is_said_when_it_is_long(tmp_path: Path) -> None:
+    home = YardHome(folder=tmp_path)
+    short = plan_with(tmp_path, Recipe(name="x", cpu_seconds=30))
+    assert with_jobs(short, 2, home=home, limits=LIMITS)[0].notes == short.notes
+    long = plan_with(tmp_path, Recipe(name="x", cpu_seconds=14400), Recipe(name="y"))
+    (note,) = with_jobs(long, 2, home=home, limits=LIMITS)[0].notes
+    assert "14400 s of CPU time (as the recipes say)" in note
+    assert "120 minutes with 2 jobs" in note
+
+
+def test_costs_are_remembered_by_recipe_and_variant(tmp_path: Path) -> None:
+    plan = plan_with(
+        tmp_path,
+        Recipe(name="pytorch", variant="trimmed"),
+        Recipe(name="x"),
+        Recipe(name="generic"),
+    )
+
+    def name(part: Component) -> str:
+        return history_name(plan, part)
+
+    assert [name(part) for part in plan.components] == ["pytorch trimmed", "x", "generic plan"]

@@ -1,0 +1,85 @@
+"""Which interpreter is meant: paths, folders of virtual environments, commands on PATH."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchyard.core.variant_parts import find_python, parse_target
+from torchyard.errors import UsageError
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """A folder like a virtual environment: its python is a link, as in real ones."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
+    return tmp_path / "venv"
+
+
+def find(text: str, folder: Path) -> str:
+    return find_python(text, folder=folder, where="--target")
+
+
+def test_a_path_a_folder_and_a_relative_path_mean_the_same(venv: Path) -> None:
+    wanted = str(venv / "bin" / "python")
+    assert find(wanted, Path("/")) == wanted
+    assert find(str(venv), Path("/")) == wanted
+    assert find("venv", venv.parent) == wanted
+    assert find("../venv/./bin/python", venv) == wanted
+
+
+def test_the_link_is_kept_because_following_it_leaves_the_environment(venv: Path) -> None:
+    assert Path(find("venv", venv.parent)).is_symlink()
+
+
+def test_the_home_folder_is_expanded(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(venv.parent))
+    assert find("~/venv", Path("/")) == str(venv / "bin" / "python")
+
+
+def test_a_command_is_looked_up_on_path(
+    tmp_path: Path, venv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(venv / "bin"))
+    assert find("python", tmp_path / "nowhere") == str(venv / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "no interpreter is named"),
+        ("nothing-here", "there is no interpreter 'nothing-here'"),
+        ("./nothing/here", "there is no interpreter"),
+        (".", "is not a virtual environment"),
+    ],
+)
+def test_what_is_no_interpreter_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find(text, tmp_path)
+    assert what in caught.value.what
+    assert caught.value.hint
+
+
+def test_a_target_has_a_name(venv: Path) -> None:
+    def parse(text: str, default: str = "") -> tuple[str, str]:
+        target = parse_target(text, folder=venv.parent, where="--target", default_name=default)
+        return target.name, target.python
+
+    python = str(venv / "bin" / "python")
+    assert parse("new=venv") == ("new", python)
+    assert parse("venv", "target") == ("target", python)
+    with pytest.raises(UsageError, match="has no name"):
+        parse("venv")
+    with pytest.raises(UsageError, match="cannot be a name"):
+        parse("=venv")
+
+
+def test_a_path_with_an_equals_sign_needs_no_name(tmp_path: Path) -> None:
+    (tmp_path / "a=b" / "bin").mkdir(parents=True)
+    (tmp_path / "a=b" / "bin" / "python").symlink_to(sys.executable)
+    text = str(tmp_path / "a=b")
+    found = parse_target(text, folder=Path("/"), where="PYTHON", default_name="target")
+    assert found.python == f"{text}/bin/python"
