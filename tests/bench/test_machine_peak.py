@@ -51,17 +51,6 @@ def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> Mach
     )
 
 
-def test_help(capsys: Capture) -> None:
-    """To accept a new text, delete the golden file and run the test twice."""
-    out = call(capsys, "machine", "peak", "--help").out
-    path = GOLDEN / "help-machine-peak.txt"
-    if not path.exists():
-        path.write_text(out)
-        pytest.fail(f"{path.name} was missing and is written now; look at it and run again")
-    assert out.split() == path.read_text().split()
-    assert out.index("Examples:") < 120
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

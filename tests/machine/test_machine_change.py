@@ -48,13 +48,6 @@ def compare_with_golden(name: str, text: str) -> None:
     assert text.split() == path.read_text().split()
 
 
-@pytest.mark.parametrize("command", ["tune", "restore", "boot"])
-def test_help_texts(capsys: Capture, command: str) -> None:
-    out = call(capsys, "machine", command, "--help").out
-    compare_with_golden(f"help-machine-{command}", out)
-    assert out.index("Examples:") < 120
-
-
 # What is shown.
 
 

@@ -22,7 +22,6 @@ from run_samples import FAILED, GPT
 from torchyard import __version__
 from torchyard.core.comparison import Verdict
 from torchyard.results.baselines import save_baseline
-from torchyard.results.commands.groups import RESULTS_COMMANDS
 from torchyard.results.commands.options import FILTER_NAMES, VERDICTS
 from torchyard.results.integrity import replace_facts
 from torchyard.results.model import Wanted
@@ -66,19 +65,6 @@ def listed(capsys: Capture, *arguments: str) -> list[str]:
     found = json.loads(ended.out)
     assert found["schema"] == 1
     return [entry.get("id") or entry["run"] for entry in next(v for v in found.values() if v != 1)]
-
-
-@pytest.mark.parametrize("command", RESULTS_COMMANDS)
-def test_help(capsys: Capture, command: str) -> None:
-    ended = call(capsys, "results", command, "--help")
-    assert ended.code == 0
-    assert ended.out.index("Examples:") < 140
-    assert "--json" in ended.out
-    path = GOLDEN / f"help-results-{command}.txt"
-    if not path.exists():
-        path.write_text(ended.out)
-        pytest.fail(f"{path.name} was missing and is written now; look at it and run again")
-    assert ended.out.split() == path.read_text().split()
 
 
 def test_the_tables(capsys: Capture, home: Path) -> None:

@@ -22,7 +22,6 @@ from command_line import call
 from torchyard.cli.commands import COMMANDS, HIDDEN_COMMANDS, root_help
 from torchyard.sweep.commands import manage
 from torchyard.sweep.commands import run as sweep_options
-from torchyard.sweep.commands.sweep import SWEEP_COMMANDS
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import EXECUTORS
 from torchyard.sweep.report.formats import SWEEP_FORMATS
@@ -57,19 +56,6 @@ def plan_of(capsys: Capture, *arguments: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(ended.out)
     assert document["schema"] == 1
     return document
-
-
-@pytest.mark.parametrize("command", ["run", *SWEEP_COMMANDS])
-def test_help(capsys: Capture, command: str) -> None:
-    ended = call(capsys, "sweep", command, "--help")
-    assert ended.code == 0
-    assert ended.out.index("Examples:") < 140
-    assert "--json" in ended.out
-    path = GOLDEN / f"help-sweep-{command}.txt"
-    if not path.exists():
-        path.write_text(ended.out)
-        pytest.fail(f"{path.name} was missing and is written now; look at it and run again")
-    assert ended.out.split() == path.read_text().split()
 
 
 def test_choices_are_those_of_the_types() -> None:
