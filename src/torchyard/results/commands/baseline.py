@@ -72,7 +72,7 @@ def save(
         print_data(f"{path}: {', '.join(found)}")
 
 
-@click.command(name="list", help="List the baselines.\n\n\b\nExample:\n  torchyard baseline list")
+@click.command(name="list", help="\b\nExamples:\n  torchyard baseline list\n\nList the baselines.")
 @common_options
 def list_all(as_json: bool) -> None:
     """Every baseline with its runs."""
@@ -100,7 +100,7 @@ def list_all(as_json: bool) -> None:
         print_data(printable(line.rstrip()))
 
 
-@click.command(help="Show what a baseline names.\n\n\b\nExample:\n  torchyard baseline show main")
+@click.command(help="\b\nExamples:\n  torchyard baseline show main\n\nShow the runs of a baseline.")
 @click.argument("name")
 @common_options
 def show(name: str, as_json: bool) -> None:
@@ -122,7 +122,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 @click.command(
-    help="Forget a name; its runs stay.\n\n\b\nExample:\n  torchyard baseline delete main"
+    help="\b\nExamples:\n  torchyard baseline delete main\n\nDelete a baseline name. Its runs are kept."
 )
 @click.argument("name")
 @common_options

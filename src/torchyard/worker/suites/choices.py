@@ -7,8 +7,6 @@ import difflib
 import os
 from typing import Any, Dict, Iterable, List, Optional
 
-import torch
-
 from torchyard.worker import catalog
 from torchyard.worker.catalog.entry import Listed
 from torchyard.worker.workload import CannotBuild
@@ -19,6 +17,8 @@ CPU_CORES = 32
 
 def batch_size_for(listed: Optional[Listed], device: Any, otherwise: int) -> int:
     """The list's number for this device; `otherwise` for what is not listed."""
+    import torch  # the controller imports this module without torch
+
     if listed is None:
         return otherwise
     on_gpu = torch.device(device).type != "cpu"
@@ -40,6 +40,8 @@ def share_of(batch_size: int, part: float) -> int:
 
 def _part_of_a_large_one(device: Any) -> float:
     """How large the device is, beside those that the lists are for."""
+    import torch
+
     place = torch.device(device)
     if place.type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(place).total_memory
