@@ -31,8 +31,8 @@ HOLD = """
 import sys
 from torchyard.machine.model import Setting
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs.idle import KNOB
-KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
+from torchyard.machine.knobs.idle import IDLE_LATENCY_KNOB
+IDLE_LATENCY_KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
 print("held", flush=True)
 sys.stdin.read()
 """

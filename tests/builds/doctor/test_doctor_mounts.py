@@ -15,7 +15,7 @@ _LOOK = """
 import json, sys
 from pathlib import Path
 from torchyard.builds.doctor.examination import examine
-from torchyard.builds.doctor.capacity import CHECK
+from torchyard.builds.doctor.capacity import DISK_CHECK
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 folder, scratch, disk_gib, cuda = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4] == "1"
@@ -23,7 +23,7 @@ recipe = Recipe(name="x", disk_gib=disk_gib, environment=EnvironmentTable(use="c
                 options={"USE_CUDA": cuda})
 part = Component(name="x", recipe=recipe, source="", tree="", prefix="", wheels="", python="")
 plan = Plan(name="x", folder=folder, components=(part,), steps=(), jobs=1, jobs_why="")
-found = examine(plan, environ={"TMPDIR": scratch}, checks=(CHECK,))
+found = examine(plan, environ={"TMPDIR": scratch}, checks=(DISK_CHECK,))
 print(json.dumps([[f.severity, f.what, f.mend] for f in found]))
 """
 

@@ -289,12 +289,12 @@ def test_a_folder_that_is_not_ours(server: FileServer, tmp_path: Path) -> None:
 _ON_A_SMALL_DISK = """
 import sys
 from pathlib import Path
-from torchyard.builds.running.steps import perform
+from torchyard.builds.running.steps import perform_fetch
 from torchyard.builds.plan import Download
 from torchyard.errors import StepFailed
 folder, url, sha256 = sys.argv[1:]
 try:
-    perform(Download(url=url, path=folder + "/a", sha256=sha256), progress=print)
+    perform_fetch(Download(url=url, path=folder + "/a", sha256=sha256), progress=print)
 except StepFailed as error:
     print(error.what, error.why, error.hint, sorted(Path(folder).iterdir()), sep="|")
 """
