@@ -1,14 +1,16 @@
 """Held against the truth: what `torchyard values` says a fix saves, and what the fixed program saves.
 
-    python benchmarks/value_prices.py [NAME ...] [--repeats 9] [--json FILE]
+    python benchmarks/value_prices.py [NAME ...] [--held-out] [--repeats 9] [--json FILE]
 
-Every program of `value_price_programs.py` is profiled and priced in this process
+Every program of `value_price_programs.py`, or with --held-out of `value_price_held_out.py`, is profiled and priced in this process
 (`torchyard.values()` and `prove`), or with --processes as the command does it, in processes of its
 own. Then the program and its fixed version run interleaved, in random order within each pair, and the
 measured saving is the median over pairs: of CPU time with one thread, of wall time with two. The
 bound is broken when the measured saving is larger; the range covers it when it overlaps the middle
-half of the pairs. With --processes, programs with an optimizer are compared by step; otherwise
-programs are compared as a whole, because that is what `prove` is given.
+half of the pairs. With --processes, programs with an optimizer are compared by step, and others as a
+whole in processes of their own, which have first calls and first allocations as the profiled runs have.
+Otherwise programs are compared as a whole in this process, because that is what `prove` is given. With --fixes the fix is also
+applied mechanically, as `torchyard values --gains` does, and that saving stands beside the others.
 """
 
 from __future__ import annotations
@@ -17,22 +19,34 @@ import argparse
 import json
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
+import value_price_held_out as held_out
 import value_price_programs as programs
 from torchyard.core.study import Target
 from torchyard.values import Values
+from torchyard.values.fix_runs import measure_fixes
 from torchyard.values.model import ProfileRequest, Saving, ValueProfile
 from torchyard.values.profiled_run import profile_values
+from torchyard.values.report.descriptions import measured_text
 from torchyard.values.report.findings_text import values_text
 
+IN_PROCESS = """
+import runpy, sys, time, torch
+sys.argv = sys.argv[1:]
+cpu, wall = time.process_time(), time.perf_counter()
+runpy.run_path(sys.argv[0], run_name="__main__")
+print(time.process_time() - cpu, time.perf_counter() - wall)
+"""
 WARM_UP = 3
 """Iterations that count for no step: first allocations, and gradients that are not there yet."""
 
@@ -47,6 +61,8 @@ class Told:
     findings: int = 0
     steps: bool = False
     why: str = ""
+    fix: str = ""
+    """What the mechanically applied fixes have saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +78,27 @@ class Row:
     covers: str
 
 
-def planted_lines() -> set[int]:
+def corpus_of(name: str) -> ModuleType:
+    """Return the module that has a program."""
+    return programs if name in programs.PROGRAMS else held_out
+
+
+def planted_lines(corpus: ModuleType = programs) -> set[int]:
     """Return the lines that are marked."""
-    lines = Path(programs.__file__).read_text(encoding="utf-8").splitlines()
+    lines = Path(str(corpus.__file__)).read_text(encoding="utf-8").splitlines()
     return {number for number, line in enumerate(lines, 1) if line.endswith("# waste")}
 
 
-def profile_in_processes(name: str) -> ValueProfile:
+def profile_in_processes(name: str, *, fixes: bool = False) -> ValueProfile:
     """Profile one program as the command does it."""
     request = ProfileRequest(
-        target=Target(name="here", python=sys.executable), program=(str(programs.__file__), name)
+        target=Target(name="here", python=sys.executable),
+        program=(str(corpus_of(name).__file__), name),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        return profile_values(request, folder=Path(folder) / "run", say=lambda _: None)[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        profile = profile_values(request, folder=folder, say=lambda _: None)[0]
+        return measure_fixes(request, folder, profile, say=lambda _: None) if fixes else profile
 
 
 def profile_here(name: str) -> ValueProfile:
@@ -82,7 +106,7 @@ def profile_here(name: str) -> ValueProfile:
 
     def run() -> None:
         torch.manual_seed(0)
-        for _ in programs.PROGRAMS[name](False):
+        for _ in corpus_of(name).PROGRAMS[name](False):
             pass
 
     run()
@@ -92,10 +116,10 @@ def profile_here(name: str) -> ValueProfile:
     return values.prove(run, timed_runs=3)
 
 
-def told_of(name: str, *, processes: bool, verbose: bool) -> Told:
+def told_of(name: str, *, processes: bool, fixes: bool, verbose: bool) -> Told:
     """Profile one program and add up the findings on planted lines."""
-    profile = (profile_in_processes if processes else profile_here)(name)
-    planted = planted_lines()
+    profile = profile_in_processes(name, fixes=fixes) if processes else profile_here(name)
+    planted = planted_lines(corpus_of(name))
     found = [one for one in profile.findings if one.place.line in planted]
     if verbose:
         sys.stderr.write(values_text(profile))
@@ -119,25 +143,42 @@ def told_of(name: str, *, processes: bool, verbose: bool) -> Told:
         findings=len(found),
         steps=steps,
         why=why,
+        fix="; ".join(measured_text(one.worth) for one in found if one.worth.measured),
     )
 
 
-def measured(name: str, repeats: int, steps: bool) -> tuple[str, tuple[float, float, float]]:
+def measured(
+    name: str, repeats: int, *, steps: bool, processes: bool
+) -> tuple[str, tuple[float, float, float]]:
     """Run the program and its fixed version in pairs; the clock, and quartiles of the saving."""
-    clock = int(name in programs.TWO_THREADS)
+    corpus = corpus_of(name)
+    clock = int(name in corpus.TWO_THREADS)
     chance = random.Random(name)
     pairs = []
     for number in range(repeats + 1):
         took: dict[bool, float] = {}
         for fixed in chance.sample((False, True), 2):
+            if processes and not steps:
+                took[fixed] = _process(corpus, name, fixed)[clock]
+                continue
             torch.manual_seed(0)
             marks = [_now()]
-            marks += [_now() for _ in programs.PROGRAMS[name](fixed)]
+            marks += [_now() for _ in corpus.PROGRAMS[name](fixed)]
             took[fixed] = (_step if steps else _whole)(marks)[clock]
         if number:  # the first pair warms up
             pairs.append(1 - took[True] / took[False])
     low, middle, high = statistics.quantiles(pairs, n=4, method="inclusive")
     return ("CPU", "wall")[clock], (low, middle, high)
+
+
+def _process(corpus: ModuleType, name: str, fixed: bool) -> tuple[float, float]:
+    """Run a program in a process of its own; CPU time and wall time without the start of torch."""
+    words = [str(corpus.__file__), name, *(["--fixed"] if fixed else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_PROCESS, *words], check=True, capture_output=True, text=True
+    )
+    cpu, wall = done.stdout.split()[-2:]
+    return float(cpu), float(wall)
 
 
 def _now() -> tuple[float, float]:
@@ -183,15 +224,21 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--processes", action="store_true", help="profile as the command does")
+    parser.add_argument("--held-out", action="store_true", help="programs that tuned no constant")
+    parser.add_argument("--fixes", action="store_true", help="apply fixes, too; with --processes")
     given = parser.parse_args()
     rows = []
     head = f"{'program':32} {'told %':>12} {'bound':>6}  measured %"
     print(f"{head:76} clock bound   range covers", flush=True)
-    for name in given.names or programs.PROGRAMS:
-        torch.set_num_threads(2 if name in programs.TWO_THREADS else 1)
-        told = told_of(name, processes=given.processes, verbose=given.verbose)
-        rows.append(judged(name, told, *measured(name, given.repeats, told.steps)))
+    processes = given.processes or given.fixes
+    for name in given.names or (held_out if given.held_out else programs).PROGRAMS:
+        torch.set_num_threads(2 if name in corpus_of(name).TWO_THREADS else 1)
+        told = told_of(name, processes=processes, fixes=given.fixes, verbose=given.verbose)
+        found = measured(name, given.repeats, steps=told.steps, processes=processes)
+        rows.append(judged(name, told, *found))
         print(line(rows[-1]), flush=True)
+        if told.fix:
+            print(f"    {told.fix}", flush=True)
     bounds, ranges = Counter(row.bound for row in rows), Counter(row.covers for row in rows)
     print(f"{len(rows)} programs; bound: {dict(bounds)}; range covers: {dict(ranges)}")
     if given.json:

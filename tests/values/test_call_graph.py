@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -279,3 +280,23 @@ def test_the_mode_changes_no_result_and_leaves_no_trace() -> None:
     with SiteTimes([]):
         assert torch.equal(x.exp().sum(), before)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_python_before_and_after_a_call_is_timed_and_views_are_not() -> None:
+    def busy() -> None:
+        end_ns = time.thread_time_ns() + 1_000_000
+        while time.thread_time_ns() < end_ns:
+            pass
+
+    def step() -> None:
+        x = fresh()
+        first = x.exp()
+        busy()
+        again = x.t().t().exp()
+        (first + again).sum()
+
+    finding = one(step, "duplicate", "exp")
+    sites = [site for site in timed(step, finding) if site["shapes"] != "*"]
+    exact = next(site for site in sites if site["operator"] == "aten::exp")
+    assert 0.9e6 < exact["before_ns"] < 1.5e6
+    assert exact["after_ns"] < 0.5e6

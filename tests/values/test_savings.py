@@ -169,6 +169,30 @@ def test_memory_that_others_get_anew_is_counted_as_far_as_there_are_page_faults(
     assert (found.low_ns, found.high_ns, found.bound_ns) == (1e3, 1e3 + more, 1e3 + more)
 
 
+def test_python_around_a_call_is_in_the_range_and_the_bound() -> None:
+    chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
+    costs = {"call_cpu": 500.0, "gap": 300.0}
+    found = saving_of(chain, times(site("mm", before_ns=4300.0, after_ns=2300.0), costs=costs))
+    assert (found.low_ns, found.high_ns, found.bound_ns) == (1e3, 5e3, 7e3)
+    tight = saving_of(chain, times(site("mm", before_ns=310.0, after_ns=290.0), costs=costs))
+    assert (tight.high_ns, tight.bound_ns) == (1010, 1500), "no less than a small module"
+
+
+def test_long_operators_that_stay_limit_the_bound() -> None:
+    chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
+    long = site("mm", cpu=6e5, wall=6e5, calls=10)
+    alone = saving_of(chain, times(long))
+    assert alone.bound_share == 0.6, "its only call in a step is removed"
+    slow = replace(long, cpu_most_ns=2e6)
+    assert saving_of(chain, times(slow)).bound_share == 1.0
+    others = saving_of(chain, times(slow, other_ns=10 * 4e5))
+    assert others.bound_share == pytest.approx(0.8), "half of what other operators take"
+    twice = saving_of(chain, times(replace(slow, calls=20, cpu_ns=(4e5,) * 4)))
+    assert twice.bound_share == pytest.approx(0.8), "a second call at the site stays"
+    short = saving_of(chain, times(replace(slow, calls=20, cpu_ns=(4e4,) * 4)))
+    assert short.bound_share == 1.0, "short operators are not timed well enough"
+
+
 def test_a_machine_that_changes_its_speed_widens_the_range_and_then_measures_nothing() -> None:
     chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
     whole: dict[str, Any] = {

@@ -39,6 +39,17 @@ def test_every_program_runs_as_it_is_and_fixed(benchmark: Any) -> None:
             next(program(fixed))
 
 
+def test_every_held_out_program_runs_and_is_new(benchmark: Any) -> None:
+    held_out = benchmark["held_out"]
+    assert len(held_out.PROGRAMS) >= 20
+    assert not set(held_out.PROGRAMS) & set(benchmark["programs"].PROGRAMS)
+    assert len(benchmark["planted_lines"](held_out)) >= 20
+    for name, program in held_out.PROGRAMS.items():
+        assert benchmark["corpus_of"](name) is held_out
+        for fixed in (False, True):
+            next(program(fixed))
+
+
 def test_every_program_has_planted_waste(benchmark: Any) -> None:
     module = benchmark["programs"]
     planted = benchmark["planted_lines"]()

@@ -98,7 +98,11 @@ them; --once leaves that out.
     is_flag=True,
     help="Run the program only once: findings are neither confirmed nor priced.",
 )
-@_how("--gains", is_flag=True, help="Measure what mends gain, in pairs of launches; takes minutes.")
+@_how(
+    "--gains",
+    is_flag=True,
+    help="Measure what fixes save: run the program with and without the largest fixes; takes minutes.",
+)
 @_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
 @_out(
     "--fail-on",

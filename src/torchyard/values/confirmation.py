@@ -25,7 +25,7 @@ from torchyard.values.prices import wanted_sites
 from torchyard.values.target_run import NativeRun, read_native_run, run_in_target
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge
 
-__all__ = ["confirm", "confirm_in_target", "unconfirmed"]
+__all__ = ["compiles", "confirm", "confirm_in_target", "unconfirmed"]
 
 NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
 _LEAST_LIMIT_S: Final = 120.0
@@ -48,7 +48,7 @@ def confirm_in_target(
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None
     limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * profile.seconds)
-    sites = wanted_sites(profile) if not _compiles(profile) else []
+    sites = wanted_sites(profile) if not compiles(profile) else []
     end = run_in_target(
         request,
         folder,
@@ -117,13 +117,14 @@ def _timed(
                 native,
                 sites=timed.sites,
                 site_steps=timed.site_steps,
+                other_ns=timed.other_ns,
                 costs=timed.costs,
                 probes_ns=(*native.probes_ns, *timed.probes_ns),
             )
     return native
 
 
-def _compiles(profile: ValueProfile) -> bool:
+def compiles(profile: ValueProfile) -> bool:
     """Whether a mode that comes and goes would make the program compile again."""
     return any(note.startswith("torch.compile") for note in profile.notes)
 

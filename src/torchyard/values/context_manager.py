@@ -101,6 +101,7 @@ def price_here(
             native,
             sites=found.sites,
             site_steps=PRICED_CALLS * steps,
+            other_ns=found.other_ns,
             costs=found.costs,
             steps_ns=tuple(one[0] / steps for one in took),
             steps_cpu_ns=tuple(one[1] / steps for one in took),

@@ -103,6 +103,32 @@ class Saving:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FixMeasurement:
+    """The program with a fix applied, compared with the program without it."""
+
+    fix: str
+    """What was changed."""
+    confirmed: bool = False
+    """Whether the saving was measured and the results of both were equal."""
+    why: str = ""
+    """Why it is not confirmed."""
+    share: float | None = None
+    """Of the time of a step, or of a program without steps; negative if the fix is slower."""
+    interval: Interval | None = None
+    clock: str = ""
+    pairs: int = 0
+    launches: int = 0
+    applied: int = 0
+    """Calls that the fix changed in one run."""
+    compared: tuple[str, ...] = ()
+    """Kinds of results that were compared."""
+    rounded: str = ""
+    """How far results differ by rounding; empty if every bit is equal."""
+    exceeded_bound: float | None = None
+    """The estimated upper bound, if the measured saving exceeds it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Worth:
     """What a fix of a finding would save. None means not measured."""
 
@@ -118,6 +144,8 @@ class Worth:
     gain: float | None = None
     """Speedup of the operator with the fix simulated, by paired measurement."""
     gain_interval: Interval | None = None
+    measured: FixMeasurement | None = None
+    """Of the largest findings, where a fix could be applied to the program."""
     method: str = ""
     unavailable: str = ""
     """Why something above was not measured."""

@@ -13,6 +13,7 @@ from typing import Final
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.process.tree import sweep_orphans
 from torchyard.values.confirmation import confirm_in_target, unconfirmed
+from torchyard.values.fix_runs import measure_fixes, runs_for_fixes
 from torchyard.values.gains import (
     PROGRAM_LAUNCHES,
     measure_gains,
@@ -70,6 +71,7 @@ def confirmed_and_priced(
     if gains:
         parts += [
             ("measuring gains", lambda known: measure_gains(request, folder, known, say=say)),
+            ("applying fixes", lambda known: measure_fixes(request, folder, known, say=say)),
             ("comparing steps", lambda known: measure_set_to_none(request, folder, known, say=say)),
         ]
     if profile.state == "finished":
@@ -87,9 +89,8 @@ def confirmed_and_priced(
 def announcement(profile: ValueProfile, *, gains: bool) -> str:
     """Say what is run again, why, and what that repeats."""
     times = "once more" if profile.steps > 1 else "up to three times more (it has no steps)"
-    more = (
-        f", and {PROGRAM_LAUNCHES} times for --gains" if gains and zeroed_gradients(profile) else ""
-    )
+    runs = runs_for_fixes(profile) + (PROGRAM_LAUNCHES if zeroed_gradients(profile) else 0)
+    more = f", and {runs} times for --gains" if gains and runs else ""
     return (
         f"the program is now run again, {times}{more}: without the profiler, to confirm findings and "
         "to time them. It repeats everything that the program does: files it writes, network "

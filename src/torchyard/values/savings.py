@@ -33,11 +33,15 @@ MOST_DISAGREEMENT: Final = 2.0
 _ADDED_TO: Final = ("zeroed only to be added to", "gradient zeroed only to be added to")
 """How details of zeros begin that an operator adds to."""
 LEAST_CALLS: Final = 3
+LONG_NS: Final = 50_000.0
+"""Operators that take longer are timed reliably (`worker/values/pricing/site_times.py`)."""
 NOISY: Final = "noisy machine"
 _PARALLEL: Final = 1.1
 """CPU time over wall time of a call from which on it ran on several threads."""
 _CACHES: Final = 0.25
 """Of a call's time that its use of the caches costs or saves other calls, at most."""
+_KEPT: Final = 0.5
+"""Of the time of operators that stay, what they take at least once others are removed."""
 _CERTAIN: Final = frozenset({"wasted", "repeated"})
 _SHRINKING: Final = frozenset({"shrinks", "reads"})
 _INSIDE: Final = "inside"
@@ -98,6 +102,7 @@ class CallTimes:
         self._costs = native.costs
         self._threads = max(1, threads)
         self._timed_steps = max(1, native.site_steps)
+        self._other_ns = native.other_ns / self._timed_steps
         whole = native.steps == 0 and not native.steps_ns
         walls: tuple[float, ...]
         cpus: tuple[float, ...]
@@ -152,7 +157,17 @@ class CallTimes:
         fastest, slowest = self.range(site, clock)
         added = self._costs.get(f"window_{clock}", 0.0)
         low, high = max(0.0, fastest - 2 * added), max(0.0, slowest - added)
-        return low - self.caches(site, low), high + self.caches(site, high)
+        before = max(0.0, site.before_ns - self._costs.get("gap", 0.0))
+        return low - self.caches(site, low), high + self.caches(site, high) + before
+
+    def python(self, site: SiteTime, clock: str) -> float:
+        """Return the most that Python takes around one call.
+
+        What runs between it and the operators around it, and no less than a small module takes.
+        """
+        gap = self._costs.get("gap", 0.0)
+        around = max(0.0, site.before_ns - gap) + max(0.0, site.after_ns - gap)
+        return max(self._costs.get(f"call_{clock}", 0.0), around)
 
     def caches(self, site: SiteTime, time_ns: float) -> float:
         """Return what a call changes for others by the memory that it touches."""
@@ -167,6 +182,22 @@ class CallTimes:
         fault, unmap = self._costs.get("fault", 0.0), self._costs.get("unmap", 0.0)
         elsewhere = min(pages, max(0.0, self._faults - own_faults))
         return elsewhere * (fault + unmap) + min(pages, own_faults) * unmap
+
+    def limit(self, removed: Mapping[SiteKey, float], clock: str) -> float:
+        """Return the largest share that is possible, because long operators stay.
+
+        Those at other sites, and calls at the sites of findings beyond the ones that are removed.
+        They count as half, because they may be faster with more caches and memory to themselves.
+        """
+        total = self._other_ns
+        for key, site in self._sites.items():
+            least = self.range(site, clock)[0]
+            if key[4] == ANY_SHAPES or site.calls < LEAST_CALLS or least < LONG_NS:
+                continue
+            calls = site.calls / self._timed_steps - removed.get(key, 0.0)
+            total += max(0.0, calls) * least
+        kept = total / self.drift / self.step(clock)[2]
+        return 1 - _KEPT * kept if kept <= 1 else 1.0  # more than everything: times that cannot be
 
     def pages(self, site: SiteTime) -> float:
         """Return how many pages the result of one call takes."""
@@ -183,7 +214,7 @@ class CallTimes:
             parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns
             spinning = site.wall_most_ns * self._threads if parallel else 0.0
             most = max(site.cpu_most_ns, spinning)
-        return most + self._costs.get(f"call_{clock}", 0.0) + self.caches(site, most)
+        return most + self.python(site, clock) + self.caches(site, most)
 
 
 def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Chain:
@@ -264,13 +295,18 @@ def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
         )
     first = trusted[0]
     lows = [sums[clock].low / times.step(clock)[2] for clock in trusted]
-    highs = [sums[clock].high / times.step(clock)[0] for clock in trusted]
-    bounds = [sums[clock].bound / times.step(clock)[0] for clock in sums]
+    removed: dict[SiteKey, float] = defaultdict(float)
+    for part in (part for chain in chains for part in chain.parts):
+        removed[part.key] += part.per_step
+    limits = {clock: times.limit(removed, clock) for clock in sums}
+    highs = [min(limits[clock], sums[clock].high / times.step(clock)[0]) for clock in trusted]
+    bounds = [min(limits[clock], sums[clock].bound / times.step(clock)[0]) for clock in sums]
+    low_share = min(1.0, *lows, *highs)
     known = not unpriced and not missing
     return Saving(
         low_ns=sums[first].low,
         high_ns=sums[first].high,
-        low_share=min(1.0, *lows, 1.0),
+        low_share=low_share,
         high_share=min(1.0, max(highs)),
         bound_ns=sums[first].bound if known else None,
         bound_share=min(1.0, max(bounds)) if known else None,

@@ -126,6 +126,9 @@ class SiteTime:
     made_bytes: float = 0.0
     """New memory of one call."""
     touched_bytes: float = 0.0
+    before_ns: float = 0.0
+    """CPU time of Python from the operator before to a call, and from a call to the one after it."""
+    after_ns: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,8 @@ class NativeRun:
     """Operators that were timed where the program calls them."""
     site_steps: int = 0
     """Steps in which they were timed."""
+    other_ns: float = 0.0
+    """CPU time of long operators at other sites, in all of these steps."""
     costs: dict[str, float] = field(default_factory=dict)
     """Of what surrounds operators on this machine (`worker/values/pricing/site_times.py`)."""
     turns_ns: tuple[tuple[float, float], ...] = ()
@@ -166,6 +171,13 @@ class NativeRun:
     threads: int = 0
     accelerated: bool = False
     """Whether a GPU was used, so that CPU time says nothing of a step."""
+    fix_matched: int = 0
+    """Calls that the applied fix concerns, and calls that it changed."""
+    fix_applied: int = 0
+    by_cpu: bool = False
+    """Whether times of a run with a fix are CPU time."""
+    observed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Results that the program showed (`worker/values/pricing/observed_results.py`)."""
     chains: tuple[CountedChain, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -247,6 +247,32 @@ def gain_text(worth: Worth) -> str:
     return f"{gain:.3g}x" + (f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else "")
 
 
+def measured_text(worth: Worth) -> str:
+    """`measured: saves 12.1% [10.9%, 13.2%]`: the program with the fix applied."""
+    measured = worth.measured
+    if measured is None:
+        return ""
+    fix = clipped(measured.fix, 100)
+    share = _number(measured.share)
+    if not measured.confirmed or share is None:
+        return f"fix not confirmed ({fix}): {clipped(measured.why, 300)}"
+    interval = measured.interval
+    ends = f" [{_percents(interval.low, interval.high)}]" if interval is not None else ""
+    said = f"measured: saves {format_percent(share)}{ends} of {clipped(measured.clock, 40)}"
+    if interval is not None and interval.covers(0.0):
+        said += ", not distinguishable from zero,"
+    count = f"{measured.pairs:,} pairs in {measured.launches:,} launches"
+    said += f" with {fix} ({count}; results {clipped(measured.rounded, 80) or 'equal'})"
+    bound = _number(measured.exceeded_bound)
+    if bound is not None:
+        said += f"; EXCEEDS the estimated upper bound of {format_percent(bound)}, now corrected"
+    return said
+
+
+def _percents(low: float, high: float) -> str:
+    return f"{format_percent(low)}, {format_percent(high)}"
+
+
 def mended_text(worth: Worth) -> str:
     """What the gain is of: where the mend belongs to the program, whole steps were compared."""
     if not gain_text(worth):

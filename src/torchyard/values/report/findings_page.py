@@ -29,6 +29,7 @@ from torchyard.values.report.descriptions import (
     clipped,
     code_spans,
     detail_text,
+    measured_text,
     mended_text,
     notes_of_profile,
     operator_text,
@@ -353,6 +354,8 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     if worth.operator_ns is not None and worth.wasted_ns is not None:
         wasted, whole = format_duration(worth.wasted_ns), format_duration(worth.operator_ns)
         rows.append(("one call", f"{wasted} of {whole}"))
+    if measured_text(worth):
+        rows.append(("fix applied", measured_text(worth)))
     if mended_text(worth):
         said = mended_text(worth).removeprefix("mended, ")
         rows.append(("mended", f"{said}, measured in pairs"))

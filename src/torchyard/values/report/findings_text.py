@@ -16,6 +16,7 @@ from torchyard.values.report.descriptions import (
     clipped,
     code_spans,
     detail_text,
+    measured_text,
     mended_text,
     notes_of_profile,
     operator_text,
@@ -85,6 +86,8 @@ def _text_sentences(finding: ValueFinding) -> list[str]:
         said.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
     if chain_text(finding.worth):
         said.append(chain_text(finding.worth))
+    if measured_text(finding.worth):
+        said.append(measured_text(finding.worth))
     if mended_text(finding.worth):
         said.append(mended_text(finding.worth))
     if suggestion_text(finding):
@@ -170,6 +173,9 @@ def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
     if chain_text(finding.worth):
         text = chain_text(finding.worth)
+        yield f"{escaped(text[0].upper() + text[1:])}."
+    if measured_text(finding.worth):
+        text = measured_text(finding.worth)
         yield f"{escaped(text[0].upper() + text[1:])}."
     if mended_text(finding.worth):
         said = mended_text(finding.worth)

@@ -50,6 +50,18 @@ def _ask_foreign(code: CodeType) -> bool:
     return known
 
 
+def user_frame() -> Optional[FrameType]:
+    """Return the innermost frame outside of torch and this package, if there is one."""
+    frame: Optional[FrameType] = sys._getframe(1).f_back
+    while frame is not None:
+        code = frame.f_code
+        known = _foreign.get(id(code))
+        if not (known[0] if known is not None else _ask_foreign(code)):
+            break
+        frame = frame.f_back
+    return frame
+
+
 class Places:
     """Finds the place of the operator that is being dispatched."""
 
@@ -91,13 +103,7 @@ class Places:
             if found is not None:
                 return found._replace(backward=True)
         # A thread of the autograd engine has no frames but ours.
-        frame: Optional[FrameType] = sys._getframe(0).f_back
-        while frame is not None:
-            code = frame.f_code
-            known = _foreign.get(id(code))
-            if not (known[0] if known is not None else _ask_foreign(code)):
-                break
-            frame = frame.f_back
+        frame = user_frame()
         if frame is None:
             return NOWHERE
         module = self._modules[-1] if self._modules else ""

@@ -45,6 +45,9 @@ class Surrounding:
     def step(self) -> None:
         """A step of the program is over, where the program itself does not show it."""
 
+    def output(self, value: Any) -> None:
+        """Take what an iteration of a workload returned."""
+
     def note(self, text: str) -> None:
         """Something the user should know."""
 

@@ -39,7 +39,7 @@ def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
         call = side.caller()
         with side.context():
             for _ in range(plan["steps"]):
-                call()
+                surrounding.output(call())
                 side.synchronize()
                 model.forget_gradients()
                 if not step:

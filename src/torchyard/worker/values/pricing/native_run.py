@@ -17,6 +17,8 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.values.exchange import write_result
+from torchyard.worker.values.pricing.applied_fix import AppliedFix
+from torchyard.worker.values.pricing.observed_results import ObservedResults
 from torchyard.worker.values.pricing.site_times import (
     SiteTimes,
     machine_costs,
@@ -110,6 +112,10 @@ class Native(Surrounding):
         self._times_on = False
         self._times_steps = 0
         self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
+        self._observed = ObservedResults()
+        self._fix = AppliedFix(plan["fix"], self._observed) if plan.get("fix") else None
+        """A fix that is applied: always, never, or in turns with steps without it."""
+        self._fix_always: bool = plan.get("fix_on", False)
         self.notes: List[str] = []
 
     def start(self) -> None:
@@ -117,7 +123,7 @@ class Native(Surrounding):
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
-        if self._turns is not None:
+        if self._turns is not None and self._fix is None:
             self._turns.start()
         if self._wanted:
             unavailable = why_unavailable()
@@ -134,6 +140,10 @@ class Native(Surrounding):
             self._times.__enter__()
             self._times_on = self._times_whole
             self._times.be_aside(not self._times_on)
+        if self._fix is not None:
+            self._observed.start()
+            self._fix.on = self._fix_always or (self._turns is not None and self._turns.drops)
+            self._fix.__enter__()
         self._began_faults = page_faults()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
@@ -155,7 +165,10 @@ class Native(Surrounding):
             self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
             self._step_faults.append(page_faults() - self._last_faults)
             if self._turns is not None:
-                self._turns.step(now_ns - self._last_ns)
+                by_cpu = self._fix is not None and counts_cpu_time()
+                cpu_ns = now_cpu_ns - self._last_cpu_ns
+                self._turns.step(cpu_ns if by_cpu else now_ns - self._last_ns)
+        self._switch_fix()
         self._switch_times()
         self._last_faults = page_faults()
         self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
@@ -172,6 +185,30 @@ class Native(Surrounding):
         if self._times is not None:
             self._times.be_aside(False)
 
+    def output(self, value: Any) -> None:
+        """Keep the output of a workload for the comparison of results."""
+        if self._fix is not None:
+            self._observed.output(value)
+
+    def _switch_fix(self) -> None:
+        """Apply the fix in the next step or not, as drawn."""
+        if self._fix is None:
+            return
+        self._fix.end_step()
+        if self._turns is not None:
+            self._fix.on = self._turns.drops
+
+    def _fixed(self) -> Dict[str, Any]:
+        """Return how often the fix was applied, and the results that the program showed."""
+        if self._fix is None:
+            return {}
+        return {
+            "fix_matched": self._fix.matched,
+            "fix_applied": self._fix.applied,
+            "by_cpu": counts_cpu_time(),
+            "observed": self._observed.as_dict(),
+        }
+
     def _switch_times(self) -> None:
         """Time operators in every second step, until enough of them were timed."""
         if self._times is None or self._times_whole or self._events.on:
@@ -185,6 +222,10 @@ class Native(Surrounding):
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         faults = page_faults() - self._began_faults
         self._recorded_whole = self._events.on
+        if self._fix is not None:
+            self._fix.__exit__(None, None, None)
+            self._fix.close()
+            self._observed.stop()
         self._stop_recording()
         if self._times is not None:
             self._times.__exit__(None, None, None)
@@ -211,6 +252,7 @@ class Native(Surrounding):
                 "steps_cpu_ns": self._step_cpu_ns[-_MOST_STEPS:],
                 "sites": self._times.as_list() if self._times is not None else [],
                 "site_steps": 1 if self._times_whole else self._times_steps,
+                "other_ns": self._times.other_ns if self._times is not None else 0,
                 "costs": machine_costs() if self._times is not None else {},
                 "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
@@ -224,6 +266,7 @@ class Native(Surrounding):
                     {"chain": list(names), "count": n} for names, n in chains[:_MOST_CHAINS]
                 ],
                 "notes": self.notes,
+                **self._fixed(),
             },
         )
 
@@ -295,6 +338,11 @@ def finished_ns() -> int:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter_ns()
+
+
+def counts_cpu_time() -> bool:
+    """Whether CPU time says what a program takes: on one thread, without a GPU."""
+    return torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
 
 
 def _median(values: List[int]) -> Optional[float]:

@@ -8,6 +8,7 @@ before and after.
 import mmap
 import resource
 import statistics
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -23,6 +24,8 @@ GROUPS = 8
 """Parts of the run, in order of time, whose means are compared."""
 _TRIMMED = 0.9
 """Share of a group's samples that count as undisturbed: the slowest are left out."""
+LONG_NS = 50_000
+"""Operators that take longer are timed reliably: calling them from a mode adds little."""
 _CALIBRATED = 200
 _COLD_BYTES = 64 << 20
 _TOUCHED_BYTES = 16 << 20
@@ -33,7 +36,17 @@ ANY_SHAPES = "*"
 class _Samples:
     """Wall and CPU time of calls at one site, in order."""
 
-    __slots__ = ("_every", "_skipped", "calls", "faults", "made_bytes", "taken", "touched_bytes")
+    __slots__ = (
+        "_every",
+        "_skipped",
+        "after",
+        "before",
+        "calls",
+        "faults",
+        "made_bytes",
+        "taken",
+        "touched_bytes",
+    )
 
     def __init__(self) -> None:
         self.taken: List[Tuple[int, int]] = []
@@ -44,6 +57,10 @@ class _Samples:
         """Of all arguments and results."""
         self.faults = 0
         """Page faults during all calls."""
+        self.before: List[int] = []
+        """CPU time of Python from the operator before to each call."""
+        self.after: List[int] = []
+        """And from each call to the operator after it."""
         self._every = 1
         self._skipped = 0
 
@@ -70,6 +87,18 @@ class SiteTimes(AsideMode):
         self._samples: Dict[Site, _Samples] = {site: _Samples() for site in sites}
         self._operators: Set[str] = {site.operator for site in sites}
         self._places = Places()
+        self._left: Optional[Tuple[int, int]] = None
+        """The thread that ran the last operator, and its CPU time at the end of it."""
+        self._inert_ns = 0
+        self.other_ns = 0
+        """CPU time of long operators at sites that were not asked for: no fix removes them."""
+        self._last: Tuple[_Samples, ...] = ()
+        """Samples of the last operator, if it was timed."""
+
+    def be_aside(self, aside: bool) -> None:
+        """Get out of the stack, or in again: what ran in between is no part of a call."""
+        self._left, self._last = None, ()
+        super().be_aside(aside)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -86,18 +115,28 @@ class SiteTimes(AsideMode):
         """Pass an operator on, timed where that was asked for."""
         keywords = kwargs or {}
         operator = operator_of(func)
+        entered_ns = time.thread_time_ns()
         if operator.inert:
             if operator.view_with_writing_backward:
                 self._places.now()  # remembers it for the backward
-            return func(*args, **keywords)
+            result = func(*args, **keywords)
+            self._inert_ns += time.thread_time_ns() - entered_ns
+            return result
         place = self._places.now()
+        python_ns = self._python_ns(entered_ns)
         line = exact = None
         if operator.name in self._operators:
             site = site_of(operator.name, place, args, keywords)
             exact = self._samples.get(site)
             line = self._samples.get(site._replace(shapes=ANY_SHAPES))
         if line is None:
-            return func(*args, **keywords)
+            began_ns = time.thread_time_ns()
+            result = func(*args, **keywords)
+            took_ns = time.thread_time_ns() - began_ns
+            if took_ns >= LONG_NS:
+                self.other_ns += took_ns
+            self._leave(())
+            return result
         wait = torch.cuda.is_initialized()
         if wait:
             torch.cuda.synchronize()
@@ -111,13 +150,33 @@ class SiteTimes(AsideMode):
         faults = page_faults() - faults
         made = _bytes_of((result,)) if operator.fresh else 0
         touched = made + _bytes_of(args) + _bytes_of(keywords.values())
-        for samples in (line, exact):
-            if samples is not None:
-                samples.add(took_ns, took_cpu_ns)
-                samples.faults += faults
-                samples.made_bytes += made
-                samples.touched_bytes += touched
+        counted = (line,) if exact is None else (line, exact)
+        for samples in counted:
+            samples.add(took_ns, took_cpu_ns)
+            samples.faults += faults
+            samples.made_bytes += made
+            samples.touched_bytes += touched
+            _append(samples.before, python_ns)
+        self._leave(counted)
         return result
+
+    def _python_ns(self, entered_ns: int) -> Optional[int]:
+        """Return the CPU time from the last operator to this one; None where no Python is between.
+
+        Views are left out, as far as this mode handles them. In a backward pass there is no Python.
+        """
+        known = self._left is not None and self._left[0] == threading.get_ident()
+        if self._left is None or not known or self._places.in_backward:
+            return None
+        python_ns = max(0, entered_ns - self._left[1] - self._inert_ns)
+        for samples in self._last:
+            _append(samples.after, python_ns)
+        return python_ns
+
+    def _leave(self, samples: Tuple[_Samples, ...]) -> None:
+        self._last = samples
+        self._inert_ns = 0
+        self._left = (threading.get_ident(), time.thread_time_ns())
 
     def taken(self, site: Site) -> List[Tuple[int, int]]:
         """Return wall and CPU time of single calls at a site."""
@@ -132,12 +191,19 @@ class SiteTimes(AsideMode):
             data["made_bytes"] = samples.made_bytes / calls
             data["faults"] = samples.faults / calls
             data["touched_bytes"] = samples.touched_bytes / calls
+            data["before_ns"] = _trimmed(samples.before) if samples.before else 0.0
+            data["after_ns"] = _trimmed(samples.after) if samples.after else 0.0
             for number, clock in enumerate(("wall", "cpu")):
                 groups = _groups([sample[number] for sample in samples.taken])
                 data[clock + "_ns"] = [_trimmed(group) for group in groups]
                 data[clock + "_most_ns"] = max((statistics.fmean(g) for g in groups), default=0.0)
             found.append(data)
         return found
+
+
+def _append(into: List[int], value: Optional[int]) -> None:
+    if value is not None and len(into) < _MOST_SAMPLES:
+        into.append(value)
 
 
 def _groups(values: List[int]) -> List[List[int]]:
@@ -165,7 +231,8 @@ def machine_costs() -> Dict[str, float]:
     """What surrounds an operator on this machine, in nanoseconds of wall and CPU time.
 
     `call`: Python around one operator, by a small module. `window`: what reading the clocks and
-    calling from a mode add to a timed operator. `fault`: a page of memory that is new to the process.
+    calling from a mode add to a timed operator. `gap`: what they add to Python between two operators.
+    `fault`: a page of memory that is new to the process.
     `unmap`: a page that is given back. `read`: a byte that is in no cache.
     """
     try:
@@ -183,6 +250,7 @@ def _measured_costs() -> Dict[str, float]:
     for number, clock in enumerate(("wall", "cpu")):
         found["call_" + clock] = _each(lambda: module(small))[number]
         found["window_" + clock] = max(0.0, inside[number] - native[number])
+    found["gap"] = _gap(small)
     cold = torch.ones(_COLD_BYTES // 4, device="cpu", dtype=torch.float32)
     found["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
     found["fault"], found["unmap"] = _cost_of_pages()
@@ -225,6 +293,17 @@ def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, flo
         work()
     wall = (time.perf_counter_ns() - wall_ns) / times
     return wall, (time.process_time_ns() - cpu_ns) / times
+
+
+def _gap(small: torch.Tensor) -> float:
+    """CPU time between two operators that follow each other at once, under the mode."""
+    args = (small, small)
+    mode = SiteTimes([site_of("aten::add", Places().now(), args, {})._asdict()])
+    with mode:
+        for _ in range(_CALIBRATED):
+            torch.add(small, small)
+    gaps = [gap for samples in mode._samples.values() for gap in samples.before]
+    return float(statistics.median(gaps)) if gaps else 0.0
 
 
 def _windows(small: torch.Tensor) -> Tuple[float, float]:

@@ -1,0 +1,264 @@
+"""Apply the fix of a finding to a running program, at the level of torch's Python functions.
+
+A function mode sees every call of a torch function. At the lines of the finding it leaves a write out,
+allocates without filling, returns an argument instead of an equal copy, or returns an earlier result
+for the same arguments. The mode does the same lookups whether the fix is on or off, so that both
+variants carry its overhead. Operators that only the backward pass calls are out of reach.
+"""
+
+from collections import OrderedDict
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torchyard.worker.values.operators import tensors_in
+from torchyard.worker.values.places import shapes_of, user_frame
+from torchyard.worker.values.pricing.observed_results import READING, ObservedResults
+
+NONE = "none"
+"""Change nothing: the reference for results."""
+SKIP = "skip"
+"""Leave out an in-place write."""
+EMPTY = "empty"
+"""Allocate memory without filling it."""
+COPY = "copy"
+"""Leave out a fill with zeros, and copy what was added to it."""
+ARGUMENT = "argument"
+"""Return an argument instead of an equal result."""
+REUSE = "reuse"
+"""Return the earlier result of the same function for the same arguments."""
+
+_SUBSCRIPT = "__setitem__"
+_ADDITIONS = frozenset({"add_", "__iadd__"})
+_LIKE = {"zeros_like", "ones_like", "full_like"}
+_NEW = {"new_zeros", "new_ones", "new_full"}
+_FULL = {"full", "full_like", "new_full"}
+FRESH = frozenset({"zeros", "ones", "full"} | _LIKE | _NEW)
+_MOST_KEPT = 256
+_NEVER_REUSED = ("empty", "new_empty", "rand", "normal", "bernoulli", "multinomial", "poisson")
+_NOT_PURE = frozenset({"backward", "register_hook", "requires_grad_", "retain_grad", "__get__"})
+_CHECKED_FOR_RANDOMNESS = 3
+
+
+class _Kept:
+    """A result and the arguments that it belongs to, alive so that identities stay valid."""
+
+    __slots__ = ("arguments", "result", "versions")
+
+    def __init__(self, arguments: Any, result: Any) -> None:
+        self.arguments = arguments
+        self.result = result
+        self.versions = [tensor._version for tensor in tensors_in((result,))]
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether nothing was written into the result since."""
+        return self.versions == [tensor._version for tensor in tensors_in((self.result,))]
+
+
+class AppliedFix(TorchFunctionMode):
+    """Apply one fix while `on`; count calls that match it and calls that it changed."""
+
+    def __init__(self, plan: Dict[str, Any], observed: ObservedResults) -> None:
+        super().__init__()
+        self.on = False
+        self.matched = 0
+        self.applied = 0
+        self._observed = observed
+        kind = plan["kind"]
+        self._lines: Set[Tuple[str, int]] = {(file, line) for file, line in plan["lines"]}
+        self._added_lines = {(file, line) for file, line in plan.get("added_lines", ())}
+        self._names: Set[str] = set(plan.get("names", ()))
+        self._shapes: Tuple[str, ...] = tuple(plan.get("shapes", ()))
+        self._positions: List[int] = list(plan.get("positions", ()))
+        self._form = (tuple(plan.get("shape", ())), plan.get("dtype", ""))
+        self._per_step: bool = plan.get("per_step", False)
+        self._kept: "OrderedDict[Any, _Kept]" = OrderedDict()
+        self._functions: Dict[Any, int] = {}
+        """Functions that the lines call, and how often each was checked for random numbers."""
+        self._random: Set[Any] = set()
+        self._full_dtypes: Dict[type, torch.dtype] = {}
+        handlers: Dict[str, Callable[..., Any]] = {
+            SKIP: self._skip,
+            EMPTY: self._empty,
+            COPY: self._copy,
+            ARGUMENT: self._argument,
+            REUSE: self._reuse,
+        }
+        self._handler = handlers.get(kind)
+        if kind == COPY:
+            self._names |= _ADDITIONS
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
+    ) -> Any:
+        """Call the function, or what replaces it."""
+        keywords = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in READING:
+            result = func(*args, **keywords)
+            self._observed.read(name, result)
+            return result
+        if self._handler is None or (self._names and name not in self._names):
+            return func(*args, **keywords)
+        return self._handler(func, name, args, keywords)
+
+    def end_step(self) -> None:
+        """Forget results that may be reused within a step only."""
+        if self._per_step:
+            self._kept.clear()
+
+    def close(self) -> None:
+        """Release what is kept."""
+        self._kept.clear()
+
+    def _here(self, lines: Set[Tuple[str, int]]) -> bool:
+        frame = user_frame()
+        return frame is not None and (frame.f_code.co_filename, frame.f_lineno) in lines
+
+    def _use(self) -> bool:
+        """Count a call that the fix concerns; whether to change it."""
+        self.matched += 1
+        if self.on:
+            self.applied += 1
+        return self.on
+
+    def _skip(self, func: Any, name: str, args: Any, keywords: Any) -> Any:
+        written = keywords.get("out", args[0] if args else None)
+        if isinstance(written, torch.Tensor) and self._concerns(name, written) and self._use():
+            return None if name == _SUBSCRIPT else written
+        return func(*args, **keywords)
+
+    def _concerns(self, name: str, written: torch.Tensor) -> bool:
+        if name != _SUBSCRIPT and self._shapes:
+            form = shapes_of((written,), {})
+            if not any(shapes.startswith(form) for shapes in self._shapes):
+                return False
+        return self._here(self._lines)
+
+    def _empty(self, func: Any, name: str, args: Any, keywords: Any) -> Any:
+        if "out" not in keywords and self._here(self._lines) and self._use():
+            return self._unfilled(name, list(args), dict(keywords))
+        return func(*args, **keywords)
+
+    def _unfilled(self, name: str, args: List[Any], keywords: Dict[str, Any]) -> Any:
+        value = None
+        if name in _FULL:
+            value = (
+                keywords.pop("fill_value")
+                if "fill_value" in keywords
+                else args.pop(1 + (name == "new_full"))
+            )
+        if name in _LIKE:
+            return torch.empty_like(*args, **keywords)
+        if name in _NEW:
+            return args[0].new_empty(*args[1:], **keywords)
+        if name == "full" and keywords.get("dtype") is None:
+            keywords["dtype"] = self._dtype_of(value)
+        return torch.empty(*args, **keywords)
+
+    def _dtype_of(self, value: Any) -> torch.dtype:
+        found = self._full_dtypes.get(type(value))
+        if found is None:
+            found = self._full_dtypes[type(value)] = torch.full((), value).dtype
+        return found
+
+    def _copy(self, func: Any, name: str, args: Any, keywords: Any) -> Any:
+        if name in _ADDITIONS:
+            if not keywords and len(args) == 2 and self._here(self._added_lines) and self._use():
+                return args[0].copy_(args[1])
+            return func(*args, **keywords)
+        handler = self._empty if name in FRESH else self._skip
+        return handler(func, name, args, keywords)
+
+    def _argument(self, func: Any, _name: str, args: Any, keywords: Any) -> Any:
+        if self._here(self._lines):
+            positions = [0, 2] if func is torch.Tensor.where else self._positions
+            for position in positions:
+                given = args[position] if position < len(args) else None
+                if isinstance(given, torch.Tensor) and self._fits(given):
+                    if self._use():
+                        return given
+                    break
+        return func(*args, **keywords)
+
+    def _fits(self, given: torch.Tensor) -> bool:
+        shape, dtype = self._form
+        return tuple(given.shape) == shape and str(given.dtype).endswith("." + dtype)
+
+    def _reuse(self, func: Any, name: str, args: Any, keywords: Any) -> Any:
+        here = self._here(self._lines)
+        if not here and func not in self._functions:
+            return func(*args, **keywords)
+        if func in self._random or _impure(name) or "out" in keywords or "generator" in keywords:
+            return func(*args, **keywords)
+        checked = self._functions.setdefault(func, 0)
+        try:
+            key = (func, _settings(), _key(args), _key(tuple(keywords.items())))
+            kept = self._kept.get(key)
+        except (TypeError, RuntimeError):  # cannot be hashed; inference tensors have no version
+            return func(*args, **keywords)
+        if kept is not None and kept.unwritten and here and self._use():
+            return kept.result
+        before = torch.get_rng_state() if checked < _CHECKED_FOR_RANDOMNESS else None
+        result = func(*args, **keywords)
+        if before is not None:
+            self._functions[func] = checked + 1
+            if not torch.equal(before, torch.get_rng_state()):
+                self._random.add(func)
+                return result
+        self._keep(key, args, keywords, result)
+        return result
+
+    def _keep(self, key: Any, args: Any, keywords: Any, result: Any) -> None:
+        made = tensors_in((result,))
+        if not made or any(tensor.is_inference() for tensor in made):
+            return
+        if not self._per_step and any(tensor.requires_grad for tensor in made):
+            return  # its graph ends with the step
+        given = {id(tensor) for tensor in tensors_in((args, tuple(keywords.values())))}
+        if any(id(tensor) in given for tensor in made):
+            return
+        self._kept[key] = _Kept((args, keywords), result)
+        self._kept.move_to_end(key)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+
+
+def _settings() -> Tuple[bool, ...]:
+    """What results depend on besides arguments."""
+    return torch.is_grad_enabled(), torch.is_autocast_enabled(), _autocast_on_cpu()
+
+
+def _autocast_on_cpu() -> bool:
+    try:
+        return bool(torch.is_autocast_enabled("cpu"))
+    except TypeError:  # torch before 2.4
+        return bool(torch.is_autocast_cpu_enabled())
+
+
+def _impure(name: str) -> bool:
+    """Whether a function writes, draws or gives memory without writing it."""
+    in_place = name.endswith("_") and not name.endswith("__")
+    augmented = name.startswith("__i") and name not in ("__invert__", "__index__")
+    return (
+        in_place
+        or augmented
+        or name in _NOT_PURE
+        or name == _SUBSCRIPT
+        or name.startswith(_NEVER_REUSED)
+        or "dropout" in name
+    )
+
+
+def _key(value: Any) -> Any:
+    """What identifies an argument; raises for what cannot be identified."""
+    if isinstance(value, torch.Tensor):
+        return (id(value), value._version)
+    if isinstance(value, (list, tuple)):
+        return (type(value), tuple(_key(item) for item in value))
+    if isinstance(value, slice):
+        return (slice, _key((value.start, value.stop, value.step)))
+    hash(value)
+    return (type(value), value)
