@@ -2,28 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
 DEMO := build/demo
-# Tests that run side by side. In the order of the files: what compiles in its own process comes last.
+# Tests that run side by side.
 TESTERS ?= 2
 
-.PHONY: help demo test test-all check unit docs clean
+.PHONY: help demo test test-long test-all check unit docs clean
 
 help:
 	@echo "make demo      set up, compare eager with inductor, write $(DEMO)/report.html"
 	@echo "make test      set up, check style, types and import directions, run the tests"
-	@echo "make test-all  the same with the long tests (minutes more)"
+	@echo "make test-long run the long lane: builds, browsers, Slurm, real kernels"
+	@echo "make test-all  run everything that needs no GPU, minutes-long tests included"
 	@echo "make docs      write the generated reference pages"
 	@echo "make clean     remove what the above made"
 
-$(READY): pyproject.toml constraints-test.txt requirements-dev.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Torchyard needs Python 3.11 or newer; say make PYTHON=python3.12")'
+$(RUNTIME): pyproject.toml constraints-test.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Torchyard needs Python 3.11 or newer; run make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints-test.txt torch -r requirements-dev.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints-test.txt torch --editable .
+	@touch $(RUNTIME)
+
+$(READY): $(RUNTIME) requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints-test.txt -r requirements-dev.txt
 	@touch $(READY)
 
-demo: $(READY)
-	@# Exit code 6 says that the machine was busy: the report is there and says so too.
+demo: $(RUNTIME)
+	@# Exit code 6: the machine was too noisy for a verdict; the report is written and says so.
 	$(BIN)/torchyard bench examples/demo.toml --run-dir $(DEMO)/run --replace --html $(DEMO)/report.html || test $$? -eq 6
 
 check: $(READY)
@@ -33,13 +39,18 @@ check: $(READY)
 	set -e; for file in tests/builds/*/conftest.py; do $(BIN)/mypy $$file; done
 	$(BIN)/lint-imports
 
+# In the order of the files: what compiles in its own process comes last.
+PYTEST := $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 unit: $(READY)
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder -m "not slow and not gpu and not second_target"
+	$(PYTEST)
 
 test: check unit
 
+test-long: $(READY)
+	$(PYTEST) -m "long and not slow and not gpu and not second_target"
+
 test-all: check
-	$(BIN)/python -m pytest -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

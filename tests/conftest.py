@@ -29,11 +29,24 @@ ONE_KERNEL = (
     "test_tune_effect",
     "test_tune_measure",
 )
+LONG_LANE = {
+    line
+    for line in (Path(__file__).parent / "long_lane.txt").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
+}
 LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the long lane before markers select tests."""
+    for item in items:
+        if os.path.relpath(item.path, config.rootpath) in LONG_LANE:
+            item.add_marker("long")
 
 
 @pytest.fixture(autouse=True)
