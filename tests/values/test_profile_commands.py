@@ -209,7 +209,7 @@ def test_unsupported_options_are_rejected(tool: str, options: ToolOptions, messa
     check_options(TOOLS[tool], ToolOptions())
     with pytest.raises(UsageError, match=message) as caught:
         check_options(TOOLS[tool], options)
-    assert caught.value.hint.startswith("it supported_options --")
+    assert caught.value.hint.startswith("supported options: --")
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
