@@ -25,7 +25,7 @@ def look(
     options = Options(deep=deep, approximate=approximate, least_bytes=least_bytes, prove=False)
     session = Session(options)
     if scanner is not None:
-        scanners = session.watch._scanners = Scanners(scanner)
+        scanners = session.mode._scanners = Scanners(scanner)
         for pattern in session.patterns:
             pattern.scanner = scanners
     torch.manual_seed(3)

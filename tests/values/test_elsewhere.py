@@ -159,7 +159,7 @@ def test_forks_watch_nothing_and_are_counted(session: Session) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, b"off" if session.watch.off else b"on ")
+        os.write(writing, b"off" if session.mode.off else b"on ")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reading, 3) == b"off"

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torchyard.worker.values import findings as findings_module  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.patterns import (  # noqa: E402
-    Marks,
+    StorageNotes,
     plain,
 )
 from torchyard.worker.values.profiling_session import SLOW_SCANNER, Session  # noqa: E402
@@ -115,7 +115,7 @@ def test_nothing_keeps_tensors_alive() -> None:
 
 
 def test_marks_are_forgotten_with_the_next_write_and_when_too_many() -> None:
-    storages, marks = Storages(), Marks(most=2)
+    storages, marks = Storages(), StorageNotes(most=2)
     tensors = [torch.zeros(4) for _ in range(3)]
     states = [storages.of(one, 0) for one in tensors]
     marks.put(states[0], "note")

@@ -62,7 +62,7 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     pytest.importorskip("torch")
     from torchyard.worker.values import exchange
     from torchyard.worker.values.patterns import (
-        WORTH_A_LOOK_BYTES,
+        LEAST_FINDING_BYTES,
         duplicates,
         guard,
         heavy_type,
@@ -76,12 +76,12 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
         definition = " ".join(TEXTS.patterns[name].definition.split())
         assert all(word in definition for word in words), (name, words)
 
-    worth = f"{WORTH_A_LOOK_BYTES >> 10} KiB"
+    worth = f"{LEAST_FINDING_BYTES >> 10} KiB"
     for name in ("duplicate", "heavy type", "structured", "approximate", "sparse gradient"):
         mentions(name, worth)
     mentions("guard that never fires", worth, "three times")
     mentions("unchanged across steps", worth, "three steps")
-    assert (guard.LEAST_SIGHTINGS, duplicates.LEAST_STEPS) == (3, 3)
+    assert (guard.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
     mentions("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
     mentions("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
     assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)

@@ -19,7 +19,7 @@ from torchyard.worker.values.operators import Operator, operator_of, tensors_in,
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
 from torchyard.worker.values.proofs.trial_inputs import flat_results
-from torchyard.worker.values.redispatch import AsideMode, call_plainly, key_for
+from torchyard.worker.values.redispatch import DetachableMode, call_plainly, key_for
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
 from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
 from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
@@ -66,11 +66,11 @@ class CopySpace:
         return place
 
 
-_unwatched = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
+_without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 """Operators of ours need not come by the watch to be passed on."""
 
 
-class ValueWatch(AsideMode):
+class ValueMode(DetachableMode):
     """Looks at what operators write, while it is on."""
 
     def __init__(
@@ -92,7 +92,7 @@ class ValueWatch(AsideMode):
         self.step = 1
         self.off = False
         """Pass everything on: a forked child of the program."""
-        self.looking = True
+        self.active = True
         """False in steps that are left out: operators pass, memory is only kept track of."""
         self.surveying = False
         """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
@@ -102,7 +102,7 @@ class ValueWatch(AsideMode):
         self._calls = SurveyCalls(
             self.survey, options, self.counts, self.flow, self.places, follower
         )
-        self.may_step_aside = True
+        self.may_detach = True
         """False for programs that behave in another way when modes come and go: compiled ones."""
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
@@ -123,7 +123,16 @@ class ValueWatch(AsideMode):
         """
         return True
 
-    def room_bytes(self) -> int:
+    @property
+    def place(self) -> Place:
+        """Location of the last operator that the program called."""
+        return self._place
+
+    def state_of(self, tensor: torch.Tensor) -> StorageState:
+        """Return the state of a tensor's storage."""
+        return self.storages.of(tensor, self.counts.operators)
+
+    def available_bytes(self) -> int:
         """What the copies have left of the memory that the profile may take."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
@@ -131,19 +140,19 @@ class ValueWatch(AsideMode):
         """Free the memory for copies, which a profile that has ended needs no more."""
         self._copies.close()
 
-    def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
+    def end_step(self, observe_closely: Callable[[bool], bool]) -> List[Surveyed]:
         """Count steps; what is known by now of the rows of this step and of earlier ones."""
-        if not self.looking:
+        if not self.active:
             self.step += 1
             return []
         off, self.off = self.off, True  # the operators below are ours
-        with _unwatched():
-            return self._end_step(look_closely, off)
+        with _without_dispatch():
+            return self._end_step(observe_closely, off)
 
-    def _end_step(self, look_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
+    def _end_step(self, observe_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
         regular = self._calls.end_step(self.surveying)
-        found = self.survey.end_step(self.step, regular, not self.surveying)
-        surveying = not look_closely(any(one.new for one in found))
+        surveyed = self.survey.end_step(self.step, regular, not self.surveying)
+        surveying = not observe_closely(any(one.new for one in surveyed))
         if self.surveying and not surveying:
             self.storages.clear()  # it was not kept track of
         if surveying != self.surveying:
@@ -151,16 +160,16 @@ class ValueWatch(AsideMode):
             (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
         if surveying:
-            self._calls.begin(alone=self.may_step_aside and self.can_step_aside)
-        self.be_aside(self._calls.following)
+            self._calls.begin(alone=self.may_detach and self.can_detach)
+        self.set_detached(self._calls.following)
         self.off = off
         self.step += 1
-        return found
+        return surveyed
 
-    def look(self, wanted: bool) -> None:
+    def set_active(self, active: bool) -> None:
         """Whether to look at the step that begins now."""
-        self.looking = wanted
-        (self._calls.resume if wanted else self._calls.pause)()
+        self.active = active
+        (self._calls.resume if active else self._calls.pause)()
 
     def pause(self) -> None:
         """Between steps: see nothing until `resume`, at no cost to the program."""
@@ -188,7 +197,7 @@ class ValueWatch(AsideMode):
     ) -> Any:
         """One operator."""
         keywords = kwargs or {}
-        if self.surveying and self.looking and not self.off:
+        if self.surveying and self.active and not self.off:
             return self._calls.call(func, args, keywords)
         if self.surveying or self.off:
             return func(*args, **keywords)
@@ -205,8 +214,8 @@ class ValueWatch(AsideMode):
         if not inside:
             self._place = self.places.now()
             self._outermost = began
-        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
-        if not inside and self.looking:
+        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.active else -1
+        if not inside and self.active:
             self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
         if not inside:
@@ -223,18 +232,18 @@ class ValueWatch(AsideMode):
                 self._wrote(func, operator, args, keywords, before, position, node, inputs)
         self._copies.release(mark)
         if operator.fresh:
-            known = {id(tensor) for tensor in written}
+            written_ids = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
-                if id(tensor) not in known:
+                if id(tensor) not in written_ids:
                     self._made(
                         func, operator, args, keywords, tensor, position, node, inputs, began
                     )
-        if not inside and self._after_operator is not None and self.looking:
+        if not inside and self._after_operator is not None and self.active:
             self._after_operator(func, args, keywords, result)
         return result
 
     def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
-        if not self.options.deep or not self.looking:
+        if not self.options.deep or not self.active:
             return func(*args, **keywords)
         key = key_for(func, args, keywords) if operator.name not in self._path else None
         if key is None:
@@ -284,13 +293,13 @@ class ValueWatch(AsideMode):
 
     def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:
         """After an operator that may do more to its arguments than its schema says."""
-        given = flat_results(list(args)) + flat_results(list(keywords.values()))
-        states = [self._state(one) for one in given if isinstance(one, torch.Tensor)]
-        known = [state for state in states if state is not None]
-        for state in known:
+        arguments = flat_results(list(args)) + flat_results(list(keywords.values()))
+        states = [self._state(one) for one in arguments if isinstance(one, torch.Tensor)]
+        tracked = [state for state in states if state is not None]
+        for state in tracked:
             state.forget()
             state.version += 1
-        return known
+        return tracked
 
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
         if not _is_strided(tensor):
@@ -315,9 +324,9 @@ class ValueWatch(AsideMode):
             return None
         before = Before(tensor, state)
         size = tensor.numel() * tensor.element_size()
-        if not self.looking or not state.defined or size < self.options.least_bytes:
+        if not self.active or not state.defined or size < self.options.least_bytes:
             return before
-        if not self._looks_into(tensor):
+        if not self._can_scan(tensor):
             return before
         if not before.whole:
             if tensor.is_cpu:
@@ -334,7 +343,7 @@ class ValueWatch(AsideMode):
             state.hash = before.hash = scan.hash
         return before
 
-    def _looks_into(self, tensor: torch.Tensor) -> bool:
+    def _can_scan(self, tensor: torch.Tensor) -> bool:
         return (
             tensor.device.type in DEVICES
             and tensor.layout is torch.strided
@@ -370,25 +379,31 @@ class ValueWatch(AsideMode):
         covered = None if inner else covered_fill(operator, before)
         if covered is not None:
             self._on_fill_covered(covered, operator, self._place)
-        seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
-        if seen is None:
+        observation = self._observe(func, operator, args, keywords, tensor, before, position, node)
+        if observation is None:
             state.fill = None
             return
         if before.whole:
-            state.hash = seen.scan.hash
-            seen.written_inside = inside == seen.scan.hash and state.key not in self._given
+            state.hash = observation.scan.hash
+            observation.written_inside = (
+                inside == observation.scan.hash and state.key not in self._given
+            )
             if before.defined and before.hash is not None:
-                seen.compared = True
-                if before.hash == seen.scan.hash:
-                    seen.scan.unchanged = seen.scan.count
-        seen.state, seen.inputs = state, inputs
-        seen.given = state.key in self._given
-        seen.fresh = False
-        seen.whole = before.whole
-        state.fill = fill_held(operator, seen, inside=bool(self._path))
-        seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
-        self._on_observation(seen)
-        seen.release()
+                observation.compared = True
+                if before.hash == observation.scan.hash:
+                    observation.scan.unchanged = observation.scan.count
+        observation.state, observation.inputs = state, inputs
+        observation.given = state.key in self._given
+        observation.fresh = False
+        observation.whole = before.whole
+        state.fill = fill_held(operator, observation, inside=bool(self._path))
+        observation.was_defined, observation.was_fill, observation.was_reads = (
+            before.defined,
+            before.fill,
+            before.reads,
+        )
+        self._on_observation(observation)
+        observation.release()
         self._scanners.forget()
 
     def _made(
@@ -416,18 +431,18 @@ class ValueWatch(AsideMode):
         if operator.undefined:
             return
         state.defined = True
-        seen = self._observe(func, operator, args, keywords, tensor, None, position, node)
-        if seen is None:
+        observation = self._observe(func, operator, args, keywords, tensor, None, position, node)
+        if observation is None:
             state.hash, state.fill = None, None
             return
-        seen.state, seen.inputs = state, inputs
-        seen.whole = covers(tensor, state)
-        if seen.whole:
-            state.hash = seen.scan.hash
-            seen.written_inside = inside == seen.scan.hash
-        state.fill = fill_held(operator, seen, inside=bool(self._path))
-        self._on_observation(seen)
-        seen.release()
+        observation.state, observation.inputs = state, inputs
+        observation.whole = covers(tensor, state)
+        if observation.whole:
+            state.hash = observation.scan.hash
+            observation.written_inside = inside == observation.scan.hash
+        state.fill = fill_held(operator, observation, inside=bool(self._path))
+        self._on_observation(observation)
+        observation.release()
         self._scanners.forget()
 
     def _observe(
@@ -442,7 +457,7 @@ class ValueWatch(AsideMode):
         node: int,
     ) -> Optional[Observation]:
         """Scan the tensor; None when it is not looked at."""
-        if not self.looking:
+        if not self.active:
             return None
         size = tensor.numel() * tensor.element_size()
         self.counts.written_bytes += size
@@ -450,28 +465,37 @@ class ValueWatch(AsideMode):
             self.counts.small_bytes += size
             return None
         layout = layout_of(tensor.dtype)
-        if layout is None or not self._looks_into(tensor):
+        if layout is None or not self._can_scan(tensor):
             self.counts.not_seen_bytes += size
             return None
-        seen = Observation()
-        seen.operator, seen.func = operator, func
-        seen.arguments, seen.keywords = args, keywords
-        seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
-        seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
-        seen.number = self._number
-        seen.in_backward = self.places.in_backward
-        seen.size_bytes = size
+        observation = Observation()
+        observation.operator, observation.func = operator, func
+        observation.arguments, observation.keywords = args, keywords
+        observation.place, observation.path, observation.step = (
+            self._place,
+            tuple(self._path),
+            self.step,
+        )
+        observation.position, observation.tensor, observation.layout, observation.node = (
+            position,
+            tensor,
+            layout,
+            node,
+        )
+        observation.number = self._number
+        observation.in_backward = self.places.in_backward
+        observation.size_bytes = size
         if operator.fills:
-            frame = calling_frame(ValueWatch.__torch_dispatch__.__code__)
-            seen.site = None if frame is None else site_of(frame)
+            frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
+            observation.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
         earlier = None if before is None else before.earlier
-        seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
-        seen.compared = copy is not None or earlier is not None
+        observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
+        observation.compared = copy is not None or earlier is not None
         if not self._path:
-            self.survey.note((node, position), seen.scan, layout)
+            self.survey.note((node, position), observation.scan, layout)
         self.flow.wrote(node, size)
-        return seen
+        return observation
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

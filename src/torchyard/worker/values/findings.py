@@ -21,7 +21,7 @@ from torchyard.worker.values.surveys.recorded_step import (
 )
 
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
-Sight = Tuple[int, int]
+ResultKey = Tuple[int, int]
 """A node of the flow graph and which of its results: one result of an operator at a place."""
 _PRIVATE = frozenset(
     {
@@ -29,7 +29,7 @@ _PRIVATE = frozenset(
         "every_time",
         "hits",
         "least_share",
-        "made_to_stay",
+        "persistent",
         "proven",
         "proven_at",
         "reason",
@@ -59,13 +59,13 @@ class Finding:
         "evidence",
         "hits",
         "least_share",
-        "made_to_stay",
         "modules",
         "node",
         "operator",
         "overload",
         "path",
         "pattern",
+        "persistent",
         "place",
         "proof",
         "proven",
@@ -78,15 +78,15 @@ class Finding:
         "worth",
     )
 
-    def __init__(self, pattern: str, seen: Observation) -> None:
+    def __init__(self, pattern: str, observation: Observation) -> None:
         self.pattern = pattern
-        self.operator = seen.operator.name
-        self.overload = str(seen.func)
-        self.path = seen.path
-        self.place: Place = seen.place
-        self.node = seen.node
-        self.shape = seen.shape
-        self.dtype = str(seen.dtype).replace("torch.", "")
+        self.operator = observation.operator.name
+        self.overload = str(observation.func)
+        self.path = observation.path
+        self.place: Place = observation.place
+        self.node = observation.node
+        self.shape = observation.shape
+        self.dtype = str(observation.dtype).replace("torch.", "")
         self.count = 0
         self.bytes_wasted = 0
         self.bytes_written = 0
@@ -114,8 +114,8 @@ class Finding:
         """The operator and the wasted part of it, without their values, for `worth`."""
         self.every_time = False
         self.least_share = LEAST_SHARE
-        self.made_to_stay = False
-        self.hits: Dict[Sight, int] = {}
+        self.persistent = False
+        self.hits: Dict[ResultKey, int] = {}
         """Where it was seen, and how often there."""
 
     @property
@@ -137,20 +137,20 @@ class Findings:
     """All findings of a profile, by cause."""
 
     def __init__(self) -> None:
-        self._found: Dict[Cause, Finding] = {}
-        self._looked: Dict[Sight, int] = {}
+        self._by_cause: Dict[Cause, Finding] = {}
+        self._calls_by_result: Dict[ResultKey, int] = {}
         self._steps = 0
-        self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
+        self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
         """Told of every sighting that was counted; `proof` tests some of them."""
-        self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
+        self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
         """Told of work that is wasted because of a finding, and counted with it."""
         self.left_out = 0
         """Sightings beyond the most causes that are kept."""
 
-    def looked_at(self, seen: Observation) -> None:
+    def count_call(self, observation: Observation) -> None:
         """Count an observation, wasteful or not."""
-        sight = (seen.node, seen.position)
-        self._looked[sight] = self._looked.get(sight, 0) + 1
+        result_key = (observation.node, observation.position)
+        self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def end_step(self) -> None:
         """A step of the program is over."""
@@ -159,83 +159,83 @@ class Findings:
     def add(
         self,
         pattern: str,
-        seen: Observation,
+        observation: Observation,
         wasted_bytes: int,
         *,
         detail: str = "",
         evidence: Optional[Callable[[], Dict[str, Any]]] = None,
         every_time: bool = False,
         least_share: float = LEAST_SHARE,
-        made_to_stay: bool = False,
+        persistent: bool = False,
     ) -> Optional[Finding]:
         """Count a sighting; `evidence` is asked only for the first of a cause.
 
         With `every_time` it is a finding only while it holds as a rule, in `least_share` of the
         calls: see `is_rule`. What is `made_to_stay` is made at the start and used in every step.
         """
-        place = seen.place
+        place = observation.place
         cause = (
             pattern,
-            seen.operator.name,
-            seen.path,
+            observation.operator.name,
+            observation.path,
             place.file,
             place.line,
             place.backward,
         )
-        finding = self._found.get(cause)
+        finding = self._by_cause.get(cause)
         if finding is None:
-            if len(self._found) >= _MOST_FINDINGS:
+            if len(self._by_cause) >= _MOST_FINDINGS:
                 self.left_out += 1
                 return None
-            finding = self._found[cause] = Finding(pattern, seen)
+            finding = self._by_cause[cause] = Finding(pattern, observation)
             finding.detail = detail
-            finding.every_time, finding.made_to_stay = every_time, made_to_stay
+            finding.every_time, finding.persistent = every_time, persistent
             finding.least_share = least_share
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
         finding.bytes_wasted += wasted_bytes
-        finding.bytes_written += seen.size_bytes
-        sight = (seen.node, seen.position)
-        finding.hits[sight] = finding.hits.get(sight, 0) + 1
+        finding.bytes_written += observation.size_bytes
+        result_key = (observation.node, observation.position)
+        finding.hits[result_key] = finding.hits.get(result_key, 0) + 1
         if place.module and (
             place.module in finding.modules or len(finding.modules) < _MOST_MODULES
         ):
             finding.modules[place.module] = finding.modules.get(place.module, 0) + 1
-        _add_step(finding, seen.step)
-        self.on_add(finding, seen)
+        _add_step(finding, observation.step)
+        self.on_add(finding, observation)
         return finding
 
-    def again(self, finding: Finding, sight: Sight, step: int) -> None:
+    def count_repeat(self, finding: Finding, result_key: ResultKey, step: int) -> None:
         """Count a sighting in a step that was surveyed: as much as one is on average."""
         if finding.proven == finding.count and not finding.by_shape:
             finding.proven += 1  # the source of the program says so of every call of its line
         finding.bytes_wasted += finding.bytes_wasted // finding.count
         finding.bytes_written += finding.bytes_written // finding.count
         finding.count += 1
-        finding.hits[sight] = finding.hits.get(sight, 0) + 1
-        self.missed(sight)
+        finding.hits[result_key] = finding.hits.get(result_key, 0) + 1
+        self.count_miss(result_key)
         _add_step(finding, step)
 
-    def missed(self, sight: Sight) -> None:
+    def count_miss(self, result_key: ResultKey) -> None:
         """Count a look that found nothing, or that `again` counts besides."""
-        self._looked[sight] = self._looked.get(sight, 0) + 1
+        self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def calls_of(self, finding: Finding) -> int:
         """How often the operator at the place of a finding was called, wasteful or not."""
-        return sum(self._looked.get(sight, 0) for sight in finding.hits)
+        return sum(self._calls_by_result.get(result_key, 0) for result_key in finding.hits)
 
     def drop(self, finding: Finding) -> None:
         """Take back a finding that turned out to be none."""
-        self._found.pop(finding.cause, None)
+        self._by_cause.pop(finding.cause, None)
 
-    def seen(self) -> List[Finding]:
+    def candidates(self) -> List[Finding]:
         """Whatever was seen, also what is no rule (yet)."""
-        return list(self._found.values())
+        return list(self._by_cause.values())
 
     def all(self) -> List[Finding]:
         """In the order they were first seen."""
-        return [found for found in self._found.values() if self.is_rule(found)]
+        return [finding for finding in self._by_cause.values() if self.is_rule(finding)]
 
     def is_rule(self, finding: Finding) -> bool:
         """Whether it is how the program works, and not how it starts.
@@ -248,7 +248,7 @@ class Findings:
         if not finding.every_time:
             return True
         at_start = self._steps >= _STEPS_TO_TELL and finding.steps == [1]
-        if at_start and not finding.made_to_stay:
+        if at_start and not finding.persistent:
             return False
         return finding.least_share * self.calls_of(finding) <= sum(finding.hits.values())
 
@@ -279,20 +279,20 @@ def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
     """Add a surveyed step."""
     if surveyed.closely:
         return
-    watched: Dict[Sight, List[Finding]] = {}
-    for finding in findings.seen():
-        for sight in finding.hits:
-            watched.setdefault(sight, []).append(finding)
-    if not watched:
+    by_result: Dict[ResultKey, List[Finding]] = {}
+    for finding in findings.candidates():
+        for result_key in finding.hits:
+            by_result.setdefault(result_key, []).append(finding)
+    if not by_result:
         return
-    for sight, shown in zip(surveyed.sights, surveyed.shows):
-        for finding in watched.get(sight, ()):
-            needed = SHOWN_BY.get(finding.pattern)
-            holds = surveyed.regular if needed is None else bool(shown & needed)
+    for result_key, flags in zip(surveyed.result_keys, surveyed.shows):
+        for finding in by_result.get(result_key, ()):
+            required = SHOWN_BY.get(finding.pattern)
+            holds = surveyed.regular if required is None else bool(flags & required)
             if holds:
-                findings.again(finding, sight, surveyed.step)
+                findings.count_repeat(finding, result_key, surveyed.step)
             else:
-                findings.missed(sight)
+                findings.count_miss(result_key)
                 if finding.pattern in NEVER_AGAIN:
                     findings.drop(finding)
 
@@ -315,14 +315,14 @@ class Flow:
     def node(self, operator: str, place: Place, path: Tuple[str, ...]) -> int:
         """The node of an operator at a place; counts a call."""
         key = (operator, place, path)
-        found = self._ids.get(key)
-        if found is None:
-            found = self._ids[key] = len(self._keys)
+        node = self._ids.get(key)
+        if node is None:
+            node = self._ids[key] = len(self._keys)
             self._keys.append(key)
             self._calls.append(0)
             self._written.append(0)
-        self._calls[found] += 1
-        return found
+        self._calls[node] += 1
+        return node
 
     def place(self, node: int) -> Place:
         """Where a node is."""

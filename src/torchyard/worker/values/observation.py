@@ -226,11 +226,13 @@ def covered_fill(operator: Operator, before: Before) -> Optional[Observation]:
     return None
 
 
-def fill_held(operator: Operator, seen: Observation, *, inside: bool) -> Optional[Observation]:
+def fill_held(
+    operator: Operator, observation: Observation, *, inside: bool
+) -> Optional[Observation]:
     """The fill that a storage holds after a write, if any; inside an operator, the innermost."""
-    if not operator.fills or not seen.whole:
+    if not operator.fills or not observation.whole:
         return None
-    if inside and seen.written_inside and seen.state.fill is not None:
-        inner: Observation = seen.state.fill
+    if inside and observation.written_inside and observation.state.fill is not None:
+        inner: Observation = observation.state.fill
         return inner
-    return seen
+    return observation

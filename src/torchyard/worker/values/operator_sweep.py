@@ -31,7 +31,7 @@ from torchyard.worker.values.proofs.certainty import (
 )
 from torchyard.worker.values.proofs.trial_inputs import OWN
 from torchyard.worker.values.proofs.trials import DEAD, GUARD, REDUNDANT
-from torchyard.worker.values.redispatch import Chains, NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import Chains, NativeEvents, count_chain, why_unavailable
 
 FORMAT = 1
 SEEDS = (11, 12, 13)
@@ -42,7 +42,7 @@ PATTERNS = frozenset({DEAD, REDUNDANT, GUARD, "needless copy"})
 """Waste of an operator, whatever it is given. Other patterns are about values, which here are ours."""
 _PRICE_S = 0.25
 _GAIN_S = 0.6
-_MOST_SAID = 300
+_MOST_CHARACTERS = 300
 
 Chunk = Dict[str, Any]
 
@@ -84,10 +84,10 @@ def sweep_plan(plan: Dict[str, Any]) -> int:
         cases=[case.name for case in cases],
     )
     done = set(chunk.get("done", ()))
-    left = [case for case in cases if case.name not in done]
-    yard = os.getppid()
-    for case in left[: chunk.get("most", len(left))]:
-        if os.getppid() != yard:
+    remaining = [case for case in cases if case.name not in done]
+    parent = os.getppid()
+    for case in remaining[: chunk.get("most", len(remaining))]:
+        if os.getppid() != parent:
             return 1  # nobody waits for the rest
         rows.write("began", case=case.name)
         # A kernel that never returns is ended here, as is one that crashes.
@@ -116,7 +116,7 @@ def sweep_case(case: Case, device: str, cache: Optional[str] = None) -> Dict[str
         row.update(state="unsupported", why=_said(error))
     else:
         try:
-            sessions = _watched(case, device, cache)
+            sessions = _profiled(case, device, cache)
             row["findings"] = [
                 _described(finding, direction, native[direction])
                 for direction, session in sessions.items()
@@ -140,17 +140,17 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
     draw = Draw(device, SEEDS[0])
     with NativeEvents() as forward:
         called = _call(case, draw)
-    found = {FORWARD: forward.chains}
+    chains = {FORWARD: forward.chains}
     if called.results:
         with NativeEvents() as backward:
             _backward(called)
-        found[BACKWARD] = backward.chains
+        chains[BACKWARD] = backward.chains
     if draw.device.type == "cuda":
         torch.cuda.synchronize(draw.device)  # its errors belong to this case
-    return found
+    return chains
 
 
-def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
+def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
     """The case under the watch, in a session of its own for each direction."""
     sources = [_Prepared(case, Draw(device, seed)) for seed in SEEDS]
     called: List[_Called] = []
@@ -165,10 +165,10 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session
             _backward(one)
             session.step()
 
-    found = {FORWARD: _in_session(forward, cache)}
+    sessions = {FORWARD: _in_session(forward, cache)}
     if called[0].results:
-        found[BACKWARD] = _in_session(backward, cache)
-    return found
+        sessions[BACKWARD] = _in_session(backward, cache)
+    return sessions
 
 
 def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Session:
@@ -190,11 +190,11 @@ def _coverage(sessions: List[Session]) -> Dict[str, int]:
 
 def _each_once(session: Session) -> List[Finding]:
     """The waste that a session found. Of two fills of one buffer one is needed, so they are one."""
-    found = [finding for finding in session.findings.all() if _is_waste(finding)]
-    again = {(one.path[:1], _size_bytes(one)) for one in found if one.pattern == REDUNDANT}
+    findings = [finding for finding in session.findings.all() if _is_waste(finding)]
+    again = {(one.path[:1], _size_bytes(one)) for one in findings if one.pattern == REDUNDANT}
     return [
         one
-        for one in found
+        for one in findings
         if one.pattern != DEAD
         or one.proof.get("tests")
         or (one.path[:1], _size_bytes(one)) not in again
@@ -226,13 +226,13 @@ class _Prepared:
         """Run it. Gradients of its results are random, and not watched either."""
         result = self._function(*self._arguments, **self._options)
         if session is not None:
-            session.watch.off = True
+            session.mode.off = True
         try:
             results = [one for one in _tensors(result) if one.requires_grad]
             gradients = [_gradient(one, self._draw) for one in results]
         finally:
             if session is not None:
-                session.watch.off = False
+                session.mode.off = False
         return _Called(_leaves(self._arguments), results, gradients)
 
 
@@ -252,13 +252,13 @@ def _gradient(result: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 
 def _leaves(arguments: Sequence[Any]) -> List[torch.Tensor]:
-    found: List[torch.Tensor] = []
+    leaves: List[torch.Tensor] = []
     for argument in arguments:
         if isinstance(argument, torch.nn.Module):
-            found += [one for one in argument.parameters() if one.requires_grad]
+            leaves += [one for one in argument.parameters() if one.requires_grad]
         elif isinstance(argument, torch.Tensor) and argument.requires_grad:
-            found.append(argument)
-    return found
+            leaves.append(argument)
+    return leaves
 
 
 def _tensors(result: Any) -> List[torch.Tensor]:
@@ -272,13 +272,13 @@ def _tensors(result: Any) -> List[torch.Tensor]:
 def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, Any]:
     """A finding with the last test of its proof, the run without the watch, and what it costs."""
     chain = tuple(finding.path) + (finding.operator,)
-    times = times_seen(native, chain)
-    said = "%s: %d times" % (" > ".join(chain), times)
+    times = count_chain(native, chain)
+    detail = "%s: %d times" % (" > ".join(chain), times)
     if not times:
-        said = "without the profiler the operator does not run " + " > ".join(chain)
+        detail = "without the profiler the operator does not run " + " > ".join(chain)
     tests = _by_input(finding.proof.get("tests", ()))
     if tests:
-        tests.append(make_test(NATIVE_PROGRAM, times > 0, detail=said))
+        tests.append(make_test(NATIVE_PROGRAM, times > 0, detail=detail))
     certainty, why = judge(tests, inside=bool(finding.path))
     if not tests:
         why = finding.proof.get("why") or why
@@ -304,20 +304,20 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
 
 def _by_input(tests: Sequence[Test]) -> List[Test]:
     """The tests with trials of one cause told apart: here each of them had arguments of its own."""
-    seen: Dict[Tuple[str, str], int] = {}
-    told: List[Test] = []
+    counts: Dict[Tuple[str, str], int] = {}
+    renamed: List[Test] = []
     for test in tests:
         if test["inputs"] == OWN and test["test"] in (POISON, SKIP):
             key = (test["test"], test["poison"])
-            seen[key] = seen.get(key, 0) + 1
-            test = dict(test, inputs="%s %d" % (DRAWN, seen[key]))  # noqa: PLW2901
-        told.append(test)
-    return told
+            counts[key] = counts.get(key, 0) + 1
+            test = dict(test, inputs="%s %d" % (DRAWN, counts[key]))  # noqa: PLW2901
+        renamed.append(test)
+    return renamed
 
 
 def _said(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return ("%s: %s" % (type(error).__name__, text))[:_MOST_SAID]
+    return ("%s: %s" % (type(error).__name__, text))[:_MOST_CHARACTERS]
 
 
 def _device_name(device: str) -> str:

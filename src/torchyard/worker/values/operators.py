@@ -185,33 +185,33 @@ _known: Dict[int, Tuple[Operator, Any]] = {}
 
 def operator_of(func: Any) -> Operator:
     """What is known of an overload."""
-    found = _known.get(id(func))
-    if found is None:
-        found = _known[id(func)] = (Operator(func), func)
-    return found[0]
+    entry = _known.get(id(func))
+    if entry is None:
+        entry = _known[id(func)] = (Operator(func), func)
+    return entry[0]
 
 
 def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:
     """The tensors that the operator is about to write, out of lists, too."""
-    found: List[torch.Tensor] = []
+    tensors: List[torch.Tensor] = []
     for position, name in operator.writes:
         value = args[position] if position < len(args) else kwargs.get(name)
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-    return found
+            tensors.extend(item for item in value if isinstance(item, torch.Tensor))
+    return tensors
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
     """Tensors among values, one level of lists deep, as schemas have them."""
-    found: List[torch.Tensor] = []
+    tensors: List[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-    return found
+            tensors.extend(item for item in value if isinstance(item, torch.Tensor))
+    return tensors
 
 
 FULL_OVERWRITES: FrozenSet[str] = frozenset(

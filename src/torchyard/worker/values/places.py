@@ -40,7 +40,7 @@ NOWHERE = Place("", 0, "")
 _foreign: Dict[int, Tuple[bool, CodeType]] = {}
 
 
-def _ask_foreign(code: CodeType) -> bool:
+def _is_foreign(code: CodeType) -> bool:
     """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
     name = code.co_filename
     known = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
@@ -95,7 +95,7 @@ class Places:
         while frame is not None:
             code = frame.f_code
             known = _foreign.get(id(code))
-            if not (known[0] if known is not None else _ask_foreign(code)):
+            if not (known[0] if known is not None else _is_foreign(code)):
                 break
             frame = frame.f_back
         if frame is None:

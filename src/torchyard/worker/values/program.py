@@ -133,11 +133,11 @@ def _terminate(_number: int, _frame: Any) -> None:
 
 def _count_threads(surrounding: Surrounding) -> None:
     start = threading.Thread.start
-    said: List[bool] = []
+    reported: List[bool] = []
 
     def counted(thread: threading.Thread) -> None:
-        if not said:
-            said.append(True)
+        if not reported:
+            reported.append(True)
             surrounding.note(THREADS)
         start(thread)
 

@@ -21,40 +21,40 @@ def topmost_mode() -> Optional[Any]:
     return _python_dispatch._get_current_dispatch_mode()
 
 
-class AsideMode(TorchDispatchMode):
+class DetachableMode(TorchDispatchMode):
     """In the stack from `with` on, but for the times when it is aside."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._aside = False
+        self._detached = False
 
     @property
-    def can_step_aside(self) -> bool:
+    def can_detach(self) -> bool:
         """Whether nothing of the program's lies above it."""
-        return self._aside or topmost_mode() is self
+        return self._detached or topmost_mode() is self
 
-    def be_aside(self, aside: bool) -> None:
+    def set_detached(self, aside: bool) -> None:
         """Get out of the stack, or in again."""
-        if aside and not self._aside:
+        if aside and not self._detached:
             super().__exit__(None, None, None)
-        elif self._aside and not aside:
+        elif self._detached and not aside:
             _put_below(super().__enter__)
-        self._aside = aside
+        self._detached = aside
 
     def pause(self) -> None:
         """See nothing until `resume`."""
-        if not self._aside:
+        if not self._detached:
             super().__exit__(None, None, None)
 
     def resume(self) -> None:
         """Go on as before `pause`."""
-        if not self._aside:
+        if not self._detached:
             super().__enter__()
 
     def __exit__(self, *about: Any) -> None:
         """Leave the stack for good, if it is there."""
-        if self._aside:
-            self._aside = False
+        if self._detached:
+            self._detached = False
         else:
             super().__exit__(*about)
 
@@ -98,11 +98,13 @@ def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
 
 def _numbers_as_tensors(func: Any, args: Any) -> List[Any]:
     tensor = next(value for value in args if isinstance(value, torch.Tensor))
-    made: List[Any] = list(args)
-    for place, argument in enumerate(func._schema.arguments[: len(made)]):
-        if isinstance(made[place], (bool, int, float)) and "Tensor" in str(argument.type):
-            made[place] = torch.tensor(made[place], dtype=_dtype_beside(tensor, made[place]))
-    return made
+    arguments: List[Any] = list(args)
+    for place, argument in enumerate(func._schema.arguments[: len(arguments)]):
+        if isinstance(arguments[place], (bool, int, float)) and "Tensor" in str(argument.type):
+            arguments[place] = torch.tensor(
+                arguments[place], dtype=_dtype_beside(tensor, arguments[place])
+            )
+    return arguments
 
 
 def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
@@ -126,13 +128,13 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
     """Where to send the operator so that only its kernel runs; None when it must be called plainly."""
     if func._schema.name in NEVER:
         return None
-    wanted = _takes_tensors.get(func)
-    if wanted is None:
-        wanted = _takes_tensors[func] = tuple(
+    accepts_tensor = _takes_tensors.get(func)
+    if accepts_tensor is None:
+        accepts_tensor = _takes_tensors[func] = tuple(
             "Tensor" in str(argument.type) for argument in func._schema.arguments
         )
     device = None
-    for value, tensor in zip(args, wanted):
+    for value, tensor in zip(args, accepts_tensor):
         if not tensor or value is None:
             continue
         # Sent straight to the kernel, a Python number is not made a tensor on the way.
@@ -146,8 +148,8 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
             elif item is not None:
                 return None
     if device is None:
-        given = kwargs.get("device")
-        device = given.type if isinstance(given, torch.device) else "cpu"
+        requested = kwargs.get("device")
+        device = requested.type if isinstance(requested, torch.device) else "cpu"
     return _KEYS.get(device)
 
 
@@ -210,6 +212,6 @@ class NativeEvents:
                 chain.pop()
 
 
-def times_seen(chains: Chains, wanted: Chain) -> int:
+def count_chain(chains: Chains, suffix: Chain) -> int:
     """How often a chain was seen at the end of a longer one: around it are autograd and wrappers."""
-    return sum(count for chain, count in chains.items() if chain[-len(wanted) :] == wanted)
+    return sum(count for chain, count in chains.items() if chain[-len(suffix) :] == suffix)

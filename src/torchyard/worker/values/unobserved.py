@@ -97,7 +97,7 @@ class ThreadCount(TorchDispatchMode):
         return func(*args, **keywords)
 
 
-class Elsewhere:
+class OtherThreads:
     """Counts what is not watched, until removed."""
 
     def __init__(self, storages: Storages, on_fork: Callable[[], None]) -> None:
@@ -137,22 +137,22 @@ class Elsewhere:
 
     def counts(self) -> Dict[str, int]:
         """For the report; only what there is."""
-        found = {
+        counts = {
             "other_threads": len(self.busy),
             "other_thread_operators": sum(thread.operators for thread in self.busy),
             "loader_processes": self.loaders,
             "child_processes": self.children + self.forks,
         }
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> List[str]:
         """What the user should know of it."""
-        said: List[str] = []
+        notes: List[str] = []
         if self.busy:
             different = list(dict.fromkeys(thread.name for thread in self.busy))
             names = ", ".join(different[:_MOST_NAMES])
             more = " and others" if len(different) > _MOST_NAMES else ""
-            said.append(
+            notes.append(
                 "operators of other threads were not looked at: %s (%s%s) ran %s"
                 % (
                     _counted(len(self.busy), "thread"),
@@ -162,22 +162,22 @@ class Elsewhere:
                 )
             )
         if self.before:
-            said.append(
+            notes.append(
                 "%s ran before the watch began: whether operators run in them is not known"
                 % _counted(self.before, "other thread")
             )
         if self.loaders:
-            said.append(
+            notes.append(
                 "%s of data loaders ran: what operators do there was not looked at; "
                 "num_workers=0 has them run in this process"
                 % _counted(self.loaders, "worker process", "worker processes")
             )
         if self.children + self.forks:
-            said.append(
+            notes.append(
                 "the program started %s of Python: what operators do there was not looked at"
                 % _counted(self.children + self.forks, "process", "processes")
             )
-        return said
+        return notes
 
     def _wrapped_bootstrap(self) -> Any:
         bootstrap = self._bootstrap
@@ -233,7 +233,7 @@ def _counted(number: int, word: str, words: str = "") -> str:
     return "%s %s" % (format(number, ","), word if number == 1 else words or word + "s")
 
 
-KEPT_OUTSIDE = (
+SHARING_METHODS = (
     "numpy",
     "__array__",
     "data_ptr",
@@ -246,20 +246,27 @@ KEPT_OUTSIDE = (
     "__reduce_ex__",
 )
 """Methods of a tensor after which its memory is in others' hands."""
-KEPT_BY_PROPERTY = ("__cuda_array_interface__",)
+SHARING_PROPERTIES = ("__cuda_array_interface__",)
 """Properties that do the same."""
-READ_OUTSIDE = ("tolist",)
+READING_METHODS = ("tolist",)
 """Methods that read it once."""
-FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file")
+IMPORTING_FUNCTIONS = (
+    "from_numpy",
+    "frombuffer",
+    "as_tensor",
+    "asarray",
+    "from_dlpack",
+    "from_file",
+)
 """Functions whose result may be memory of others."""
 THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
 """Packages whose compiled parts are operators like torch's own."""
 _LINKED = (b"libc10.so", b"libtorch_cpu.so", b"libtorch_python.so")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-class OutsideAccess:
+class UntrackedAccess:
     """Notes access from outside until it is removed."""
 
     def __init__(self, storages: Storages) -> None:
@@ -267,15 +274,15 @@ class OutsideAccess:
         self.handed_out: Dict[str, int] = {}
         """How often tensors were handed out, by the name of the method."""
         self._replaced: List[Tuple[Any, str, Any]] = []
-        for name in KEPT_OUTSIDE:
+        for name in SHARING_METHODS:
             self._replace(torch.Tensor, name, self._kept)
-        for name in READ_OUTSIDE:
+        for name in READING_METHODS:
             self._replace(torch.Tensor, name, self._read)
-        for name in KEPT_BY_PROPERTY:
+        for name in SHARING_PROPERTIES:
             self._replace_property(torch.Tensor, name)
         for owner in (torch, torch.utils.dlpack):
             self._replace(owner, "to_dlpack", self._kept)
-        for name in FROM_OUTSIDE:
+        for name in IMPORTING_FUNCTIONS:
             self._replace(torch, name, None)
 
     def remove(self) -> None:
@@ -291,11 +298,11 @@ class OutsideAccess:
         """What the user should know of it."""
         if not self.handed_out:
             return []
-        said = ", ".join(
+        calls = ", ".join(
             "%s %s" % (name, "once" if count == 1 else "%d times" % count)
             for name, count in sorted(self.handed_out.items())
         )
-        return ["tensors were handed to code that is not seen: " + said]
+        return ["tensors were handed to code that is not seen: " + calls]
 
     def _replace(self, owner: Any, name: str, note: Optional[Callable[[Any], None]]) -> None:
         function = getattr(owner, name, None)
@@ -305,7 +312,7 @@ class OutsideAccess:
         @functools.wraps(function)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
-                if args and not _called_by_us():
+                if args and not _called_by_worker():
                     note(args[0])
                     self._count(name)
                 return function(*args, **kwargs)
@@ -332,7 +339,9 @@ class OutsideAccess:
 
     def _count(self, name: str) -> None:
         """For the report, which tells only of what the program itself handed out."""
-        if name not in READ_OUTSIDE and not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+        if name not in READING_METHODS and not sys._getframe(2).f_code.co_filename.startswith(
+            _TORCH
+        ):
             self.handed_out[name] = self.handed_out.get(name, 0) + 1
 
     def _kept(self, tensor: Any) -> None:
@@ -346,21 +355,21 @@ class OutsideAccess:
             state.uses += 1
 
 
-def libraries_outside() -> List[str]:
+def untracked_libraries() -> List[str]:
     """Loaded libraries that use torch's C++ interface and are not known to be operators only."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             paths = {line.split(None, 5)[5].strip() for line in file if ".so" in line}
     except (OSError, IndexError):
         return []
-    found = []
+    libraries = []
     for path in sorted(paths):
         folder = os.path.basename(os.path.dirname(path))
         if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER or is_follower(path):
             continue
         if _is_linked_with_torch(path):
-            found.append(os.path.basename(path))
-    return found
+            libraries.append(os.path.basename(path))
+    return libraries
 
 
 @functools.lru_cache(maxsize=None)
@@ -373,9 +382,9 @@ def _is_linked_with_torch(path: str) -> bool:
         return False
 
 
-def _called_by_us() -> bool:
+def _called_by_worker() -> bool:
     """Scanners and trials read memory without changing what the program sees."""
-    return sys._getframe(2).f_code.co_filename.startswith(_OURS)
+    return sys._getframe(2).f_code.co_filename.startswith(_WORKER_FOLDER)
 
 
 def _plain(tensor: Any) -> bool:
@@ -391,7 +400,7 @@ class CompileNotes:
 
     def __init__(self, notes: List[str]) -> None:
         self._notes = notes
-        self.seen = False
+        self.compiled = False
         """Whether anything was compiled."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
@@ -409,7 +418,7 @@ class CompileNotes:
         place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
-            self.seen = True
+            self.compiled = True
             text = (
                 "torch.compile at %s: what is compiled there runs as generated kernels and is not "
                 "seen; --eager profiles the eager program instead" % place

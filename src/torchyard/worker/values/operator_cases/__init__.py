@@ -117,12 +117,12 @@ class Case(NamedTuple):
         """What to call; raises Missing when this torch does not have it."""
         if not isinstance(self.call, str):
             return self.call
-        found: Any = torch
+        value: Any = torch
         for part in self.call.split("."):
-            found = getattr(found, part, None)
-            if found is None:
+            value = getattr(value, part, None)
+            if value is None:
                 raise Missing("this torch has no torch.%s" % self.call)
-        function: Callable[..., Any] = found
+        function: Callable[..., Any] = value
         return function
 
 
@@ -133,12 +133,12 @@ def case(name: str, call: Union[str, Callable[..., Any]], make: Make, **options:
 
 def all_cases() -> List[Case]:
     """Those of every family, in order."""
-    found: List[Case] = []
+    cases: List[Case] = []
     for family, module_name in FAMILIES.items():
         module = importlib.import_module("%s.%s" % (__name__, module_name))
         listed = getattr(module, "%s_CASES" % family.upper())
-        found += [item._replace(family=family) for item in listed]
-    return found
+        cases += [item._replace(family=family) for item in listed]
+    return cases
 
 
 def cases_of_file(path: str) -> List[Case]:

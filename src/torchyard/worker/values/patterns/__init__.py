@@ -22,7 +22,7 @@ from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState
 
-WORTH_A_LOOK_BYTES = 16 << 10
+LEAST_FINDING_BYTES = 16 << 10
 """Least size for patterns that ask for a change of the program: below it an operator costs more
 than the memory it writes, so there is nothing to gain."""
 
@@ -37,7 +37,7 @@ class Pattern:
         self.options = options
         self.scanner = scanner
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look at what an operator wrote."""
 
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
@@ -93,20 +93,22 @@ _BINS = 16
 Number = Union[float, int, str]
 
 
-def evidence_of(seen: Observation, **more: Any) -> Dict[str, Any]:
+def evidence_of(observation: Observation, **more: Any) -> Dict[str, Any]:
     """The values of an observation, and what else a pattern has to say."""
-    found: Dict[str, Any] = {"zero_share": seen.scan.zeros / max(1, seen.scan.count)}
-    if seen.tensor is not None:
-        found.update(_values(seen.values()))
-    found.update(more)
-    return found
+    evidence: Dict[str, Any] = {
+        "zero_share": observation.scan.zeros / max(1, observation.scan.count)
+    }
+    if observation.tensor is not None:
+        evidence.update(_values(observation.values()))
+    evidence.update(more)
+    return evidence
 
 
-def where(seen: Observation) -> Dict[str, Any]:
+def where(observation: Observation) -> Dict[str, Any]:
     """Another operator that has to do with a finding."""
-    place = seen.place
+    place = observation.place
     return {
-        "operator": seen.operator.name,
+        "operator": observation.operator.name,
         "file": place.file,
         "line": place.line,
         "backward": place.backward,
@@ -116,19 +118,19 @@ def where(seen: Observation) -> Dict[str, Any]:
 def _values(sample: torch.Tensor) -> Dict[str, Any]:
     if sample.is_complex():
         sample = torch.view_as_real(sample).reshape(-1)
-    found: Dict[str, Any] = {"sample": [plain(item) for item in sample[:_SHOWN].tolist()]}
+    evidence: Dict[str, Any] = {"sample": [plain(item) for item in sample[:_SHOWN].tolist()]}
     numbers = sample.double()
     finite = numbers[torch.isfinite(numbers)]
     if not finite.numel():
-        return found
+        return evidence
     low, high = float(finite.min()), float(finite.max())
-    found["range"] = [low, high]
-    found["distinct"] = int(torch.unique(sample).numel())
-    found["sampled"] = int(sample.numel())
+    evidence["range"] = [low, high]
+    evidence["distinct"] = int(torch.unique(sample).numel())
+    evidence["sampled"] = int(sample.numel())
     if low < high and math.isfinite(high - low):
         counts = torch.histc(finite, bins=_BINS, min=low, max=high)
-        found["histogram"] = {"low": low, "high": high, "counts": _whole(counts)}
-    return found
+        evidence["histogram"] = {"low": low, "high": high, "counts": _whole(counts)}
+    return evidence
 
 
 def _whole(counts: torch.Tensor) -> List[int]:
@@ -147,7 +149,7 @@ def plain(number: Any) -> Number:
 _MOST = 4096
 
 
-class Marks:
+class StorageNotes:
     """A note on the present content of storages; the oldest are forgotten first."""
 
     def __init__(self, most: int = _MOST) -> None:
@@ -164,19 +166,19 @@ class Marks:
 
     def get(self, state: StorageState, writes_ago: int = 0) -> Optional[Any]:
         """What was noted, if the storage was not written since (but for the last few writes)."""
-        found = self._notes.get(state.key)
-        if found is None or found[0] is not state or found[1] < state.version - writes_ago:
+        entry = self._notes.get(state.key)
+        if entry is None or entry[0] is not state or entry[1] < state.version - writes_ago:
             return None
-        return found[2]
+        return entry[2]
 
-    def any_of(self, seen: Observation) -> Optional[Any]:
+    def any_of(self, observation: Observation) -> Optional[Any]:
         """What was noted of an input of an operator, or of what it wrote over."""
         if not self._notes:
             return None
-        for _, state in seen.inputs:
-            found = self.get(state, 1 if state is seen.state else 0)
-            if found is not None:
-                return found
+        for _, state in observation.inputs:
+            note = self.get(state, 1 if state is observation.state else 0)
+            if note is not None:
+                return note
         return None
 
     def clear(self) -> None:

@@ -24,7 +24,13 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import LEAST_SHARE, Finding, Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of, where
+from torchyard.worker.values.patterns import (
+    LEAST_FINDING_BYTES,
+    Pattern,
+    StorageNotes,
+    evidence_of,
+    where,
+)
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.places import called_by_torch
 from torchyard.worker.values.scanning.scanners import Scanners
@@ -49,70 +55,76 @@ class Duplicate(Pattern):
         self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
         """Who computed these bits first in this step."""
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
-        self._again = Marks()
+        self._again = StorageNotes()
         """Duplicates, with the finding that they follow from."""
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look a computed tensor up among those of this step."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.single:
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.single
+        ):
             return
-        if seen.operator.copies and not seen.converted:
+        if observation.operator.copies and not observation.converted:
             return
-        if self._own_input(seen):
+        if self._own_input(observation):
             return
-        node = self._node() if seen.in_backward else None
+        node = self._node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
-        content = (seen.scan.hash, seen.size_bytes, seen.dtype, number)
+        content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
         first = self._known.get(content)
         if first is None:
-            self._known[content] = seen
+            self._known[content] = observation
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         else:
-            self._count(seen, first)
+            self._count(observation, first)
 
     def end_step(self) -> None:
         """What is the same in the next step is not computed twice, but unchanged."""
         self._known.clear()
         self._again.clear()
 
-    def _own_input(self, seen: Observation) -> bool:
-        for tensor, state in seen.inputs:
-            if state.hash != seen.scan.hash or tensor.dtype != seen.dtype:
+    def _own_input(self, observation: Observation) -> bool:
+        for tensor, state in observation.inputs:
+            if state.hash != observation.scan.hash or tensor.dtype != observation.dtype:
                 continue
-            if not covers(tensor, state) or state.size_bytes != seen.size_bytes:
+            if not covers(tensor, state) or state.size_bytes != observation.size_bytes:
                 continue
             # In a backward it follows from the operator in the forward.
-            if not seen.in_backward and seen.operator.name not in GUARDS:
-                self._report(seen, OWN_INPUT, None, OWN_INPUT_SHARE)
+            if not observation.in_backward and observation.operator.name not in GUARDS:
+                self._report(observation, OWN_INPUT, None, OWN_INPUT_SHARE)
             return True
         return False
 
-    def _count(self, seen: Observation, first: Observation) -> None:
-        cause: Optional[Finding] = self._again.any_of(seen)
+    def _count(self, observation: Observation, first: Observation) -> None:
+        cause: Optional[Finding] = self._again.any_of(observation)
         if cause is None:
             detail = "the same bits as %s computed before" % first.operator.name
-            cause = self._report(seen, detail, first)
+            cause = self._report(observation, detail, first)
         else:
-            cause.bytes_wasted += seen.size_bytes
-            cause.bytes_written += seen.size_bytes
-            self.findings.on_follow(cause, seen)
+            cause.bytes_wasted += observation.size_bytes
+            cause.bytes_written += observation.size_bytes
+            self.findings.on_follow(cause, observation)
         if cause is not None:
-            self._again.put(seen.state, cause)
+            self._again.put(observation.state, cause)
 
     def _report(
         self,
-        seen: Observation,
+        observation: Observation,
         detail: str,
         first: Optional[Observation],
         least_share: float = LEAST_SHARE,
     ) -> Optional[Finding]:
         return self.findings.add(
             self.name,
-            seen,
-            seen.size_bytes,
+            observation,
+            observation.size_bytes,
             detail=detail,
-            evidence=lambda: evidence_of(seen, first=where(first)) if first else evidence_of(seen),
+            evidence=lambda: (
+                evidence_of(observation, first=where(first)) if first else evidence_of(observation)
+            ),
             every_time=True,
             least_share=least_share,
         )
@@ -124,12 +136,12 @@ _MOST_WAITING = 1024
 class _Copy:
     """A copy of which it is not yet known what becomes of it."""
 
-    __slots__ = ("copy", "copy_version", "evidence", "seen", "source", "source_version")
+    __slots__ = ("copy", "copy_version", "evidence", "observation", "source", "source_version")
 
-    def __init__(self, seen: Observation, source: StorageState, evidence: Any) -> None:
-        self.seen = seen
+    def __init__(self, observation: Observation, source: StorageState, evidence: Any) -> None:
+        self.observation = observation
         self.source, self.source_version = source, source.version
-        self.copy, self.copy_version = seen.state, seen.state.version
+        self.copy, self.copy_version = observation.state, observation.state.version
         self.evidence = evidence
 
     @property
@@ -146,25 +158,30 @@ class NeedlessCopy(Pattern):
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Remember a copy, to see what becomes of it."""
-        if not seen.operator.copies or seen.size_bytes < WORTH_A_LOOK_BYTES:
+        if not observation.operator.copies or observation.size_bytes < LEAST_FINDING_BYTES:
             return
-        if not seen.computed or seen.in_backward or seen.converted or not seen.whole:
+        if (
+            not observation.computed
+            or observation.in_backward
+            or observation.converted
+            or not observation.whole
+        ):
             return
-        source, state = seen.inputs[0]
-        if source.numel() != seen.tensor.numel() or not covers(source, state):
+        source, state = observation.inputs[0]
+        if source.numel() != observation.tensor.numel() or not covers(source, state):
             return
         # Optimisers start their state with a copy of the gradient.
-        if state is seen.state or called_by_torch("optim"):
+        if state is observation.state or called_by_torch("optim"):
             return
         if state.hash is None and self.scanner.can_scan(source):
             # Memory from outside that was never looked at.
-            found = self.scanner.scan(source, seen.layout)
-            state.hash = found.hash
-        if state.hash != seen.scan.hash:
+            scan = self.scanner.scan(source, observation.layout)
+            state.hash = scan.hash
+        if state.hash != observation.scan.hash:
             return
-        self._waiting[seen.state.key] = _Copy(seen, state, evidence_of(seen))
+        self._waiting[observation.state.key] = _Copy(observation, state, evidence_of(observation))
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
             if len(self._waiting) > _MOST_WAITING:
@@ -198,8 +215,8 @@ class NeedlessCopy(Pattern):
         evidence: Dict[str, Any] = held.evidence
         self.findings.add(
             self.name,
-            held.seen,
-            held.seen.size_bytes,
+            held.observation,
+            held.observation.size_bytes,
             detail="a copy, and neither it nor its source was written while it lived",
             evidence=lambda: evidence,
             every_time=True,
@@ -250,35 +267,39 @@ class Unchanged(Pattern):
         super().__init__(findings, options, scanner)
         self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
         self._calls: Dict[Tuple[int, int], int] = {}
-        self._same = Marks()
+        self._same = StorageNotes()
         """Memory that holds an unchanged result, in this step."""
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Compare with the same call of the step before."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.in_backward
+        ):
             return
-        site = (seen.node, seen.position)
+        site = (observation.node, observation.position)
         call = self._calls.get(site, 0)
         self._calls[site] = call + 1
-        if seen.operator.copies and not seen.converted:
+        if observation.operator.copies and not observation.converted:
             return
-        key = (seen.node, seen.position, call)
+        key = (observation.node, observation.position, call)
         result = self._results.get(key)
         if result is None:
-            self._results[key] = _Result(seen.scan.hash, seen.size_bytes)
+            self._results[key] = _Result(observation.scan.hash, observation.size_bytes)
             if len(self._results) > _MOST_CALLS:
                 self._results.popitem(last=False)
             return
-        if not result.changed and (result.hash != seen.scan.hash or seen.single):
+        if not result.changed and (result.hash != observation.scan.hash or observation.single):
             self._change(result)
         if self._same:
-            self._serve(seen, result)
+            self._serve(observation, result)
         if result.changed:
             return
         result.steps += 1
-        self._same.put(seen.state, result)
+        self._same.put(observation.state, result)
         if result.steps >= LEAST_STEPS and not result.only_serves:
-            self._report(seen, result)
+            self._report(observation, result)
 
     def end_step(self) -> None:
         """Count calls anew."""
@@ -290,8 +311,8 @@ class Unchanged(Pattern):
         if result.finding is not None:
             self.findings.drop(result.finding)
 
-    def _serve(self, seen: Observation, result: _Result) -> None:
-        for _, state in seen.inputs:
+    def _serve(self, observation: Observation, result: _Result) -> None:
+        for _, state in observation.inputs:
             served: Optional[_Result] = self._same.get(state)
             if served is None:
                 continue
@@ -303,27 +324,27 @@ class Unchanged(Pattern):
                     self.findings.drop(served.finding)
                     served.finding = None
 
-    def _report(self, seen: Observation, result: _Result) -> None:
+    def _report(self, observation: Observation, result: _Result) -> None:
         finding = self.findings.add(
             self.name,
-            seen,
-            seen.size_bytes,
+            observation,
+            observation.size_bytes,
             detail="the same bits in each of %d steps and more" % LEAST_STEPS,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
         )
         result.finding = finding
         if finding is None:
             return
-        behind = _behind(seen, self._same)
+        behind = _behind(observation, self._same)
         if result.steps == LEAST_STEPS:
             # The second step could have been spared as well; the first could not.
             finding.count += 1
-            finding.bytes_wasted += seen.size_bytes
-            finding.bytes_written += seen.size_bytes
+            finding.bytes_wasted += observation.size_bytes
+            finding.bytes_written += observation.size_bytes
         finding.bytes_wasted += behind
 
 
-def _behind(seen: Observation, same: Marks) -> int:
+def _behind(observation: Observation, same: StorageNotes) -> int:
     """Bytes of unchanged results that only served this one."""
-    served: List[Any] = [same.get(state) for _, state in seen.inputs]
+    served: List[Any] = [same.get(state) for _, state in observation.inputs]
     return sum(result.size for result in served if result is not None and result.only_serves)

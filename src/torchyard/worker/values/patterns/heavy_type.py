@@ -16,7 +16,7 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
 from torchyard.worker.values.scanning.scanners import Scanners
 
@@ -62,11 +62,11 @@ _MOST_WAITING = 1024
 class _Kept:
     """A narrow tensor of which it is not yet known how often it is read."""
 
-    __slots__ = ("detail", "evidence", "seen", "share", "version")
+    __slots__ = ("detail", "evidence", "observation", "share", "version")
 
-    def __init__(self, seen: Observation, detail: str, share: float, evidence: Any) -> None:
-        self.seen = seen
-        self.version = seen.state.version
+    def __init__(self, observation: Observation, detail: str, share: float, evidence: Any) -> None:
+        self.observation = observation
+        self.version = observation.state.version
         self.detail = detail
         self.share = share
         self.evidence = evidence
@@ -80,41 +80,50 @@ class HeavyType(Pattern):
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
-        self._known = Marks()
+        self._known = StorageNotes()
         """Integers that were a finding."""
         self._told: Dict[int, Any] = {}
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Remember a computed tensor that is too wide."""
-        layout = seen.layout
-        if layout.bits == 8 or seen.size_bytes < WORTH_A_LOOK_BYTES or layout.per_number != 1:
+        layout = observation.layout
+        if (
+            layout.bits == 8
+            or observation.size_bytes < LEAST_FINDING_BYTES
+            or layout.per_number != 1
+        ):
             return
-        if not seen.computed or seen.in_backward or seen.single or not self._chosen(seen):
+        if (
+            not observation.computed
+            or observation.in_backward
+            or observation.single
+            or not self._chosen(observation)
+        ):
             return
-        if not self._plausible(seen.tensor, seen.scan, layout):
+        if not self._plausible(observation.tensor, observation.scan, layout):
             return
-        narrow = self._narrowest(seen)
+        narrow = self._narrowest(observation)
         if narrow is None:
             return
-        follows = self._follows(seen)
-        self._known.put(seen.state)
+        follows = self._follows(observation)
+        self._known.put(observation.state)
         if follows:
             return
-        detail = "%s that is exactly %s" % (_name(seen.dtype), narrow[0])
-        evidence = self._told.get(seen.node)
+        detail = "%s that is exactly %s" % (_name(observation.dtype), narrow[0])
+        evidence = self._told.get(observation.node)
         if evidence is None:
-            evidence = evidence_of(seen, fits=narrow[0])
+            evidence = evidence_of(observation, fits=narrow[0])
             if len(self._told) < _MOST_WAITING:
-                self._told[seen.node] = evidence
+                self._told[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
-        self._waiting[seen.state.key] = _Kept(seen, detail, share, evidence)
+        self._waiting[observation.state.key] = _Kept(observation, detail, share, evidence)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
         """Judge by how often they were read; what lives on may be read in the next step."""
         for key, kept in list(self._waiting.items()):
-            state = kept.seen.state
+            state = kept.observation.state
             written = state.version != kept.version
             if not written and state.uses >= LEAST_USES:
                 self._report(kept)
@@ -134,17 +143,17 @@ class HeavyType(Pattern):
     def _report(self, kept: _Kept) -> None:
         self.findings.add(
             self.name,
-            kept.seen,
-            int(kept.seen.size_bytes * kept.share),
+            kept.observation,
+            int(kept.observation.size_bytes * kept.share),
             detail=kept.detail,
             evidence=partial(dict, kept.evidence),
             every_time=True,
-            made_to_stay=True,
+            persistent=True,
         )
 
-    def _plausible(self, tensor: torch.Tensor, found: Scan, layout: Layout) -> bool:
+    def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
         """The quick no: bits that are in use forbid every narrower dtype."""
-        any_bits, first_bits = found.any_bits, found.first_bits
+        any_bits, first_bits = scan.any_bits, scan.first_bits
         if not layout.is_float:
             return any_bits >> layout.bits // 2 == 0 or any_bits >> layout.bits - 1 == 1
         spare = _SPARE.get(layout.bits)
@@ -154,57 +163,64 @@ class HeavyType(Pattern):
             return False
         return self.scanner.whole_numbers(tensor, layout)
 
-    def _chosen(self, seen: Observation) -> bool:
+    def _chosen(self, observation: Observation) -> bool:
         """Whether the dtype is the program's choice."""
-        if seen.operator.copies:
-            return seen.inputs[0][0].dtype is torch.bool and seen.layout.is_float
-        if seen.layout.is_float:
+        if observation.operator.copies:
+            return observation.inputs[0][0].dtype is torch.bool and observation.layout.is_float
+        if observation.layout.is_float:
             return True
-        return seen.size_bytes >= LEAST_INTEGER_BYTES and seen.operator.name in CHOSEN_INTEGERS
+        return (
+            observation.size_bytes >= LEAST_INTEGER_BYTES
+            and observation.operator.name in CHOSEN_INTEGERS
+        )
 
-    def _narrowest(self, seen: Observation) -> Optional[Tuple[str, int]]:
+    def _narrowest(self, observation: Observation) -> Optional[Tuple[str, int]]:
         """Name and bits of the narrowest dtype that holds all of it exactly."""
-        tensor, layout = seen.tensor, seen.layout
+        tensor, layout = observation.tensor, observation.layout
         if not layout.is_float:
             low, high = self.scanner.number_range(tensor, layout)
             fits = _integer_for(low, high)
             if fits is None or fits[1] >= layout.bits:
                 return None
-            return fits if fits[1] == 8 or seen.size_bytes >= LEAST_INDEX_BYTES else None
+            return fits if fits[1] == 8 or observation.size_bytes >= LEAST_INDEX_BYTES else None
         if self.scanner.whole_numbers(tensor, layout):
             low, high = self.scanner.number_range(tensor, layout)
             if low >= 0 and high <= 1:
                 return "bool", 8
             fits = _integer_for(low, high)
-            if fits is not None and fits[1] < layout.bits and _distinct(seen) >= LEAST_DISTINCT:
+            if (
+                fits is not None
+                and fits[1] < layout.bits
+                and _distinct(observation) >= LEAST_DISTINCT
+            ):
                 return fits
-        if layout.bits == 16 or _distinct(seen) < LEAST_DISTINCT_FRACTIONS:
+        if layout.bits == 16 or _distinct(observation) < LEAST_DISTINCT_FRACTIONS:
             return None
-        wanted = (torch.bfloat16, torch.float16) if layout.bits == 32 else (torch.float32,)
-        for dtype in wanted:
+        candidates = (torch.bfloat16, torch.float16) if layout.bits == 32 else (torch.float32,)
+        for dtype in candidates:
             if bool(torch.isfinite(tensor).all()) and torch.equal(
                 tensor.to(dtype).to(tensor.dtype), tensor
             ):
                 return _name(dtype), LAYOUTS[dtype].bits
         return None
 
-    def _follows(self, seen: Observation) -> bool:
+    def _follows(self, observation: Observation) -> bool:
         """Whether an input is just as narrow, and no constant: then the cause lies there.
 
         Integers come from outside or are drawn at random, and are narrow there, too; so only those
         that are known follow.
         """
-        if not seen.layout.is_float:
-            return self._known.any_of(seen) is not None
-        for tensor, state in seen.inputs:
-            if tensor.dtype != seen.dtype or 2 * tensor.numel() < seen.tensor.numel():
+        if not observation.layout.is_float:
+            return self._known.any_of(observation) is not None
+        for tensor, state in observation.inputs:
+            if tensor.dtype != observation.dtype or 2 * tensor.numel() < observation.tensor.numel():
                 continue
             if state.fill is not None or not self.scanner.can_scan(tensor):
                 continue
-            found = self.scanner.scan(tensor, seen.layout)
-            if found.like_first == found.count:
+            scan = self.scanner.scan(tensor, observation.layout)
+            if scan.like_first == scan.count:
                 continue
-            if self._plausible(tensor, found, seen.layout):
+            if self._plausible(tensor, scan, observation.layout):
                 return True
         return False
 
@@ -235,8 +251,8 @@ def _integer_for(low: float, high: float) -> Optional[Tuple[str, int]]:
     return None
 
 
-def _distinct(seen: Observation) -> int:
-    return int(torch.unique(seen.values()).numel())
+def _distinct(observation: Observation) -> int:
+    return int(torch.unique(observation.values()).numel())
 
 
 def _name(dtype: torch.dtype) -> str:

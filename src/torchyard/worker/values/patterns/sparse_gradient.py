@@ -13,7 +13,7 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of
 from torchyard.worker.values.scanning.scanners import Scanners
 
 SHARE = 0.9
@@ -55,15 +55,15 @@ class SparseGradient(Pattern):
         self._bases: Dict[Any, _Base] = {}
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look at gradients of operators that take rows or parts."""
-        name = seen.operator.name
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or seen.path:
+        name = observation.operator.name
+        if observation.size_bytes < LEAST_FINDING_BYTES or observation.path:
             return
         if name in PARTS:
-            self._part(seen)
+            self._part(observation)
         elif name in LOOKUPS or (name in INDEXED and self._for_parameter()):
-            self._rows(seen)
+            self._rows(observation)
 
     def end_step(self) -> None:
         """Parts belong to one backward."""
@@ -77,26 +77,30 @@ class SparseGradient(Pattern):
             type(after).__name__ == "AccumulateGrad" for after, _ in node.next_functions if after
         )
 
-    def _rows(self, seen: Observation) -> None:
-        if seen.scan.zeros < seen.scan.count * SHARE or seen.single or seen.tensor.dim() < 2:
+    def _rows(self, observation: Observation) -> None:
+        if (
+            observation.scan.zeros < observation.scan.count * SHARE
+            or observation.single
+            or observation.tensor.dim() < 2
+        ):
             return
-        rows = seen.tensor.detach().reshape(seen.tensor.shape[0], -1)
+        rows = observation.tensor.detach().reshape(observation.tensor.shape[0], -1)
         used = int((rows != 0).any(dim=1).sum())
         share = 1 - used / rows.shape[0]
         if share < SHARE:
             return
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail="%d of %d rows have a gradient" % (used, rows.shape[0]),
-            evidence=lambda: evidence_of(seen, zero_rows=share),
+            evidence=lambda: evidence_of(observation, zero_rows=share),
             every_time=True,
         )
 
-    def _part(self, seen: Observation) -> None:
+    def _part(self, observation: Observation) -> None:
         base_of = _base_of(self._node())
-        part = _extent(seen)
+        part = _extent(observation)
         if base_of is None or part is None:
             return
         dim, size, start, end = part
@@ -106,9 +110,9 @@ class SparseGradient(Pattern):
             if len(self._bases) >= _MOST_BASES:
                 self._bases.clear()
             base = self._bases[key] = _Base()
-        base.parts[start, end] = seen.size_bytes
-        if base.first is None or seen.place.line < base.first.place.line:
-            base.first = seen
+        base.parts[start, end] = observation.size_bytes
+        if base.first is None or observation.place.line < base.first.place.line:
+            base.first = observation
         if len(base.parts) > 1 and _disjoint_cover(base.parts, size):
             del self._bases[key]
             first = base.first
@@ -116,7 +120,7 @@ class SparseGradient(Pattern):
             self.findings.add(
                 self.name,
                 first,
-                sum(base.parts.values()) - seen.size_bytes,
+                sum(base.parts.values()) - observation.size_bytes,
                 detail="%d parts, each with a gradient of the whole size" % parts,
                 evidence=lambda: evidence_of(first, parts=parts),
             )
@@ -131,12 +135,12 @@ def _base_of(node: Any) -> Optional[Any]:
     return (id(variable), position) if variable is not None else (after._sequence_nr(), position)
 
 
-def _extent(seen: Observation) -> Optional[Tuple[int, int, int, int]]:
+def _extent(observation: Observation) -> Optional[Tuple[int, int, int, int]]:
     """Dimension, its size, and from where to where the part goes."""
-    arguments = list(seen.arguments)
+    arguments = list(observation.arguments)
     sizes, dim = arguments[1], arguments[2]
     size = sizes[dim]
-    if seen.operator.name == "aten::select_backward":
+    if observation.operator.name == "aten::select_backward":
         start = arguments[3] % size
         return dim % len(sizes), size, start, start + 1
     start, end, step = arguments[3], arguments[4], arguments[5]

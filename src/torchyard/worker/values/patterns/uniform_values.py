@@ -25,16 +25,16 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import Scanners, first_three
 
 
-def only_zeros(seen: Observation) -> bool:
+def only_zeros(observation: Observation) -> bool:
     """Whether all elements are zero; floats have two, and `x * 0` has the sign of x."""
-    layout = seen.layout
+    layout = observation.layout
     sign = 1 << (layout.bits - 1) if layout.is_float else 0
-    return bool(seen.scan.any_bits & ~sign == 0)
+    return bool(observation.scan.any_bits & ~sign == 0)
 
 
 class SingleValue(Pattern):
@@ -44,26 +44,28 @@ class SingleValue(Pattern):
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._found = Marks()
+        self._reported = StorageNotes()
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Count a computed tensor that is constant."""
-        scan, kind = seen.scan, seen.operator
-        zero = only_zeros(seen)
+        scan, kind = observation.scan, observation.operator
+        zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
-        if seen.path or not seen.inputs or seen.dtype is torch.bool:
+        if observation.path or not observation.inputs or observation.dtype is torch.bool:
             return
         if kind.fills or kind.random or kind.many or kind.copies:
             return
         # An accumulator that was only just filled, or a write that changed nothing.
-        if not seen.fresh and (seen.was_fill is not None or scan.unchanged == scan.count):
+        if not observation.fresh and (
+            observation.was_fill is not None or scan.unchanged == scan.count
+        ):
             return
-        one_number = seen.layout.bits // 8
-        follows = self._found.any_of(seen) is not None or all(
-            state.size_bytes <= one_number for _, state in seen.inputs
+        one_number = observation.layout.bits // 8
+        follows = self._reported.any_of(observation) is not None or all(
+            state.size_bytes <= one_number for _, state in observation.inputs
         )
-        self._found.put(seen.state)
+        self._reported.put(observation.state)
         if follows:
             return
         if zero:
@@ -71,14 +73,14 @@ class SingleValue(Pattern):
             if scan.any_bits:
                 detail += ", of either sign" if scan.zeros else ", of negative sign"
         else:
-            number = bits_to_number(scan.first_bits, seen.layout)
+            number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
         self.findings.add(
             name,
-            seen,
-            seen.size_bytes,
+            observation,
+            observation.size_bytes,
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 
@@ -122,43 +124,51 @@ class FrequentValues(Pattern):
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._known = Marks()
+        self._known = StorageNotes()
         """Gradients and findings that are so: what is computed from them follows."""
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Count a computed tensor that is nearly constant."""
-        scan = seen.scan
-        if seen.size_bytes < LEAST_BYTES or scan.like_first == scan.count or seen.path:
+        scan = observation.scan
+        if (
+            observation.size_bytes < LEAST_BYTES
+            or scan.like_first == scan.count
+            or observation.path
+        ):
             return
-        if seen.dtype is torch.bool or seen.layout.per_number != 1 or only_zeros(seen):
+        if (
+            observation.dtype is torch.bool
+            or observation.layout.per_number != 1
+            or only_zeros(observation)
+        ):
             return
-        found = _most_frequent(seen, self.scanner)
-        if found is None:
+        frequent = _most_frequent(observation, self.scanner)
+        if frequent is None:
             return
-        bits, count = found
+        bits, count = frequent
         share = count / scan.count
-        if share < (ORDINARY_SHARE if seen.operator.name in ORDINARY else SHARE):
+        if share < (ORDINARY_SHARE if observation.operator.name in ORDINARY else SHARE):
             return
-        if seen.in_backward or self._known.any_of(seen):
-            self._known.put(seen.state)
+        if observation.in_backward or self._known.any_of(observation):
+            self._known.put(observation.state)
             return
-        if not seen.computed or (seen.operator.copies and not seen.converted):
+        if not observation.computed or (observation.operator.copies and not observation.converted):
             return
-        self._known.put(seen.state)
-        number = bits_to_number(bits, seen.layout)
+        self._known.put(observation.state)
+        number = bits_to_number(bits, observation.layout)
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail="%.3g %% of the elements are %g" % (100 * share, number),
-            evidence=lambda: evidence_of(seen, share=share),
+            evidence=lambda: evidence_of(observation, share=share),
             every_time=True,
         )
 
 
-def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
+def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
     """Bits that most elements have, and how many have them; None when no value is frequent."""
-    scan, layout = seen.scan, seen.layout
+    scan, layout = observation.scan, observation.layout
     least = scan.count * SHARE
     if scan.zeros >= least:
         return 0, scan.zeros
@@ -166,7 +176,7 @@ def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, 
         return scan.first_bits, scan.like_first
     # The first element is a rare one, or zeros have both signs, or no value is frequent: look at
     # a few, which mostly ends it.
-    tensor, count, bits = seen.tensor, scan.count, layout.bits
+    tensor, count, bits = observation.tensor, scan.count, layout.bits
     first = scanner.element(tensor, int(_PROBES[0] * count), bits)
     second = scanner.element(tensor, int(_PROBES[1] * count), bits)
     # Zeros may have both signs: x * 0 has that of x.
@@ -180,18 +190,18 @@ def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, 
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) - 1:
         return None
-    count = _count_of(likely, seen)
+    count = _count_of(likely, observation)
     return (likely, count) if count >= least else None
 
 
-def _count_of(bits: int, seen: Observation) -> int:
-    number = bits_to_number(bits, seen.layout)
+def _count_of(bits: int, observation: Observation) -> int:
+    number = bits_to_number(bits, observation.layout)
     if math.isnan(number):
-        return int(torch.isnan(seen.tensor).sum())
-    return int((seen.tensor == number).sum())
+        return int(torch.isnan(observation.tensor).sum())
+    return int((observation.tensor == number).sum())
 
 
-ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
+EXCLUDED = frozenset({"aten::cat", "aten::stack"})
 _MOST_BLOCKS = 4096
 """Blocks of an outer dimension that are looked at one by one."""
 
@@ -201,24 +211,36 @@ class Structured(Pattern):
 
     name = "structured"
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look for a dimension along which nothing changes, then for a line."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.in_backward
+        ):
             return
-        if seen.dtype is torch.bool or seen.operator.name in ASKED_FOR or seen.single:
+        if (
+            observation.dtype is torch.bool
+            or observation.operator.name in EXCLUDED
+            or observation.single
+        ):
             return
-        tensor = seen.tensor
+        tensor = observation.tensor
         if not tensor.is_contiguous():
             return
         shape = tuple(tensor.shape)
-        constant = self._constant_dimensions(seen, shape)
+        constant = self._constant_dimensions(observation, shape)
         if constant:
-            self._expand(seen, shape, constant)
-        elif _like_a_line(seen) and not any(_line(given) for given, _ in seen.inputs):
-            self._report(seen, 1.0, "a line: each element is the one before plus a constant")
+            self._expand(observation, shape, constant)
+        elif _like_a_line(observation) and not any(
+            _line(tensor_in) for tensor_in, _ in observation.inputs
+        ):
+            self._report(observation, 1.0, "a line: each element is the one before plus a constant")
 
-    def _expand(self, seen: Observation, shape: Tuple[int, ...], constant: List[int]) -> None:
-        if self._follows(seen, constant):
+    def _expand(
+        self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
+    ) -> None:
+        if self._follows(observation, constant):
             return
         small = tuple(1 if dim in constant else size for dim, size in enumerate(shape))
         copies = 1
@@ -226,36 +248,36 @@ class Structured(Pattern):
             copies *= shape[dim]
         where = ", ".join(str(dim) for dim in constant)
         self._report(
-            seen,
+            observation,
             1 - 1 / copies,
             "constant along dimension %s: an expand of %s" % (where, list(small)),
         )
 
-    def _report(self, seen: Observation, share: float, detail: str) -> None:
+    def _report(self, observation: Observation, share: float, detail: str) -> None:
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 
-    def _constant_dimensions(self, seen: Observation, shape: Tuple[int, ...]) -> List[int]:
-        found: List[int] = []
-        first, bits = seen.scan.first_bits, seen.layout.bits
-        inner, per_number = 1, seen.layout.per_number
+    def _constant_dimensions(self, observation: Observation, shape: Tuple[int, ...]) -> List[int]:
+        constant: List[int] = []
+        first, bits = observation.scan.first_bits, observation.layout.bits
+        inner, per_number = 1, observation.layout.per_number
         for dim in range(len(shape) - 1, -1, -1):
             size = shape[dim]
             # The element that lies next to the first along this dimension mostly ends it.
             if (
                 size > 1
-                and self.scanner.element(seen.tensor, inner * per_number, bits) == first
-                and self._constant(seen.tensor, dim)
+                and self.scanner.element(observation.tensor, inner * per_number, bits) == first
+                and self._constant(observation.tensor, dim)
             ):
-                found.insert(0, dim)
+                constant.insert(0, dim)
             inner *= size
-        return found
+        return constant
 
     def _constant(self, tensor: torch.Tensor, dim: int) -> bool:
         """Whether nothing changes along a dimension of a contiguous tensor."""
@@ -279,34 +301,45 @@ class Structured(Pattern):
             for at in range(1, blocks)
         )
 
-    def _follows(self, seen: Observation, constant: List[int]) -> bool:
+    def _follows(self, observation: Observation, constant: List[int]) -> bool:
         """Whether an input lies in memory that is constant along the same dimensions."""
-        rank = seen.tensor.dim()
-        for given, state in seen.inputs:
-            if not self.scanner.can_scan(given) or not given.is_contiguous() or given.numel() < 2:
+        rank = observation.tensor.dim()
+        for argument, state in observation.inputs:
+            if (
+                not self.scanner.can_scan(argument)
+                or not argument.is_contiguous()
+                or argument.numel() < 2
+            ):
                 continue
-            if self._single(given, state) and given.numel() * 2 >= seen.tensor.shape[constant[0]]:
+            if (
+                self._single(argument, state)
+                and argument.numel() * 2 >= observation.tensor.shape[constant[0]]
+            ):
                 return True
-            if given.numel() * given.element_size() < WORTH_A_LOOK_BYTES:
+            if argument.numel() * argument.element_size() < LEAST_FINDING_BYTES:
                 continue
-            offset = rank - given.dim()
+            offset = rank - argument.dim()
             if all(
                 dim - offset >= 0
-                and given.shape[dim - offset] == seen.tensor.shape[dim]
-                and self._constant(given, dim - offset)
+                and argument.shape[dim - offset] == observation.tensor.shape[dim]
+                and self._constant(argument, dim - offset)
                 for dim in constant
             ):
                 return True
         return False
 
-    def _single(self, given: torch.Tensor, state: Any) -> bool:
+    def _single(self, argument: torch.Tensor, state: Any) -> bool:
         if state.fill is not None:
             return True
-        return self.scanner.constant_runs(given, given.numel())
+        return self.scanner.constant_runs(argument, argument.numel())
 
 
-def _like_a_line(seen: Observation) -> bool:
-    return seen.scan.count > 2 and seen.layout.per_number == 1 and _line(seen.tensor)
+def _like_a_line(observation: Observation) -> bool:
+    return (
+        observation.scan.count > 2
+        and observation.layout.per_number == 1
+        and _line(observation.tensor)
+    )
 
 
 def _line(tensor: torch.Tensor) -> bool:
@@ -339,38 +372,43 @@ class Approximate(Pattern):
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._found = Marks()
+        self._reported = StorageNotes()
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look at the range, then at the rows."""
-        if not self.options.approximate or seen.size_bytes < WORTH_A_LOOK_BYTES:
+        if not self.options.approximate or observation.size_bytes < LEAST_FINDING_BYTES:
             return
-        if not seen.computed or seen.in_backward or not seen.layout.is_float or seen.single:
+        if (
+            not observation.computed
+            or observation.in_backward
+            or not observation.layout.is_float
+            or observation.single
+        ):
             return
-        if seen.layout.per_number != 1:
+        if observation.layout.per_number != 1:
             return
-        if self._found.any_of(seen):
-            self._found.put(seen.state)
+        if self._reported.any_of(observation):
+            self._reported.put(observation.state)
             return
-        tensor = seen.tensor
-        low, high = self.scanner.number_range(tensor, seen.layout)
+        tensor = observation.tensor
+        low, high = self.scanner.number_range(tensor, observation.layout)
         if not (math.isfinite(low) and math.isfinite(high)):
             return
         size = max(abs(low), abs(high))
         if high - low <= size * PRECISION:
-            self._report(seen, 1.0, "every element is %.3g to within 1/256" % high)
+            self._report(observation, 1.0, "every element is %.3g to within 1/256" % high)
         elif tensor.dim() > 1 and tensor.shape[0] > 1 and _alike_rows(tensor):
             share = 1 - 1 / tensor.shape[0]
-            self._report(seen, share, "all rows are alike to within 1/256")
+            self._report(observation, share, "all rows are alike to within 1/256")
 
-    def _report(self, seen: Observation, share: float, detail: str) -> None:
-        self._found.put(seen.state)
+    def _report(self, observation: Observation, share: float, detail: str) -> None:
+        self._reported.put(observation.state)
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 

@@ -24,7 +24,7 @@ from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.patterns import Pattern, evidence_of, where
-from torchyard.worker.values.patterns.guard import GUARDS, chose_elements
+from torchyard.worker.values.patterns.guard import GUARDS, mask_selects_elements
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
@@ -32,7 +32,7 @@ from torchyard.worker.values.storages import StorageState, covers
 SHARE = 0.99
 """Of the elements must be unchanged. The rest is what a real update of a few elements leaves."""
 
-CHOOSES = (
+WRITES_SELECTED = (
     "aten::index_",
     "aten::_index_put",
     "aten::scatter",
@@ -51,30 +51,38 @@ class RedundantWrite(Pattern):
 
     name = "redundant write"
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Count a write that changed nearly nothing."""
-        if seen.fresh or not seen.compared or seen.scan.unchanged < seen.scan.count * SHARE:
+        if (
+            observation.fresh
+            or not observation.compared
+            or observation.scan.unchanged < observation.scan.count * SHARE
+        ):
             return
-        if not seen.was_defined or seen.written_inside or (seen.path and seen.given):
+        if (
+            not observation.was_defined
+            or observation.written_inside
+            or (observation.path and observation.given)
+        ):
             return
-        name, share = seen.operator.name, seen.unchanged_share
-        if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(CHOOSES)):
+        name, share = observation.operator.name, observation.unchanged_share
+        if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(WRITES_SELECTED)):
             return
-        if name in GUARDS and (seen.path or not chose_elements(seen)):
+        if name in GUARDS and (observation.path or not mask_selects_elements(observation)):
             return
-        if name == "aten::copy_" and seen.arguments[0] is seen.arguments[1]:
+        if name == "aten::copy_" and observation.arguments[0] is observation.arguments[1]:
             return  # torch returns at once from a copy of a tensor to itself
-        if name == "aten::pow_" and seen.arguments[1] == 1:
+        if name == "aten::pow_" and observation.arguments[1] == 1:
             return  # that is such a copy
         # What was only just filled is an accumulator, and zero times anything stays zero.
-        if seen.was_fill is not None and not seen.operator.overwrites:
+        if observation.was_fill is not None and not observation.operator.overwrites:
             return
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail="%.3g %% of the elements had these bits before" % (100 * share),
-            evidence=lambda: evidence_of(seen, unchanged_share=share),
+            evidence=lambda: evidence_of(observation, unchanged_share=share),
             every_time=True,
         )
 
@@ -109,22 +117,35 @@ class DeadInitialisation(Pattern):
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observation: Observation) -> None:
         """Look at a write over a fill."""
-        if seen.fresh:
+        if observation.fresh:
             return
-        if seen.operator.fills and seen.state.key in self._sums:
-            self._settle(self._sums.pop(seen.state.key), refilled=seen.state)
-        fill = seen.was_fill
-        if fill is None or seen.written_inside or not seen.whole or (seen.path and seen.given):
+        if observation.operator.fills and observation.state.key in self._sums:
+            self._settle(self._sums.pop(observation.state.key), refilled=observation.state)
+        fill = observation.was_fill
+        if (
+            fill is None
+            or observation.written_inside
+            or not observation.whole
+            or (observation.path and observation.given)
+        ):
             return
-        if seen.operator.overwrites:
+        if observation.operator.overwrites:
             # Over the same bits it is a redundant write; and to fill before drawing at random is
             # how parameters are made, once.
-            if not seen.was_reads and not seen.operator.random and not _unchanged(seen):
-                self._overwritten(fill, seen.operator, seen.place, "whole")
-        elif seen.operator.name in ADDITIONS and seen.was_reads == 1 and fill.single_zero:
-            self._added(fill, seen)
+            if (
+                not observation.was_reads
+                and not observation.operator.random
+                and not _unchanged(observation)
+            ):
+                self._overwritten(fill, observation.operator, observation.place, "whole")
+        elif (
+            observation.operator.name in ADDITIONS
+            and observation.was_reads == 1
+            and fill.single_zero
+        ):
+            self._added(fill, observation)
 
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         """A fill was overwritten piece by piece."""
@@ -159,17 +180,19 @@ class DeadInitialisation(Pattern):
             every_time=True,
         )
 
-    def _added(self, fill: Observation, seen: Observation) -> None:
-        addend = _addend(seen)
-        if addend is None or not self._is_addend(seen, addend):
+    def _added(self, fill: Observation, observation: Observation) -> None:
+        addend = _addend(observation)
+        if addend is None or not self._is_addend(observation, addend):
             return
         node = self._node()
         if node is not None and type(node).__name__ == "AccumulateGrad":
-            self._report(fill, ADDED_TO_GRADIENT, evidence_of(seen, added_by=where(seen)))
+            self._report(
+                fill, ADDED_TO_GRADIENT, evidence_of(observation, added_by=where(observation))
+            )
             return
         # An accumulator that gets more than one addend was rightly zeroed: wait and see.
-        self._sums[seen.state.key] = _Sum(
-            fill, seen.state, ADDED, evidence_of(seen, added_by=where(seen))
+        self._sums[observation.state.key] = _Sum(
+            fill, observation.state, ADDED, evidence_of(observation, added_by=where(observation))
         )
         if len(self._sums) > _MOST_WAITING:
             self._sums.popitem(last=False)
@@ -191,30 +214,34 @@ class DeadInitialisation(Pattern):
             every_time=True,
         )
 
-    def _is_addend(self, seen: Observation, addend: torch.Tensor) -> bool:
+    def _is_addend(self, observation: Observation, addend: torch.Tensor) -> bool:
         """Bit for bit, or but for the sign of zeros: 0 + -0.0 is +0.0."""
-        if addend.shape != seen.tensor.shape or addend.dtype != seen.tensor.dtype:
+        if addend.shape != observation.tensor.shape or addend.dtype != observation.tensor.dtype:
             return False
-        if addend.stride() == seen.tensor.stride():
-            for given, state in seen.inputs:
-                if given is addend and covers(addend, state) and state.hash == seen.scan.hash:
+        if addend.stride() == observation.tensor.stride():
+            for argument, state in observation.inputs:
+                if (
+                    argument is addend
+                    and covers(addend, state)
+                    and state.hash == observation.scan.hash
+                ):
                     return True
             if self.scanner.can_scan(addend):
-                found = self.scanner.scan(addend, seen.layout)
-                if found.hash == seen.scan.hash:
+                scan = self.scanner.scan(addend, observation.layout)
+                if scan.hash == observation.scan.hash:
                     return True
-        return torch.equal(addend, seen.tensor)
+        return torch.equal(addend, observation.tensor)
 
 
-def _unchanged(seen: Observation) -> bool:
-    return bool(seen.compared and seen.scan.unchanged == seen.scan.count)
+def _unchanged(observation: Observation) -> bool:
+    return bool(observation.compared and observation.scan.unchanged == observation.scan.count)
 
 
-def _addend(seen: Observation) -> Optional[torch.Tensor]:
+def _addend(observation: Observation) -> Optional[torch.Tensor]:
     """What was added to the tensor, once."""
-    if seen.keywords.get("alpha", 1) != 1 or len(seen.arguments) < 2:
+    if observation.keywords.get("alpha", 1) != 1 or len(observation.arguments) < 2:
         return None
-    addend = seen.arguments[1]
+    addend = observation.arguments[1]
     if isinstance(addend, (list, tuple)):
-        addend = addend[seen.position] if seen.position < len(addend) else None
+        addend = addend[observation.position] if observation.position < len(addend) else None
     return addend if isinstance(addend, torch.Tensor) else None

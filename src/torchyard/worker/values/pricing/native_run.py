@@ -24,7 +24,7 @@ from torchyard.worker.values.pricing.site_times import (
     speed_probe,
 )
 from torchyard.worker.values.program import THREADS, Ending, Surrounding
-from torchyard.worker.values.redispatch import NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import NativeEvents, count_chain, why_unavailable
 
 
 class GradientTurns:
@@ -109,7 +109,7 @@ class Native(Surrounding):
         self._times_whole: bool = plan.get("sites_whole", False)
         self._times_on = False
         self._times_steps = 0
-        self._turns = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
+        self._recorded_calls = GradientTurns(plan.get("seed", 0)) if plan.get("turns") else None
         self.notes: List[str] = []
 
     def start(self) -> None:
@@ -117,8 +117,8 @@ class Native(Surrounding):
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
-        if self._turns is not None:
-            self._turns.start()
+        if self._recorded_calls is not None:
+            self._recorded_calls.start()
         if self._wanted:
             unavailable = why_unavailable()
             if unavailable is not None:
@@ -133,7 +133,7 @@ class Native(Surrounding):
         if self._times is not None:
             self._times.__enter__()
             self._times_on = self._times_whole
-            self._times.be_aside(not self._times_on)
+            self._times.set_detached(not self._times_on)
         self._began_faults = page_faults()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
@@ -154,8 +154,8 @@ class Native(Surrounding):
             self._step_ns.append(now_ns - self._last_ns)
             self._step_cpu_ns.append(now_cpu_ns - self._last_cpu_ns)
             self._step_faults.append(page_faults() - self._last_faults)
-            if self._turns is not None:
-                self._turns.step(now_ns - self._last_ns)
+            if self._recorded_calls is not None:
+                self._recorded_calls.step(now_ns - self._last_ns)
         self._switch_times()
         self._last_faults = page_faults()
         self._last_ns, self._last_cpu_ns = finished_ns(), time.process_time_ns()
@@ -165,19 +165,19 @@ class Native(Surrounding):
     def pause_sites(self) -> None:
         """Time no operators until `resume_sites`."""
         if self._times is not None:
-            self._times.be_aside(True)
+            self._times.set_detached(True)
 
     def resume_sites(self) -> None:
         """Time operators again."""
         if self._times is not None:
-            self._times.be_aside(False)
+            self._times.set_detached(False)
 
     def _switch_times(self) -> None:
         """Time operators in every second step, until enough of them were timed."""
         if self._times is None or self._times_whole or self._events.on:
             return
         self._times_on = not self._times_on and self._times_steps < MOST_SITE_STEPS
-        self._times.be_aside(not self._times_on)
+        self._times.set_detached(not self._times_on)
 
     def stop(self, ending: Ending) -> None:
         """Write what was seen."""
@@ -212,7 +212,9 @@ class Native(Surrounding):
                 "sites": self._times.as_list() if self._times is not None else [],
                 "site_steps": 1 if self._times_whole else self._times_steps,
                 "costs": machine_costs() if self._times is not None else {},
-                "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
+                "turns_ns": self._recorded_calls.pairs_ns
+                if self._recorded_calls is not None
+                else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
                 "step_faults": max(self._step_faults, default=None),
@@ -237,7 +239,7 @@ class Native(Surrounding):
             self.notes.append(text)
 
     def _seen_all(self) -> bool:
-        return all(times_seen(self._events.chains, chain) for chain in self._wanted)
+        return all(count_chain(self._events.chains, chain) for chain in self._wanted)
 
     def _harvest(self) -> None:
         self._events.stop()

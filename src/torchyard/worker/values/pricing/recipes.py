@@ -250,35 +250,35 @@ class WorthNotes:
         self._waiting: List[Tuple[Finding, Observation]] = []
         self.graph = CallGraph()
 
-    def found(self, finding: Finding, seen: Observation) -> None:
+    def found(self, finding: Finding, observation: Observation) -> None:
         """Note a sighting; memory is looked at only where the watch is off."""
-        running = seen.arguments is not None
-        if seen.path:
-            self.graph.mark(finding, None if running else seen.state, INSIDE_CALL)
+        running = observation.arguments is not None
+        if observation.path:
+            self.graph.mark(finding, None if running else observation.state, INSIDE_CALL)
         elif finding.pattern in PARTLY:
-            self.graph.mark(finding, None if running else seen.state, SHRINKS)
+            self.graph.mark(finding, None if running else observation.state, SHRINKS)
         else:
-            role = PASSES if _passes(finding, seen) else WASTED
-            self.graph.mark(finding, None if running else seen.state, role)
+            role = PASSES if _passes(finding, observation) else WASTED
+            self.graph.mark(finding, None if running else observation.state, role)
             if is_sum(finding) and not running:
                 self.graph.also(finding, role=PASSES)  # the sum goes away with the zeros
         if not finding.recipe:
-            self._write_down(finding, seen)
+            self._write_down(finding, observation)
 
-    def followed(self, finding: Finding, seen: Observation) -> None:
+    def followed(self, finding: Finding, observation: Observation) -> None:
         """Note a call that is wasted because of an earlier one."""
-        self.graph.also(finding, None if seen.arguments is not None else seen.state)
+        self.graph.also(finding, None if observation.arguments is not None else observation.state)
 
-    def _write_down(self, finding: Finding, seen: Observation) -> None:
+    def _write_down(self, finding: Finding, observation: Observation) -> None:
         finding.recipe = {"wasted": [], "share": 1.0, "operator": None, "mending": ""}
         try:
-            finding.recipe["wasted"] = _wasted(finding, seen)
+            finding.recipe["wasted"] = _wasted(finding, observation)
         except Exception as error:  # nothing of this may reach the program
             finding.recipe["unavailable"] = str(error)[:160]
             return
         if finding.pattern in PARTLY:
             finding.recipe["share"] = finding.bytes_wasted / max(1, finding.bytes_written)
-        self._waiting.append((finding, seen))
+        self._waiting.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
         """Add a call, and write down the operator that findings were made in."""
@@ -290,12 +290,14 @@ class WorthNotes:
             return
         waiting, self._waiting = self._waiting, []
         recipe: Recipe = {}
-        for finding, seen in waiting:
+        for finding, observation in waiting:
             if is_sum(finding):
                 continue
-            inside = bool(seen.path) and seen.path[0] == operator_of(func).name
+            inside = bool(observation.path) and observation.path[0] == operator_of(func).name
             overwrites = (
-                finding.pattern == DEAD and not seen.path and _writes(seen, func, args, kwargs)
+                finding.pattern == DEAD
+                and not observation.path
+                and _writes(observation, func, args, kwargs)
             )
             if not inside and not overwrites:
                 continue
@@ -308,29 +310,29 @@ class WorthNotes:
             finding.recipe["mending"] = INSIDE if inside else FILL_FIRST
 
 
-def _passes(finding: Finding, seen: Observation) -> bool:
+def _passes(finding: Finding, observation: Observation) -> bool:
     """Whether readers get an input of the operator instead of its result."""
     if finding.pattern == GUARD:
-        return seen.fresh
+        return observation.fresh
     return finding.pattern == Duplicate.name and (
-        finding.detail == OWN_INPUT or seen.operator.copies
+        finding.detail == OWN_INPUT or observation.operator.copies
     )
 
 
-def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
-    device = seen.device
-    fill = fill_recipe(seen.shape, seen.dtype, device)
+def _wasted(finding: Finding, observation: Observation) -> List[Recipe]:
+    device = observation.device
+    fill = fill_recipe(observation.shape, observation.dtype, device)
     if is_sum(finding):
         add = dict(fill, operator="aten::add_", overload="Tensor", args=fill["args"] * 2)
         return [fill, add]
     if finding.pattern == DEAD:
         return [fill]
-    if seen.arguments is not None:
-        return [recipe_of(seen.func, seen.arguments, seen.keywords)]
-    if seen.operator.copies or finding.pattern in PARTLY:
+    if observation.arguments is not None:
+        return [recipe_of(observation.func, observation.arguments, observation.keywords)]
+    if observation.operator.copies or finding.pattern in PARTLY:
         # Of what is too wide or too sparse, memory is the cost: a copy reads and writes it once.
         return [dict(fill, operator="aten::clone")]
-    if seen.operator.fills:
+    if observation.operator.fills:
         return [fill]
     raise NoRecipe("its arguments were gone when it turned out to be waste")
 

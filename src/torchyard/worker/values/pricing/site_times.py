@@ -15,7 +15,7 @@ import torch
 
 from torchyard.worker.values.operators import operator_of, tensors_in
 from torchyard.worker.values.places import Places, Site, site_of
-from torchyard.worker.values.redispatch import AsideMode
+from torchyard.worker.values.redispatch import DetachableMode
 
 _MOST_SAMPLES = 4096
 """Of one site; beyond it every second one is dropped."""
@@ -60,7 +60,7 @@ class _Samples:
             self._every *= 2
 
 
-class SiteTimes(AsideMode):
+class SiteTimes(DetachableMode):
     """Times calls at the wanted sites while it is in the stack of modes."""
 
     def __init__(self, wanted: Sequence[Dict[str, Any]]) -> None:

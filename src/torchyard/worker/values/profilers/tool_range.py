@@ -85,9 +85,9 @@ class ToolRange(Surrounding):
             self._phase = "closed"
             self._say(self._switch(False))
 
-    def _say(self, trouble: Optional[str]) -> None:
-        if trouble is not None:
-            self.note("the tool could not be switched: " + trouble)
+    def _say(self, error: Optional[str]) -> None:
+        if error is not None:
+            self.note("the tool could not be switched: " + error)
 
     def _save(self, state: str, exit_code: int) -> None:
         write_result(

@@ -67,12 +67,12 @@ def judge(tests: List[Test], inside: bool) -> Tuple[str, str]:
         if missing:
             return LIKELY, missing
         return PROVEN, "for every input of these shapes: %s" % semantics[0]["detail"]
-    certainty, why = _judge_trials(tests, of_values, missing)
+    certainty, why = _trial_certainty(tests, of_values, missing)
     partly = [test["detail"] for test in semantics if test["detail"]]
     return certainty, "; ".join([why, *partly])
 
 
-def _judge_trials(tests: List[Test], of_values: List[Test], missing: str) -> Tuple[str, str]:
+def _trial_certainty(tests: List[Test], of_values: List[Test], missing: str) -> Tuple[str, str]:
     """What trials alone say: tested at most."""
     if not of_values:
         return LIKELY, _reason(tests, "it was seen, and not tested")
@@ -106,18 +106,20 @@ def _not_confirmed(tests: List[Test], inside: bool) -> str:
 
 
 def _inputs_with_enough_poisons(tests: List[Test]) -> List[str]:
-    found: Dict[str, int] = {}
+    poison_counts: Dict[str, int] = {}
     for test in tests:
         enough = _LEAST_POISONS if test["test"] == POISON else 1
-        found[test["inputs"]] = found.get(test["inputs"], 0) + (_LEAST_POISONS // enough)
-    return [name for name, poisons in found.items() if poisons >= _LEAST_POISONS]
+        poison_counts[test["inputs"]] = poison_counts.get(test["inputs"], 0) + (
+            _LEAST_POISONS // enough
+        )
+    return [name for name, poisons in poison_counts.items() if poisons >= _LEAST_POISONS]
 
 
 def _why_needed(failed: List[Test]) -> str:
     """Which input showed that the work is needed, or that only a part of it is wasted."""
-    said = sorted({test["detail"] for test in failed if test["detail"]})
-    if said:
-        return said[0]
+    details = sorted({test["detail"] for test in failed if test["detail"]})
+    if details:
+        return details[0]
     inputs = sorted({test["inputs"] or "the program's own" for test in failed})
     return "a result changed without this work when the operator was given other inputs (%s)" % (
         "; ".join(inputs)
@@ -126,12 +128,12 @@ def _why_needed(failed: List[Test]) -> str:
 
 def _reason(tests: List[Test], otherwise: str) -> str:
     """What a test that could not be done said, else the general reason."""
-    said = [
+    details = [
         test["detail"]
         for test in tests
         if not test["passed"] and test["detail"] and test["test"] != SEMANTICS
     ]
-    return said[0] if said else otherwise
+    return details[0] if details else otherwise
 
 
 def _held(tests: List[Test], inputs: List[str]) -> str:
@@ -140,13 +142,13 @@ def _held(tests: List[Test], inputs: List[str]) -> str:
         SKIP: "left out, no result changed",
         REPLACE: "replaced, no result changed",
     }
-    said = [text for name, text in what.items() if any(test["test"] == name for test in tests)]
+    results = [text for name, text in what.items() if any(test["test"] == name for test in tests)]
     poisons = sorted({test["poison"] for test in tests if test["poison"]})
     with_poisons = " (%s)" % ", ".join(poisons) if poisons else ""
     # What a test that passed has to add narrows what was tested.
     narrowed = sorted({test["detail"] for test in tests if test["detail"]})
     return "%s%s, in %d trials on %d inputs of these shapes and settings%s" % (
-        " and ".join(said),
+        " and ".join(results),
         with_poisons,
         len(tests),
         len(inputs),

@@ -19,14 +19,14 @@ from torchyard.worker.values.proofs.trial_inputs import Call, Poison, flat_resul
 from torchyard.worker.values.redispatch import Chains, call_plainly, key_for
 
 
-class Untouched:
+class StateGuard:
     """Keeps the state of random numbers; `rewind` gives each replay the same ones."""
 
     def __init__(self, args: Any, kwargs: Any) -> None:
-        given = flat_results(list(args)) + flat_results(list(kwargs.values()))
-        self._generators = [value for value in given if isinstance(value, torch.Generator)]
+        arguments = flat_results(list(args)) + flat_results(list(kwargs.values()))
+        self._generators = [value for value in arguments if isinstance(value, torch.Generator)]
         self._cuda = torch.cuda.is_initialized() and any(
-            isinstance(value, torch.Tensor) and value.is_cuda for value in given
+            isinstance(value, torch.Tensor) and value.is_cuda for value in arguments
         )
         self._states: List[Any] = []
         self._cuda_states: List[Any] = []
@@ -34,10 +34,10 @@ class Untouched:
         self._no_grad = torch.no_grad()
         self._show: Any = None
 
-    def __enter__(self) -> "Untouched":
+    def __enter__(self) -> "StateGuard":
         self._no_grad.__enter__()
         # Silence without touching the filters: that would make the program repeat its warnings.
-        self._show, warnings.showwarning = warnings.showwarning, _say_nothing
+        self._show, warnings.showwarning = warnings.showwarning, _ignore_warning
         self._python = random.getstate()
         self._states = [torch.get_rng_state()]
         self._states += [generator.get_state() for generator in self._generators]
@@ -60,11 +60,11 @@ class Untouched:
         self._no_grad.__exit__(None, None, None)
 
 
-def _say_nothing(*_: Any, **__: Any) -> None:
+def _ignore_warning(*_: Any, **__: Any) -> None:
     pass
 
 
-def why_not_now() -> Optional[str]:
+def replay_blocker() -> Optional[str]:
     """What forbids a replay at this moment; None when nothing does. The watch must be off."""
     if torch._C._len_torch_dispatch_stack() or any(_infrastructure_modes()):
         return "another dispatch mode of the program would see it"
@@ -111,11 +111,11 @@ def _written_type(func: Any) -> str:
     return str(func._schema.arguments[position].type)
 
 
-class Void(Exception):
+class ReplayFailed(Exception):
     """Why a replay says nothing."""
 
 
-class Inside(NamedTuple):
+class InnerOperator(NamedTuple):
     """One of the operators inside an operator."""
 
     number: int
@@ -130,40 +130,40 @@ Outcome = List[Any]
 """Everything that a replay returned, and then everything that it wrote."""
 
 
-def run_clean(call: Call, keep: Untouched, chains: Optional[Chains] = None) -> Outcome:
+def run_clean(call: Call, keep: StateGuard, chains: Optional[Chains] = None) -> Outcome:
     """The operator as it is, with the watch's way of looking inside; `chains` counts what is there."""
     return _run(call, keep, _Replay(None, None, chains))
 
 
-def run_poisoned(call: Call, keep: Untouched, inside: Inside, poison: Poison) -> Outcome:
+def run_poisoned(call: Call, keep: StateGuard, inside: InnerOperator, poison: Poison) -> Outcome:
     """The operator with the result of one operator inside it poisoned."""
 
     def change(tensors: List[torch.Tensor]) -> None:
         if inside.position >= len(tensors) or tuple(tensors[inside.position].shape) != inside.shape:
-            raise Void("another tensor was there in the replay")
+            raise ReplayFailed("another tensor was there in the replay")
         if not put(poison, [tensors[inside.position]]):
-            raise Void("the poison is what was there anyway")
+            raise ReplayFailed("the poison is what was there anyway")
 
     return _run(call, keep, _Replay(inside, change))
 
 
-def run_skipped(call: Call, keep: Untouched, inside: Inside) -> Outcome:
+def run_skipped(call: Call, keep: StateGuard, inside: InnerOperator) -> Outcome:
     """The operator with one operator inside it left out."""
     return _run(call, keep, _Replay(inside, None))
 
 
-def run_native(call: Call, keep: Untouched) -> Outcome:
+def run_native(call: Call, keep: StateGuard) -> Outcome:
     """The operator as the program runs it: nothing looks inside."""
     keep.rewind()
     return _outcome(call, call.func(*call.args, **call.kwargs))
 
 
-def _run(call: Call, keep: Untouched, replay: "_Replay") -> Outcome:
+def _run(call: Call, keep: StateGuard, replay: "_Replay") -> Outcome:
     keep.rewind()
     with replay:
         result = call.func(*call.args, **call.kwargs)
-    if replay.wanted is not None and not replay.met:
-        raise Void("the operator did not do the same again")
+    if replay.target is not None and not replay.reached:
+        raise ReplayFailed("the operator did not do the same again")
     return _outcome(call, result)
 
 
@@ -176,13 +176,13 @@ class _Replay(TorchDispatchMode):
 
     def __init__(
         self,
-        wanted: Optional[Inside],
+        target: Optional[InnerOperator],
         change: Optional[Callable[[List[torch.Tensor]], None]],
         chains: Optional[Chains] = None,
     ) -> None:
         super().__init__()
-        self.wanted = wanted
-        self.met = False
+        self.target = target
+        self.reached = False
         self._change = change
         self._chains = chains
         self._begun = -1
@@ -204,14 +204,14 @@ class _Replay(TorchDispatchMode):
         if self._chains is not None:
             chain = tuple(self._path) + (operator.name,)
             self._chains[chain] = self._chains.get(chain, 0) + 1
-        if self.wanted is None or self._begun != self.wanted.number:
+        if self.target is None or self._begun != self.target.number:
             return self._call(func, args, keywords, operator)
-        if (operator.name, tuple(self._path)) != (self.wanted.name, self.wanted.path):
-            raise Void("the operator did other things in the replay")
-        self.met = True
+        if (operator.name, tuple(self._path)) != (self.target.name, self.target.path):
+            raise ReplayFailed("the operator did other things in the replay")
+        self.reached = True
         if self._change is None:
             if not can_skip(func):
-                raise Void("it cannot be left out")
+                raise ReplayFailed("it cannot be left out")
             return left_out(func, args, keywords)
         result = self._call(func, args, keywords, operator)
         self._change(_touched(operator, args, keywords, result))

@@ -41,16 +41,16 @@ _ALL: _Bounds = (None, None, None)
 def cover_every_shape(pieces: Sequence[ast.stmt]) -> bool:
     """Whether assignments to pieces of one tensor write all of it, whatever its sizes are."""
     subscripts = [_subscript(one) for one in pieces]
-    known = [one for one in subscripts if one is not None]
-    if len(known) != len(pieces):
+    slices = [one for one in subscripts if one is not None]
+    if len(slices) != len(pieces):
         return False
-    if any(all(bounds == _ALL for bounds in one) for one in known):
+    if any(all(bounds == _ALL for bounds in one) for one in slices):
         return True
-    places = {len(one) for one in known}
+    places = {len(one) for one in slices}
     if len(places) != 1:
         return False
-    varied = [place for place in range(places.pop()) if any(one[place] != _ALL for one in known)]
-    return len(varied) == 1 and _cover([one[varied[0]] for one in known])
+    varied = [place for place in range(places.pop()) if any(one[place] != _ALL for one in slices)]
+    return len(varied) == 1 and _cover([one[varied[0]] for one in slices])
 
 
 def _cover(bounds: List[_Bounds]) -> bool:
@@ -71,18 +71,18 @@ def _subscript(node: ast.stmt) -> Optional[Tuple[_Bounds, ...]]:
     if type(index).__name__ == "Index":  # Python 3.8
         index = index.value  # type: ignore[union-attr]
     parts = getattr(index, "elts", None) or getattr(index, "dims", None) or [index]
-    found: List[_Bounds] = []
+    slices: List[_Bounds] = []
     for part in parts:
         if isinstance(part, ast.Constant) and part.value is Ellipsis and len(parts) == 1:
-            found.append(_ALL)
+            slices.append(_ALL)
             continue
         if not isinstance(part, ast.Slice):
             return None
         bounds = [_number(one) for one in (part.lower, part.upper, part.step)]
         if any(one is False for one in bounds):
             return None
-        found.append((bounds[0], bounds[1], bounds[2]))
-    return tuple(found)
+        slices.append((bounds[0], bounds[1], bounds[2]))
+    return tuple(slices)
 
 
 def _number(node: Optional[ast.expr]) -> Any:
@@ -183,21 +183,21 @@ def fill_is_repeated(fill: Site, frame: FrameType) -> Optional[Claim]:
 def is_identity(frame: FrameType, operator: str) -> bool:
     """Whether a frame is at a multiplication or division in place by a literal 1."""
     function = function_of(frame.f_code, frame.f_globals)
-    found = None if function is None else statement_at(function, site_of(frame))
-    if found is None:
+    statement = None if function is None else statement_at(function, site_of(frame))
+    if statement is None:
         return False
-    node = found.node
+    node = statement.node
     if isinstance(node, ast.AugAssign):
         signs = {"mul_": ast.Mult, "div_": ast.Div}
         return isinstance(node.op, signs.get(operator, ())) and _is_one(node.value)
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    wanted = [one for one in calls if _method(one) == operator]
+    matching = [one for one in calls if _method(one) == operator]
     return (
         operator in ("mul_", "div_")
-        and len(wanted) == 1
-        and len(wanted[0].args) == 1
-        and not wanted[0].keywords
-        and _is_one(wanted[0].args[0])
+        and len(matching) == 1
+        and len(matching[0].args) == 1
+        and not matching[0].keywords
+        and _is_one(matching[0].args[0])
     )
 
 
@@ -291,8 +291,8 @@ class _Pair:
         node = self._fill.node
         if self._fill.node is self._write.node:
             inner = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-            made = [one for one in inner if self._creates(one)]
-            return _Fill(made[0], None, creates=True) if len(made) == 1 else None
+            creations = [one for one in inner if self._creates(one)]
+            return _Fill(creations[0], None, creates=True) if len(creations) == 1 else None
         value, target = _assigned(node)
         if value is None:
             return None
@@ -461,10 +461,10 @@ def _is_whole_write(node: ast.stmt, target: str, operator: str, names: Names) ->
     if call is not None:
         return _method(call) == operator
     parents = _parents(node)
-    found = [one for one in ast.walk(node) if _path(one) == target]
-    if len(found) != 1:
+    mentions = [one for one in ast.walk(node) if _path(one) == target]
+    if len(mentions) != 1:
         return False
-    keyword = parents.get(found[0])
+    keyword = parents.get(mentions[0])
     call_node = parents.get(keyword) if keyword is not None else None
     return (
         isinstance(keyword, ast.keyword)
@@ -478,10 +478,10 @@ def _is_whole_write(node: ast.stmt, target: str, operator: str, names: Names) ->
 def _call_on(node: ast.stmt, target: str, methods: Any) -> Optional[ast.Call]:
     """The one call of a method of the target in a statement that mentions it nowhere else."""
     parents = _parents(node)
-    found = [one for one in ast.walk(node) if _path(one) == target]
-    if len(found) != 1:
+    mentions = [one for one in ast.walk(node) if _path(one) == target]
+    if len(mentions) != 1:
         return None
-    attribute = parents.get(found[0])
+    attribute = parents.get(mentions[0])
     call = parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
     if not isinstance(call, ast.Call) or call.func is not attribute:
         return None
@@ -520,9 +520,9 @@ def _constant(call: ast.Call, names: Names) -> Optional[ast.expr]:
     for word, value in (("zero", 0), ("ones", 1)):
         if word in name:
             return ast.Constant(value=value)
-    given = list(call.args[1:] if "full" in name else call.args)
-    given += [one.value for one in call.keywords if one.arg in ("fill_value", "value")]
-    return given[0] if given else None
+    values = list(call.args[1:] if "full" in name else call.args)
+    values += [one.value for one in call.keywords if one.arg in ("fill_value", "value")]
+    return values[0] if values else None
 
 
 def _mentions(node: ast.AST, target: str) -> bool:

@@ -64,16 +64,16 @@ def _find_function(code: CodeType, module_globals: Dict[str, Any]) -> Optional[F
     source = "".join(linecache.getlines(code.co_filename, module_globals))
     if not source:
         return None
-    known = _trees.get(code.co_filename)
-    if known is None or known[0] != source:
-        known = _trees[code.co_filename] = (source, *_compiled(source, code))
-    tree, codes = known[1], known[2]
-    if tree is None or not any(made == code for made in codes):
+    parsed = _trees.get(code.co_filename)
+    if parsed is None or parsed[0] != source:
+        parsed = _trees[code.co_filename] = (source, *_compiled(source, code))
+    tree, codes = parsed[1], parsed[2]
+    if tree is None or not any(compiled == code for compiled in codes):
         return None
     if code.co_name == "<module>":
         return tree
-    found = [node for node in ast.walk(tree) if _is_function(node, code)]
-    return found[0] if len(found) == 1 else None  # type: ignore[return-value]
+    functions = [node for node in ast.walk(tree) if _is_function(node, code)]
+    return functions[0] if len(functions) == 1 else None  # type: ignore[return-value]
 
 
 def _compiled(source: str, code: CodeType) -> Tuple[Optional[ast.Module], List[CodeType]]:
@@ -102,8 +102,8 @@ def _is_function(node: ast.AST, code: CodeType) -> bool:
 
 def statement_at(function: Function, site: Site) -> Optional[Statement]:
     """The simple statement that a call belongs to; None when it cannot be told."""
-    found = [one for one in _statements(function) if _covers(one.node, site)]
-    return found[0] if len(found) == 1 else None
+    statements = [one for one in _statements(function) if _covers(one.node, site)]
+    return statements[0] if len(statements) == 1 else None
 
 
 def _statements(node: Any, around: Tuple[ast.AST, ...] = ()) -> Iterator[Statement]:
@@ -247,17 +247,17 @@ class Names:
 
     def torch_function(self, node: ast.AST) -> Optional[str]:
         """The name of a function of torch that is written in C, such as `zeros` for `torch.zeros`."""
-        found = self.value(node)
-        if type(found) is not types.BuiltinFunctionType:
+        function = self.value(node)
+        if type(function) is not types.BuiltinFunctionType:
             return None
-        name = found.__name__
+        name = function.__name__
         of_torch = getattr(torch._C._VariableFunctions, name, None) is not None
-        return name if of_torch and getattr(torch, name, None) is found else None
+        return name if of_torch and getattr(torch, name, None) is function else None
 
     def of_torch(self, node: ast.AST) -> bool:
         """Whether it is a class or function of torch's own."""
-        found = self.value(node)
-        module = getattr(found, "__module__", None) if callable(found) else None
+        value = self.value(node)
+        module = getattr(value, "__module__", None) if callable(value) else None
         return isinstance(module, str) and (module + ".").startswith("torch.")
 
     def is_fixed_size(self, node: ast.AST) -> bool:
@@ -267,8 +267,8 @@ class Names:
         if isinstance(node, ast.Name):
             if node.id in self._locals and self._locals is not self._globals:
                 return False
-            given = self._globals.get(node.id)
-            sizes = given if isinstance(given, tuple) else (given,)
+            value = self._globals.get(node.id)
+            sizes = value if isinstance(value, tuple) else (value,)
             return all(type(one) is int for one in sizes)
         return isinstance(node, ast.Constant) and type(node.value) is int
 
@@ -346,8 +346,8 @@ def is_plain(node: ast.AST, names: Names, target: Optional[str] = None) -> bool:
 
 
 def _is_plain_call(node: ast.Call, names: Names, target: Optional[str]) -> bool:
-    given = [*node.args, *(one.value for one in node.keywords)]
-    if not all(is_plain(one, names, target) for one in given):
+    arguments = [*node.args, *(one.value for one in node.keywords)]
+    if not all(is_plain(one, names, target) for one in arguments):
         return False
     if any(one.arg is None for one in node.keywords):
         return False

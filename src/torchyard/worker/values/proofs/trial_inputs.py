@@ -158,8 +158,8 @@ def _opposite(tensor: torch.Tensor) -> None:
 
 def _in_turn(tensor: torch.Tensor) -> None:
     first = bool(tensor[(0,) * tensor.dim()] != 0)
-    turns = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
-    tensor.copy_(turns == int(first))
+    recorded_calls = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
+    tensor.copy_(recorded_calls == int(first))
 
 
 OWN = "the program's own"
@@ -228,8 +228,8 @@ class _Memory:
         """The tensor that lies in the copy where this one lies in the original."""
         width = tensor.element_size()
         offset = (tensor.storage_offset() * width - self.low) // width
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(untyped_storage(self.copy), offset, tensor.shape, tensor.stride())
+        copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return copied.set_(untyped_storage(self.copy), offset, tensor.shape, tensor.stride())
 
     def elements(self) -> Optional[torch.Tensor]:
         """The copy as a flat tensor of its one type; None when tensors see it as several types."""
@@ -308,8 +308,8 @@ def _tensors(args: Any, kwargs: Any) -> List[torch.Tensor]:
 
 def _memories(func: Any, args: Any, kwargs: Any, everything: bool) -> Dict[int, _Memory]:
     """Memory of the arguments by storage: all of it, or what the operator writes."""
-    found: Dict[int, _Memory] = {}
-    wanted = {
+    memories: Dict[int, _Memory] = {}
+    written = {
         storage_key(tensor)
         for tensor in written_tensors(operator_of(func), args, kwargs)
         if _plain(tensor)
@@ -318,9 +318,9 @@ def _memories(func: Any, args: Any, kwargs: Any, everything: bool) -> Dict[int, 
         if not _plain(tensor):
             continue
         key = storage_key(tensor)
-        if (everything or key in wanted) and tensor.numel():
-            found.setdefault(key, _Memory()).add(tensor)
-    return found
+        if (everything or key in written) and tensor.numel():
+            memories.setdefault(key, _Memory()).add(tensor)
+    return memories
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -336,10 +336,10 @@ def _plain(tensor: torch.Tensor) -> bool:
 def _kept(func: Any, args: Any, kwargs: Any) -> Dict[int, torch.Tensor]:
     """Arguments whose values must stay, by identity."""
     names = [argument.name for argument in func._schema.arguments]
-    given = list(zip(names, args)) + list(kwargs.items())
+    named = list(zip(names, args)) + list(kwargs.items())
     return {
         id(value): value
-        for name, value in given
+        for name, value in named
         if name in _KEPT_NAMES and isinstance(value, torch.Tensor)
     }
 
@@ -360,10 +360,10 @@ def _remade(
             return memory.in_copy(value)
         return value
 
-    made = tuple(_map(value, remake) for value in args)
+    arguments = tuple(_map(value, remake) for value in args)
     named = {name: _map(value, remake) for name, value in kwargs.items()}
-    written = written_tensors(operator_of(func), made, named)
-    return Call(func, made, named, written, varied, integers_kept)
+    written = written_tensors(operator_of(func), arguments, named)
+    return Call(func, arguments, named, written, varied, integers_kept)
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:

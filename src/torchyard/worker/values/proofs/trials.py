@@ -34,14 +34,14 @@ from torchyard.worker.values.proofs.certainty import (
     make_test,
 )
 from torchyard.worker.values.proofs.replay import (
-    Inside,
+    InnerOperator,
     Outcome,
-    Untouched,
+    StateGuard,
+    replay_blocker,
     run_clean,
     run_native,
     run_poisoned,
     run_skipped,
-    why_not_now,
 )
 from torchyard.worker.values.proofs.trial_inputs import (
     NOT_POISONED,
@@ -64,34 +64,34 @@ from torchyard.worker.values.proofs.trial_inputs import (
     same_results,
     size_to_copy,
 )
-from torchyard.worker.values.redispatch import Chains, NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import Chains, NativeEvents, count_chain, why_unavailable
 from torchyard.worker.values.storages import storage_key
 
 INTEGERS_KEPT = "its integers were as in the program, and with other ones it may be needed"
-NO_ROOM = "the memory for proofs is too small for it"
-_MOST_SAID = 160
+NO_MEMORY = "the memory for proofs is too small for it"
+_MOST_CHARACTERS = 160
 
-Run = Callable[[Call, Untouched], Outcome]
+Run = Callable[[Call, StateGuard], Outcome]
 
 
-class Untested(Exception):
+class NotTestable(Exception):
     """Why nothing is known after all."""
 
 
-class Bench:
+class TrialContext:
     """The operator that just ran, and the conditions under which it may be tried."""
 
-    def __init__(self, func: Any, args: Any, kwargs: Any, room_bytes: int) -> None:
+    def __init__(self, func: Any, args: Any, kwargs: Any, available_bytes: int) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self._room_bytes = room_bytes
-        self._keep = Untouched(args, kwargs)
+        self._available_bytes = available_bytes
+        self._keep = StateGuard(args, kwargs)
 
-    def __enter__(self) -> "Bench":
-        reason = why_never(self.func, self.args, self.kwargs) or why_not_now()
-        if reason is None and self._needs_bytes() > self._room_bytes:
-            reason = NO_ROOM
+    def __enter__(self) -> "TrialContext":
+        reason = trial_blocker(self.func, self.args, self.kwargs) or replay_blocker()
+        if reason is None and self._needs_bytes() > self._available_bytes:
+            reason = NO_MEMORY
         if reason is not None:
-            raise Untested(reason)
+            raise NotTestable(reason)
         self._keep.__enter__()
         return self
 
@@ -112,7 +112,7 @@ class Trial:
     """Runs an operator in several ways and compares what comes out."""
 
     def __init__(
-        self, func: Any, args: Any, kwargs: Any, keep: Untouched, run: Run = run_clean
+        self, func: Any, args: Any, kwargs: Any, keep: StateGuard, run: Run = run_clean
     ) -> None:
         self._run = run
         self._func, self._args, self._kwargs = func, args, kwargs
@@ -123,12 +123,12 @@ class Trial:
 
     def call(self, inputs: str) -> Call:
         """Arguments of a kind; made anew for an operator that writes them."""
-        found = self._calls.get(inputs)
-        if found is None or operator_of(self._func).writes:
-            make = (self._func, self._args, self._kwargs)
-            found = own_call(*make) if inputs == OWN else other_call(*make, inputs)
-            self._calls = {inputs: found}
-        return found
+        call = self._calls.get(inputs)
+        if call is None or operator_of(self._func).writes:
+            source = (self._func, self._args, self._kwargs)
+            call = own_call(*source) if inputs == OWN else other_call(*source, inputs)
+            self._calls = {inputs: call}
+        return call
 
     def reference(self, inputs: str) -> Outcome:
         """What a clean run gives."""
@@ -150,7 +150,7 @@ class Trial:
     def check_deterministic(self) -> None:
         """Two clean runs; when they differ, no comparison means anything."""
         if not self.same(OWN, self._run):
-            raise Untested("the operator gives other results each time")
+            raise NotTestable("the operator gives other results each time")
         self.tests.append(make_test(SAME_AGAIN, True, inputs=OWN))
 
     def others(self) -> Iterator[str]:
@@ -164,8 +164,8 @@ class Trial:
                     continue
                 self.reference(inputs)
             except Exception as error:
-                said = refusal(error)
-                self.tests.append(make_test(REFUSED, False, inputs=inputs, detail=said))
+                reason = error_line(error)
+                self.tests.append(make_test(REFUSED, False, inputs=inputs, detail=reason))
                 continue
             taken += 1
             integers_varied = integers_varied or not call.integers_kept
@@ -174,13 +174,13 @@ class Trial:
             self.tests.append(make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT))
 
 
-def refusal(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """In one short line."""
     text = str(error).strip().splitlines()
-    return ("%s: %s" % (type(error).__name__, text[0] if text else ""))[:_MOST_SAID]
+    return ("%s: %s" % (type(error).__name__, text[0] if text else ""))[:_MOST_CHARACTERS]
 
 
-def why_never(func: Any, args: Any, kwargs: Any) -> Optional[str]:
+def trial_blocker(func: Any, args: Any, kwargs: Any) -> Optional[str]:
     """Why this operator is not tried again at all; None when it may be."""
     operator = operator_of(func)
     if not operator.name.startswith("aten::"):
@@ -195,10 +195,10 @@ def why_never(func: Any, args: Any, kwargs: Any) -> Optional[str]:
     return None
 
 
-def try_fill(trial: Trial, inside: Inside, dtype: torch.dtype) -> bool:
+def try_fill(trial: Trial, inside: InnerOperator, dtype: torch.dtype) -> bool:
     """Whether a fill inside is dead for the program's own arguments; tests are in the trial."""
     if not poisons_for(dtype):
-        raise Untested(NOT_POISONED)
+        raise NotTestable(NOT_POISONED)
     if not _poison_inside(trial, inside, dtype, OWN):
         return False
     trial.check_deterministic()
@@ -208,7 +208,7 @@ def try_fill(trial: Trial, inside: Inside, dtype: torch.dtype) -> bool:
     return True
 
 
-def try_write(trial: Trial, inside: Inside) -> bool:
+def try_write(trial: Trial, inside: InnerOperator) -> bool:
     """Whether a write inside can be left out with the program's own arguments."""
     trial.check_deterministic()
     needed = not _skips(trial, inside, OWN)
@@ -220,7 +220,7 @@ def try_write(trial: Trial, inside: Inside) -> bool:
     return True
 
 
-def _poison_inside(trial: Trial, inside: Inside, dtype: torch.dtype, inputs: str) -> bool:
+def _poison_inside(trial: Trial, inside: InnerOperator, dtype: torch.dtype, inputs: str) -> bool:
     """Poison after poison, until one shows."""
     for name, poison in poisons_for(dtype).items():
         same = trial.same(inputs, _with_poison(inside, poison))
@@ -230,42 +230,42 @@ def _poison_inside(trial: Trial, inside: Inside, dtype: torch.dtype, inputs: str
     return True
 
 
-def _with_poison(inside: Inside, poison: Poison) -> Run:
-    def run(call: Call, keep: Untouched) -> Outcome:
+def _with_poison(inside: InnerOperator, poison: Poison) -> Run:
+    def run(call: Call, keep: StateGuard) -> Outcome:
         return run_poisoned(call, keep, inside, poison)
 
     return run
 
 
-def _skips(trial: Trial, inside: Inside, inputs: str) -> bool:
+def _skips(trial: Trial, inside: InnerOperator, inputs: str) -> bool:
     same = trial.same(inputs, lambda call, keep: run_skipped(call, keep, inside))
     trial.tests.append(make_test(SKIP, same, inputs=inputs))
     return same
 
 
-def _natively(trial: Trial, inside: Inside) -> Test:
+def _natively(trial: Trial, inside: InnerOperator) -> Test:
     """Whether the operator does this when nothing looks inside, as often as when something does."""
     unavailable = why_unavailable()
     if unavailable is not None:
         return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + unavailable)
     chain = inside.path + (inside.name,)
     try:
-        watched, reference = trial.chains_inside(), trial.reference(OWN)
+        profiled, reference = trial.chains_inside(), trial.reference(OWN)
         call = trial.call(OWN)
         with NativeEvents() as events:
             outcome = run_native(call, trial.keep)
         same = same_results(reference, outcome)
     except Exception as error:
-        return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + refusal(error))
-    seen = times_seen(events.chains, chain)
+        return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + error_line(error))
+    occurrences = count_chain(events.chains, chain)
     if not same:
         detail = "the operator alone gives other results than under the profiler"
         return make_test(NATIVE_OPERATOR, False, detail=detail)
-    expected = times_seen(watched, chain)
-    detail = "%s: %d times" % (" > ".join(chain), seen)
-    if seen < expected:
+    expected = count_chain(profiled, chain)
+    detail = "%s: %d times" % (" > ".join(chain), occurrences)
+    if occurrences < expected:
         detail += " instead of %d, when nothing looks inside" % expected
-    return make_test(NATIVE_OPERATOR, seen >= expected > 0, inputs=OWN, detail=detail)
+    return make_test(NATIVE_OPERATOR, occurrences >= expected > 0, inputs=OWN, detail=detail)
 
 
 ALL_OVERWRITTEN = "no operator read it in between, and all of it was overwritten"
@@ -276,7 +276,7 @@ _SEED = 1337
 def try_overwritten(trial: Trial, position: int, dtype: torch.dtype) -> bool:
     """Whether an operator gives the same whatever was in the buffer that it overwrites."""
     if not poisons_for(dtype):
-        raise Untested(NOT_POISONED)
+        raise NotTestable(NOT_POISONED)
     if not _poison_buffer(trial, position, dtype, OWN):
         return False
     trial.check_deterministic()
@@ -342,7 +342,7 @@ def _poison_buffer(trial: Trial, position: int, dtype: torch.dtype, inputs: str)
 
 
 def _on_poisoned(position: int, poison: Poison) -> Run:
-    def run(call: Call, keep: Untouched) -> Outcome:
+    def run(call: Call, keep: StateGuard) -> Outcome:
         # Poison may change nothing here: the buffer holds what the operator wrote.
         put(poison, [call.written[position]])
         return run_native(call, keep)
@@ -382,19 +382,19 @@ WHAT_WAS_THERE = (
     "what a fill finds is left there by the program, which a trial of the fill cannot vary"
 )
 
-Tried = Tuple[bool, List[Test]]
+TrialResult = Tuple[bool, List[Test]]
 """Whether the finding holds for the program's own values, and the tests."""
-Strategy = Callable[[Bench], Tried]
+Strategy = Callable[[TrialContext], TrialResult]
 
 
-def fill_inside(seen: Observation) -> Strategy:
+def fill_inside(observation: Observation) -> Strategy:
     """Whether a fill inside an operator is dead."""
 
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         trial = bench.trial(run_clean)
-        return try_fill(trial, _inside(seen), seen.dtype), trial.tests
+        return try_fill(trial, _inside(observation), observation.dtype), trial.tests
 
-    return try_it
+    return run_trial
 
 
 def is_sum(finding: Finding) -> bool:
@@ -402,90 +402,102 @@ def is_sum(finding: Finding) -> bool:
     return finding.pattern == DEAD and finding.detail in (ADDED, ADDED_TO_GRADIENT)
 
 
-def sum_with_zeros(seen: Observation) -> List[Test]:
+def sum_with_zeros(observation: Observation) -> List[Test]:
     """Whether zeros that were added to are needed."""
-    return try_sum(seen.shape, seen.dtype, seen.device)
+    return try_sum(observation.shape, observation.dtype, observation.device)
 
 
-def strategy_for(finding: Finding, seen: Observation) -> Optional[Strategy]:
+def strategy_for(finding: Finding, observation: Observation) -> Optional[Strategy]:
     """How to try a finding of a pattern; None for those that are not tried."""
     if finding.pattern == DEAD:
-        return _overwritten(seen)
+        return _overwritten(observation)
     if finding.pattern == REDUNDANT:
-        return _partly if seen.scan.unchanged < seen.scan.count else _unchanged(seen)
+        return (
+            _partly
+            if observation.scan.unchanged < observation.scan.count
+            else _unchanged(observation)
+        )
     if finding.pattern == GUARD:
-        return _of_guard(_unchanged(seen) if not seen.fresh else _given_back(seen))
+        return _of_guard(
+            _unchanged(observation) if not observation.fresh else _given_back(observation)
+        )
     return None
 
 
 def _of_guard(strategy: Strategy) -> Strategy:
     """A guard that no tried value makes fire may still be there for one that was not tried."""
 
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         holds, tests = strategy(bench)
         return holds, [*tests, make_test(VALUES_VARIED, False, detail=FOR_OTHERS)]
 
-    return try_it
+    return run_trial
 
 
 def _overwritten(fill: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         position, written = _overwriting(fill, bench)
         if written.numel() * written.element_size() != fill.size_bytes:
-            raise Untested(PIECES)
+            raise NotTestable(PIECES)
         trial = bench.trial(run_native)
         return try_overwritten(trial, position, fill.dtype), trial.tests
 
-    return try_it
+    return run_trial
 
 
-def _unchanged(seen: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
-        if seen.path:
+def _unchanged(observation: Observation) -> Strategy:
+    def run_trial(bench: TrialContext) -> TrialResult:
+        if observation.path:
             trial = bench.trial(run_clean)
-            return try_write(trial, _inside(seen)), trial.tests + _doubts(seen, bench)
-        if seen.operator.fills:
-            raise Untested(WHAT_WAS_THERE)
+            return try_write(trial, _inside(observation)), trial.tests + _doubts(observation, bench)
+        if observation.operator.fills:
+            raise NotTestable(WHAT_WAS_THERE)
         trial = bench.trial(run_native)
-        holds = try_unchanged(trial, seen.position)
-        return holds, trial.tests + _doubts(seen, bench)
+        holds = try_unchanged(trial, observation.position)
+        return holds, trial.tests + _doubts(observation, bench)
 
-    return try_it
+    return run_trial
 
 
-def _given_back(seen: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
-        if seen.path:
-            raise Untested("its result is new memory inside of an operator")
+def _given_back(observation: Observation) -> Strategy:
+    def run_trial(bench: TrialContext) -> TrialResult:
+        if observation.path:
+            raise NotTestable("its result is new memory inside of an operator")
         trial = bench.trial(run_native)
-        holds = try_given_back(trial, GUARDS[seen.operator.name])
-        return holds, trial.tests + _doubts(seen, bench)
+        holds = try_given_back(trial, GUARDS[observation.operator.name])
+        return holds, trial.tests + _doubts(observation, bench)
 
-    return try_it
+    return run_trial
 
 
-def _doubts(seen: Observation, bench: Bench) -> List[Test]:
+def _doubts(observation: Observation, bench: TrialContext) -> List[Test]:
     """Integers all alike may leave memory of integers as it was, where others would not."""
-    dtype = seen.dtype
+    dtype = observation.dtype
     integers = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-    if not integers or (not seen.path and free_integers(bench.func, seen.operator)):
+    if not integers or (not observation.path and free_integers(bench.func, observation.operator)):
         return []
     return [make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT)]
 
 
-def _partly(_bench: Bench) -> Tried:
+def _partly(_bench: TrialContext) -> TrialResult:
     return False, [make_test(SKIP, False, inputs=OWN, detail=NOT_ALL)]
 
 
-def _inside(seen: Observation) -> Inside:
-    return Inside(seen.number, seen.operator.name, seen.path, seen.shape, seen.position)
+def _inside(observation: Observation) -> InnerOperator:
+    return InnerOperator(
+        observation.number,
+        observation.operator.name,
+        observation.path,
+        observation.shape,
+        observation.position,
+    )
 
 
-def _overwriting(fill: Observation, bench: Bench) -> Tuple[int, torch.Tensor]:
+def _overwriting(fill: Observation, bench: TrialContext) -> Tuple[int, torch.Tensor]:
     """Which of the tensors that the operator wrote lies in the memory that was filled."""
     for position, tensor in enumerate(
         written_tensors(operator_of(bench.func), bench.args, bench.kwargs)
     ):
         if storage_key(tensor) == fill.state.key:
             return position, tensor
-    raise Untested("it was overwritten inside of an operator")
+    raise NotTestable("it was overwritten inside of an operator")

@@ -161,17 +161,17 @@ class CompiledScanner:
 
     def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
         """Look at `numbers` numbers at an address; `before` is where their earlier bits are."""
-        found = Scan()
+        scan = Scan()
         count = numbers * layout.per_number
-        self._scan(address, before, count, layout.bits, ctypes.addressof(found))
-        return found
+        self._scan(address, before, count, layout.bits, ctypes.addressof(scan))
+        return scan
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """The least and the greatest number; NaN counts as beyond infinity."""
-        found = _Range()
+        limits = _Range()
         count = numbers * layout.per_number
-        self._range(address, count, layout.bits, layout.mantissa, ctypes.addressof(found))
-        return ordered_to_number(found.low, layout), ordered_to_number(found.high, layout)
+        self._range(address, count, layout.bits, layout.mantissa, ctypes.addressof(limits))
+        return ordered_to_number(limits.low, layout), ordered_to_number(limits.high, layout)
 
     def whole_numbers(self, address: int, numbers: int, layout: Layout) -> bool:
         """Whether no float among them has a fraction."""
@@ -231,9 +231,9 @@ def _compiled(cache: Optional[str]) -> Optional[Any]:
 
 def _compile(path: str) -> bool:
     for compiler in _compilers():
-        descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+        descriptor, library = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
         os.close(descriptor)
-        command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", made]
+        command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", library]
         try:
             ended = subprocess.run(
                 command + [os.path.join(_HERE, "scan.c")],
@@ -244,11 +244,11 @@ def _compile(path: str) -> bool:
                 check=False,
             )
             if ended.returncode == 0:
-                os.replace(made, path)
+                os.replace(library, path)
                 return True
         except (OSError, subprocess.TimeoutExpired):
             pass
-        os.unlink(made)
+        os.unlink(library)
     return False
 
 
@@ -293,8 +293,8 @@ class TorchScanner:
         count = numbers * layout.per_number
         words = _words(address, count, layout.bits)
         earlier = None if before is None else _words(before, count, layout.bits)
-        found = Scan()
-        found.count = count
+        scan = Scan()
+        scan.count = count
         first = words[0]
         digest = count * 0xFF51AFD7ED558CCD & _MASK
         zeros = like = same = any_bits = 0
@@ -309,9 +309,9 @@ class TorchScanner:
             if earlier is not None:
                 same += int(torch.count_nonzero(part == earlier[start : start + _CHUNK]))
         mask = (1 << layout.bits) - 1
-        found.hash, found.zeros, found.like_first, found.unchanged = digest, zeros, like, same
-        found.first_bits, found.any_bits = int(first) & mask, any_bits & mask
-        return found
+        scan.hash, scan.zeros, scan.like_first, scan.unchanged = digest, zeros, like, same
+        scan.first_bits, scan.any_bits = int(first) & mask, any_bits & mask
+        return scan
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """The least and the greatest number; NaN counts as beyond infinity."""

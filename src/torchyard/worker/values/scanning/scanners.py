@@ -48,8 +48,8 @@ def first_three(tensor: torch.Tensor) -> Optional[Tuple[Any, Any, Any]]:
     if not tensor.is_cpu:
         first, second, third = tensor.detach().reshape(-1)[:3].tolist()
         return first, second, third
-    found = three.from_address(tensor.data_ptr())
-    return found[0], found[1], found[2]
+    numbers = three.from_address(tensor.data_ptr())
+    return numbers[0], numbers[1], numbers[2]
 
 
 FIELDS = 8
@@ -62,12 +62,12 @@ _SPREAD_UPPER = 0x2545F4914F6CDD1D
 
 def scan_of_row(row: Sequence[int], count: int, bits: int) -> Scan:
     """A row that was copied to the CPU as a scan."""
-    found = Scan()
+    scan = Scan()
     mask = (1 << bits) - 1
-    found.hash = (row[0] * _SPREAD + row[1] * _SPREAD_UPPER + count) & _MASK
-    found.count, found.zeros, found.like_first, found.unchanged = count, row[2], row[3], row[4]
-    found.any_bits, found.first_bits = row[5] & mask, row[6] & mask
-    return found
+    scan.hash = (row[0] * _SPREAD + row[1] * _SPREAD_UPPER + count) & _MASK
+    scan.count, scan.zeros, scan.like_first, scan.unchanged = count, row[2], row[3], row[4]
+    scan.any_bits, scan.first_bits = row[5] & mask, row[6] & mask
+    return scan
 
 
 def hashes_of_rows(rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -91,11 +91,11 @@ class DeviceScanner:
         self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
     ) -> torch.Tensor:
         """One row for each tensor, on the device; `earlier` has copies of the bits before."""
-        found = []
+        rows = []
         for place, tensor in enumerate(tensors):
             before = None if earlier is None else words_of(earlier[place])
-            found.append(_row(words_of(tensor), before))
-        return torch.stack(found)
+            rows.append(_row(words_of(tensor), before))
+        return torch.stack(rows)
 
     def batch(self, tensors: List[torch.Tensor]) -> Batch:  # noqa: ARG002
         """What is the same whenever tensors like these are scanned together."""
@@ -200,10 +200,10 @@ class Scanners:
 
     def on(self, device: torch.device) -> DeviceScanner:
         """The scanner of a GPU."""
-        found = self._devices.get(device)
-        if found is None:
-            found = self._devices[device] = open_device_scanner(device)
-        return found
+        scanner = self._devices.get(device)
+        if scanner is None:
+            scanner = self._devices[device] = open_device_scanner(device)
+        return scanner
 
     def scan(
         self,

@@ -72,7 +72,7 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
         earlier += start
         if ALIGNED:
             memory = tl.multiple_of(memory, 16)
-        left = tl.minimum(count - start, CHUNK).to(tl.int32)
+        remaining = tl.minimum(count - start, CHUNK).to(tl.int32)
         # Positions are mixed in, so that the same bits in another order hash otherwise.
         inside_block = tl.arange(0, BLOCK)
         position = (inside_block.to(tl.uint32) + start.to(tl.uint32)) * 0x9E3779B1
@@ -82,7 +82,7 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
         same = tl.zeros((BLOCK,), dtype=tl.int32)
         used = tl.zeros((BLOCK,), dtype=tl.uint64 if BITS == 64 else tl.uint32)
         factor = tl.full((BLOCK,), 0xC2B2AE3D, tl.uint32)
-        whole = left // BLOCK
+        whole = remaining // BLOCK
         for block in range(whole):
             words = tl.load(memory + block * BLOCK + inside_block)
             if BITS == 64:
@@ -101,9 +101,9 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
             if COMPARED:
                 same += (words == tl.load(earlier + block * BLOCK + inside_block)).to(tl.int32)
             position += BLOCK * 0x9E3779B1 & 0xFFFFFFFF
-        if whole * BLOCK < left:
+        if whole * BLOCK < remaining:
             places = whole * BLOCK + inside_block
-            inside = places < left
+            inside = places < remaining
             words = tl.load(memory + places, mask=inside, other=0)
             if BITS == 64:
                 mixed = (words.to(tl.uint32) + position) ^ (
@@ -121,13 +121,13 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
             if COMPARED:
                 was = tl.load(earlier + places, mask=inside, other=0)
                 same += (inside & (words == was)).to(tl.int32)
-        found = rows + row * 8
-        tl.atomic_add(found, tl.sum(lower.to(tl.int64)), sem="relaxed")
-        tl.atomic_add(found + 1, tl.sum(upper.to(tl.int64)), sem="relaxed")
-        tl.atomic_add(found + 2, tl.sum(tally & 0xFFFF).to(tl.int64), sem="relaxed")
-        tl.atomic_add(found + 3, tl.sum(tally >> 16).to(tl.int64), sem="relaxed")
+        result = rows + row * 8
+        tl.atomic_add(result, tl.sum(lower.to(tl.int64)), sem="relaxed")
+        tl.atomic_add(result + 1, tl.sum(upper.to(tl.int64)), sem="relaxed")
+        tl.atomic_add(result + 2, tl.sum(tally & 0xFFFF).to(tl.int64), sem="relaxed")
+        tl.atomic_add(result + 3, tl.sum(tally >> 16).to(tl.int64), sem="relaxed")
         if COMPARED:
-            tl.atomic_add(found + 4, tl.sum(same).to(tl.int64), sem="relaxed")
-        tl.atomic_or(found + 5, tl.reduce(used, 0, _either).to(tl.int64), sem="relaxed")
+            tl.atomic_add(result + 4, tl.sum(same).to(tl.int64), sem="relaxed")
+        tl.atomic_or(result + 5, tl.reduce(used, 0, _either).to(tl.int64), sem="relaxed")
         if chunk == began:
-            tl.store(found + 6, first.to(tl.int64))
+            tl.store(result + 6, first.to(tl.int64))

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.values.scanning.cpu_scan import CompiledScanner
-from torchyard.worker.values.surveys.recorded_step import Flush, Score
+from torchyard.worker.values.surveys.recorded_step import Flush, Recording
 from torchyard.worker.values.surveys.survey import Survey
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,17 +43,17 @@ _BUILD = (
 )
 
 FLUSH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-OUT_OF_TURN = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+UNEXPECTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 AFTERWARDS = ctypes.CFUNCTYPE(None)
 
 
 class FollowLibrary:
     """The library, as soon as it is there."""
 
-    def __init__(self, cache: Optional[str] = None, *, hurry: bool = False) -> None:
+    def __init__(self, cache: Optional[str] = None, *, high_priority: bool = False) -> None:
         """It is compiled behind the program's own work, unless somebody is in a hurry."""
         self._cache = cache
-        self._nice = "0" if hurry else _NICE
+        self._nice = "0" if high_priority else _NICE
         self._path: Optional[str] = None
         self._made: Optional[str] = None
         """The file that is being made; gone when that has ended, well or not."""
@@ -120,17 +120,17 @@ def _start_building(path: str, nice: str) -> Optional[str]:
     compilers = _compilers()
     if not compilers:
         return None
-    descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+    descriptor, output = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
     os.close(descriptor)
     commands = [
-        "\n".join(_command(compiler, standard, made))
+        "\n".join(_command(compiler, standard, output))
         for compiler in compilers
         for standard in _STANDARDS
     ]
     environment = {
         name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
     }
-    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands
+    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, output, path] + commands
     subprocess.run(
         ["sh", "-c", '"$@" &', "sh"] + work,
         stdin=subprocess.DEVNULL,
@@ -140,10 +140,10 @@ def _start_building(path: str, nice: str) -> Optional[str]:
         env=environment,
         check=False,
     )
-    return made
+    return output
 
 
-def _command(compiler: str, standard: str, made: str) -> List[str]:
+def _command(compiler: str, standard: str, output: str) -> List[str]:
     place = os.path.dirname(os.path.abspath(torch.__file__))
     libraries = os.path.join(place, "lib")
     own = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
@@ -158,7 +158,7 @@ def _command(compiler: str, standard: str, made: str) -> List[str]:
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),
         "-I" + os.path.join(place, "include"),
         "-o",
-        made,
+        output,
         _SOURCE,
         "-L" + libraries,
         "-Wl,-rpath," + libraries,
@@ -169,8 +169,8 @@ def _command(compiler: str, standard: str, made: str) -> List[str]:
 
 def _compilers() -> List[str]:
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    found = [shutil.which(name) for name in names if name]
-    return list(dict.fromkeys(path for path in found if path))
+    paths = [shutil.which(name) for name in names if name]
+    return list(dict.fromkeys(path for path in paths if path))
 
 
 _in_this_process: Dict[str, Any] = {}
@@ -192,13 +192,13 @@ def _load(path: str) -> Any:
 
 def _declared(library: Any) -> Any:
     number, text, numbers = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
-    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, OUT_OF_TURN, AFTERWARDS)
+    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, UNEXPECTED, AFTERWARDS)
     library.follow_set.restype = None
-    library.follow_new_score.argtypes = ()
-    library.follow_new_score.restype = number
-    library.follow_drop_score.argtypes = (number,)
-    library.follow_drop_score.restype = None
-    library.follow_add_turn.argtypes = (number, text, text, number, number, numbers, number)
+    library.follow_new_recording.argtypes = ()
+    library.follow_new_recording.restype = number
+    library.follow_drop_recording.argtypes = (number,)
+    library.follow_drop_recording.restype = None
+    library.follow_add_call.argtypes = (number, text, text, number, number, numbers, number)
     library.follow_begin.argtypes = (number,)
     library.follow_begin.restype = None
     for name in ("follow_end", "follow_position", "follow_rows"):
@@ -211,7 +211,7 @@ def _declared(library: Any) -> Any:
 
 _FIELDS = 5
 _NONE = -1
-_WORTH_IT = 16
+_STEPS_BEFORE_BUILD = 16
 """Surveyed steps after which a program is taken for one that has many more."""
 
 
@@ -227,18 +227,18 @@ class Follower:
         self._asked = 0
         self._kept: List[Any] = []
         """Callbacks, which must live as long as the library may call them."""
-        self._score: Optional[Score] = None
+        self._recording: Optional[Recording] = None
         self._number = _NONE
         self._flushes: List[Flush] = []
         self._on_strange: Callable[[Any, List[torch.Tensor]], None] = _nothing
         self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _nothing
-        self.trouble: Optional[BaseException] = None
+        self.error: Optional[BaseException] = None
         """What went wrong in a call from the library, which cannot raise it."""
 
     def begin(
         self,
-        score: Optional[Score],
-        on_strange: Callable[[Any, List[torch.Tensor]], None],
+        recording: Optional[Recording],
+        on_unexpected: Callable[[Any, List[torch.Tensor]], None],
         on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None],
     ) -> bool:
         """Follow the score from its beginning, or all operators; False where that cannot be done.
@@ -249,13 +249,13 @@ class Follower:
         until `end` are strange.
         """
         native = self._ready()
-        if native is None or (score is not None and not self._knows(native, score)):
+        if native is None or (recording is not None and not self._knows(native, recording)):
             return False
-        self._on_strange, self._on_after = on_strange, on_after
-        if score is not None:
-            self._survey.play(score)
+        self._on_strange, self._on_after = on_unexpected, on_after
+        if recording is not None:
+            self._survey.play(recording)
         native.follow_set(self._scan_address, *self._kept)  # another session may have been there
-        native.follow_begin(_NONE if score is None else self._number)
+        native.follow_begin(_NONE if recording is None else self._number)
         return True
 
     def position(self) -> int:
@@ -276,35 +276,39 @@ class Follower:
     def _ready(self) -> Optional[Any]:
         if self._native is None:
             self._asked += 1
-            native = self._library.load(make=self._asked >= _WORTH_IT)
+            native = self._library.load(make=self._asked >= _STEPS_BEFORE_BUILD)
             if native is None:
                 return None
             address = getattr(self._memory, "scan_address", None)
             self._kept = [
                 FLUSH(self._guarded(self._flush)),
-                OUT_OF_TURN(self._guarded(self._strange)),
+                UNEXPECTED(self._guarded(self._unexpected)),
                 AFTERWARDS(self._guarded(self._after)),
             ]
             self._scan_address = address
             self._native = native
         return self._native
 
-    def _knows(self, native: Any, score: Score) -> bool:
+    def _knows(self, native: Any, recording: Recording) -> bool:
         """Give the library the score, once; False when it cannot follow this one."""
-        if score is self._score:
+        if recording is self._recording:
             return self._number != _NONE
         if self._number != _NONE:
-            native.follow_drop_score(self._number)
-        self._score, self._number, self._flushes = score, _NONE, []
-        on_cpu = any(output.cpu for turn in score.turns for output in turn.outputs)
+            native.follow_drop_recording(self._number)
+        self._recording, self._number, self._flushes = recording, _NONE, []
+        on_cpu = any(
+            output.cpu
+            for recorded_call in recording.recorded_calls
+            for output in recorded_call.outputs
+        )
         if on_cpu and not isinstance(self._memory, CompiledScanner):
             return False
-        number = int(native.follow_new_score())
-        for turn in score.turns:
-            schema = turn.func._schema
+        number = int(native.follow_new_recording())
+        for recorded_call in recording.recorded_calls:
+            schema = recorded_call.func._schema
             fields = [
                 number_
-                for output in turn.outputs
+                for output in recorded_call.outputs
                 for number_ in (
                     output.place,
                     output.numel,
@@ -315,17 +319,17 @@ class Follower:
                     output.layout.bits,
                 )
             ]
-            known = native.follow_add_turn(
+            supported = native.follow_add_call(
                 number,
                 schema.name.encode(),
                 schema.overload_name.encode(),
-                self._flush_number(turn.flush_before),
-                self._flush_number(turn.flush_after),
+                self._flush_number(recorded_call.flush_before),
+                self._flush_number(recorded_call.flush_after),
                 (ctypes.c_int64 * len(fields))(*fields),
-                len(turn.outputs),
+                len(recorded_call.outputs),
             )
-            if not known:
-                native.follow_drop_score(number)
+            if not supported:
+                native.follow_drop_recording(number)
                 return False
         self._number = number
         return True
@@ -354,7 +358,7 @@ class Follower:
             except KeyboardInterrupt:
                 _thread.interrupt_main()
             except BaseException as error:
-                self.trouble = error
+                self.error = error
 
         return guarded
 
@@ -362,7 +366,7 @@ class Follower:
         self._survey.take_over(torch.ops.torchyard_follow.take_held(), [])
         self._survey.flush_again(self._flushes[number])
 
-    def _strange(self, name: bytes, overload: bytes) -> None:
+    def _unexpected(self, name: bytes, overload: bytes) -> None:
         written = torch.ops.torchyard_follow.written()
         self._on_strange(_overload(name.decode(), overload.decode()), written)
 
@@ -384,8 +388,8 @@ _kinds: Dict[torch.dtype, int] = {}
 
 
 def _kind(dtype: torch.dtype) -> int:
-    found = _kinds.get(dtype)
-    if found is None:
+    kind = _kinds.get(dtype)
+    if kind is None:
         one = torch.empty(0, dtype=dtype, device="cpu")
-        found = _kinds[dtype] = int(torch.ops.torchyard_follow.kind(one))
-    return found
+        kind = _kinds[dtype] = int(torch.ops.torchyard_follow.kind(one))
+    return kind

@@ -21,7 +21,7 @@ SINGLE, FREQUENT, EQUAL, REPEATED, NARROW = 1, 2, 4, 8, 16
 """What a row may show: one value, nearly one value, the bits of another row of the step, the bits of
 the same row in the step before, or fewer bits in use than its dtype has."""
 
-Sight = Tuple[int, int]
+ResultKey = Tuple[int, int]
 """A node of the flow graph and which of its results."""
 _FREQUENT_SHARE = 0.9
 _SPARE_BITS = {64: (1 << 29) - 1, 32: (1 << 13) - 1}
@@ -35,7 +35,7 @@ class Surveyed(NamedTuple):
     """Whether its operators came in the order of the step before."""
     closely: bool
     """Whether patterns looked at the step, too."""
-    sights: List[Sight]
+    result_keys: List[ResultKey]
     shows: List[int]
     """For each, what it shows; 0 for most."""
     new: bool
@@ -49,7 +49,7 @@ class StepRows:
         self.step = 0
         self.regular = True
         self.closely = False
-        self.sights: List[Sight] = []
+        self.result_keys: List[ResultKey] = []
         self._counts: List[int] = []
         self._narrow: List[int] = []
         self.here: List[Tuple[int, int, int, int, int]] = []
@@ -65,24 +65,24 @@ class StepRows:
     def like(self) -> "StepRows":
         """New rows of the same sights and sizes."""
         rows = StepRows()
-        rows.sights, rows._counts, rows._narrow = self.sights, self._counts, self._narrow
+        rows.result_keys, rows._counts, rows._narrow = self.result_keys, self._counts, self._narrow
         rows._constant = self._constant
         return rows
 
     def first(self, count: int) -> "StepRows":
         """The first of these rows, to which others can be added."""
         rows = StepRows()
-        rows.sights, rows._counts = self.sights[:count], self._counts[:count]
+        rows.result_keys, rows._counts = self.result_keys[:count], self._counts[:count]
         rows._narrow = self._narrow[:count]
         rows.here, rows.parts = self.here, self.parts
         return rows
 
-    def add(self, sight: Sight, count: int, narrow: int) -> int:
+    def add(self, result_key: ResultKey, count: int, narrow: int) -> int:
         """The number of a new row."""
-        self.sights.append(sight)
+        self.result_keys.append(result_key)
         self._counts.append(count)
         self._narrow.append(narrow)
-        return len(self.sights) - 1
+        return len(self.result_keys) - 1
 
     def fetch(self) -> bool:
         """Ask for the rows of GPUs; whether there are any to wait for."""
@@ -106,31 +106,32 @@ class StepRows:
     def shows(self, last: Optional["StepRows"]) -> List[int]:
         """What each row shows; waits for those that were asked for."""
         table = self._table()
-        if not self.sights:
+        if not self.result_keys:
             return []
         counts, narrow = self._kept("counts", self._counts), self._kept("narrow", self._narrow)
         hashes, zeros, alike, used = table.unbind(1)
         self.hashes = hashes.clone()
-        found = (alike == counts).to(torch.int64) * SINGLE
+        flags = (alike == counts).to(torch.int64) * SINGLE
         most = torch.maximum(zeros, alike)
-        found |= (most >= counts * _FREQUENT_SHARE).to(torch.int64) * FREQUENT
-        found |= (used & narrow == 0).to(torch.int64) * NARROW
+        flags |= (most >= counts * _FREQUENT_SHARE).to(torch.int64) * FREQUENT
+        flags |= (used & narrow == 0).to(torch.int64) * NARROW
         ordered, order = torch.sort(hashes)
         like_next = ordered[1:] == ordered[:-1]
         equal = torch.zeros(len(table), dtype=torch.bool, device="cpu")
         equal[order[1:]] = like_next
         equal[order[:-1]] |= like_next
-        found |= equal.to(torch.int64) * EQUAL
+        flags |= equal.to(torch.int64) * EQUAL
         if last is not None and last.hashes is not None:
-            found |= (
-                self._repeated(last.sights, last.hashes, self.hashes).to(torch.int64) * REPEATED
+            flags |= (
+                self._repeated(last.result_keys, last.hashes, self.hashes).to(torch.int64)
+                * REPEATED
             )
-        shows: List[int] = found.tolist()
+        shows: List[int] = flags.tolist()
         return shows
 
     def _table(self) -> torch.Tensor:
         """Hash, zeros, elements like the first, and bits in use, for each row."""
-        table = torch.zeros((len(self.sights), 4), dtype=torch.int64, device="cpu")
+        table = torch.zeros((len(self.result_keys), 4), dtype=torch.int64, device="cpu")
         if self.here:
             here = _whole(self.here)
             table[here[:, 0]] = here[:, 1:]
@@ -145,24 +146,24 @@ class StepRows:
 
     def _kept(self, name: Any, numbers: List[int]) -> torch.Tensor:
         """The numbers as a tensor, which the same rows of the next step will need again."""
-        found = self._constant.get(name)
-        if found is None or len(found) != len(numbers):
-            found = self._constant[name] = _whole(numbers)
-        return found
+        tensor = self._constant.get(name)
+        if tensor is None or len(tensor) != len(numbers):
+            tensor = self._constant[name] = _whole(numbers)
+        return tensor
 
     def _repeated(
-        self, sights: List[Sight], last: torch.Tensor, hashes: torch.Tensor
+        self, result_keys: List[ResultKey], last: torch.Tensor, hashes: torch.Tensor
     ) -> torch.Tensor:
         """Which rows have the bits that they had in the step before."""
-        if sights is self.sights or sights == self.sights:
+        if result_keys is self.result_keys or result_keys == self.result_keys:
             return last == hashes
         # Another order, or other rows: the k-th row of a sight is compared with its k-th.
-        earlier: Dict[Sight, List[int]] = {}
-        for sight, digest in zip(reversed(sights), reversed(last.tolist())):
-            earlier.setdefault(sight, []).append(digest)
+        earlier: Dict[ResultKey, List[int]] = {}
+        for result_key, digest in zip(reversed(result_keys), reversed(last.tolist())):
+            earlier.setdefault(result_key, []).append(digest)
         same = []
-        for sight, digest in zip(self.sights, hashes.tolist()):
-            digests = earlier.get(sight)
+        for result_key, digest in zip(self.result_keys, hashes.tolist()):
+            digests = earlier.get(result_key)
             same.append(digests.pop() == digest if digests else False)
         return torch.tensor(same, dtype=torch.bool, device="cpu")
 
@@ -207,7 +208,7 @@ class Flush(NamedTuple):
     """How many were scanned on the device before them in this step."""
 
 
-class Turn:
+class RecordedCall:
     """One operator."""
 
     __slots__ = (
@@ -249,26 +250,30 @@ class Turn:
         return self.outputs[0]
 
 
-class Score(NamedTuple):
+class Recording(NamedTuple):
     """A step that can be played again."""
 
-    turns: List[Turn]
+    recorded_calls: List[RecordedCall]
     rows: StepRows
 
 
-def outputs_of(turn: Turn, args: Any, keywords: Any, result: Any) -> List[torch.Tensor]:
+def outputs_of(
+    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+) -> List[torch.Tensor]:
     """Everything that an operator wrote, in the order of `Output.place`: arguments, then results."""
-    if turn.single:
+    if recorded_call.single:
         return tensors_in((result,))
-    return [tensor for _, tensor in numbered_outputs(turn, args, keywords, result)]
+    return [tensor for _, tensor in numbered_outputs(recorded_call, args, keywords, result)]
 
 
 def numbered_outputs(
-    turn: Turn, args: Any, keywords: Any, result: Any
+    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
 ) -> List[Tuple[int, torch.Tensor]]:
     """The same with positions: arguments and results are counted from 0 each."""
-    written = [] if turn.single else written_tensors(turn.operator, args, keywords)
-    return number_outputs(turn.operator, written, tensors_in((result,)))
+    written = (
+        [] if recorded_call.single else written_tensors(recorded_call.operator, args, keywords)
+    )
+    return number_outputs(recorded_call.operator, written, tensors_in((result,)))
 
 
 def number_outputs(
@@ -281,8 +286,8 @@ def number_outputs(
         return list(enumerate(results))
     numbered = list(enumerate(written))
     if operator.fresh:
-        known = {id(tensor) for tensor in written}
-        numbered += [(at, one) for at, one in enumerate(results) if id(one) not in known]
+        written_ids = {id(tensor) for tensor in written}
+        numbered += [(at, one) for at, one in enumerate(results) if id(one) not in written_ids]
     return numbered
 
 

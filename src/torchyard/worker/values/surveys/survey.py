@@ -18,11 +18,11 @@ from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.recorded_step import (
     Flush,
     Output,
-    Score,
-    Sight,
+    RecordedCall,
+    Recording,
+    ResultKey,
     StepRows,
     Surveyed,
-    Turn,
     needless_bits,
     outputs_of,
     signed,
@@ -55,26 +55,26 @@ class Survey:
         """Rows of the device in a step that is played, and which rows of the step they are."""
         self._waiting: Optional[StepRows] = None
         self._last: Optional[StepRows] = None
-        self._known: Dict[Sight, int] = {}
+        self._known: Dict[ResultKey, int] = {}
         self.launches = 0
 
-    def note(self, sight: Sight, scan: Scan, layout: Layout) -> int:
+    def note(self, result_key: ResultKey, scan: Scan, layout: Layout) -> int:
         """A row that was scanned already; its number."""
-        row = self._rows.add(sight, scan.count, needless_bits(layout))
+        row = self._rows.add(result_key, scan.count, needless_bits(layout))
         self._note(row, scan)
         return row
 
-    def add(self, tensor: torch.Tensor, sight: Sight, layout: Layout) -> int:
+    def add(self, tensor: torch.Tensor, result_key: ResultKey, layout: Layout) -> int:
         """A tensor that was just written; the number of its row."""
         if tensor.is_cpu:
-            return self.note(sight, self._scanners.scan(tensor, layout), layout)
+            return self.note(result_key, self._scanners.scan(tensor, layout), layout)
         queue = (tensor.device, _stream(tensor.device))
         if queue != self._queue:
             self.flush()
             self._queue = queue
             self._queues += 1
         count = tensor.numel() * layout.per_number
-        row = self._rows.add(sight, count, needless_bits(layout))
+        row = self._rows.add(result_key, count, needless_bits(layout))
         self._held_rows.append(row)
         self.held.append(tensor)
         self.addresses.append(_address(tensor))
@@ -130,7 +130,7 @@ class Survey:
     def move(self, rows: Sequence[int], node: int) -> None:
         """Rows of this step are another node's than was thought."""
         for row in rows:
-            self._rows.sights[row] = (node, self._rows.sights[row][1])
+            self._rows.result_keys[row] = (node, self._rows.result_keys[row][1])
 
     def flush_again(self, flush: Flush) -> None:
         """Scan what is held, which are the tensors of a batch."""
@@ -146,10 +146,10 @@ class Survey:
         self.held.clear()
         self.addresses.clear()
 
-    def play(self, score: Score) -> None:
+    def play(self, recording: Recording) -> None:
         """A step begins that is expected to be like the score."""
-        self._rows = score.rows.like()
-        self._to_play = len(self._rows.sights)
+        self._rows = recording.rows.like()
+        self._to_play = len(self._rows.result_keys)
 
     def recorded(self) -> Optional[StepRows]:
         """The rows of this step for a score; None when it cannot be played again."""
@@ -174,13 +174,13 @@ class Survey:
         self._scanned = 0
         rows.step, rows.regular, rows.closely = step, regular, closely
         before, self._waiting = self._waiting, rows
-        found = [] if before is None else [self._read(before)]
+        surveyed = [] if before is None else [self._read(before)]
         if not rows.fetch():
-            found += self.drain()
+            surveyed += self.drain()
         for device in {part.device for _, part in rows.parts}:
             self._scanners.on(device).end_step()
         self._queues = min(self._queues, 1)
-        return found
+        return surveyed
 
     def drain(self) -> List[Surveyed]:
         """Wait for the step that was not read yet."""
@@ -193,20 +193,20 @@ class Survey:
         self._played, self._numbers = None, []
 
     def _note(self, row: int, scan: Scan) -> None:
-        found = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
-        self._rows.here.append(found)
+        entry = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
+        self._rows.here.append(entry)
 
     def _read(self, rows: StepRows) -> Surveyed:
         shows = rows.shows(self._last)
         self._last = rows
         new = False
-        for sight, shown in zip(rows.sights, shows):
+        for result_key, shown in zip(rows.result_keys, shows):
             if shown:
-                before = self._known.get(sight, 0)
+                before = self._known.get(result_key, 0)
                 if shown & ~before:
                     new = True
-                    self._known[sight] = before | shown
-        return Surveyed(rows.step, rows.regular, rows.closely, rows.sights, shows, new)
+                    self._known[result_key] = before | shown
+        return Surveyed(rows.step, rows.regular, rows.closely, rows.result_keys, shows, new)
 
 
 def _start(tensor: torch.Tensor) -> int:
@@ -231,32 +231,39 @@ class Player(NamedTuple):
     """How many operators were as the score says."""
 
 
-def play_score(
-    score: Score,
+def play_recording(
+    recording: Recording,
     survey: Survey,
-    out_of_turn: Play,
-    other_result: Callable[[Turn, Any, Any, Any], Any],
+    on_unexpected: Play,
+    other_result: Callable[[RecordedCall, Any, Any, Any], Any],
 ) -> Player:
     """Begin; `out_of_turn` takes an operator that the score does not say, `other_result` its result.
 
     Both leave the score: `play` is not called again after them.
     """
-    turns: List[Any] = [
-        (turn.func, turn, turn.one, turn.flush_before, turn.flush_after) for turn in score.turns
+    recorded_calls: List[Any] = [
+        (
+            recorded_call.func,
+            recorded_call,
+            recorded_call.one,
+            recorded_call.flush_before,
+            recorded_call.flush_after,
+        )
+        for recorded_call in recording.recorded_calls
     ]
-    turns.append((None, None, None, None, None))
+    recorded_calls.append((None, None, None, None, None))
     at = 0
     hold, note = survey.held.append, survey.addresses.append
     flush = survey.flush_again
-    survey.play(score)
+    survey.play(recording)
 
     def play(func: Any, args: Any, keywords: Any) -> Any:
         nonlocal at
-        expected, turn, one, before, after = turns[at]
+        expected, recorded_call, one, before, after = recorded_calls[at]
         if expected is not func:
             if operator_of(func).inert:
                 return func(*args, **keywords)
-            return out_of_turn(func, args, keywords)
+            return on_unexpected(func, args, keywords)
         if before is not None:
             flush(before)
         result = func(*args, **keywords)
@@ -267,11 +274,11 @@ def play_score(
                 or not result.is_cuda
                 or not (result.is_contiguous() or flat_memory(result) is not None)
             ):
-                return other_result(turn, args, keywords, result)
+                return other_result(recorded_call, args, keywords, result)
             hold(result)
             note(_address(result))
-        elif turn.outputs and not _hold_all(survey, turn, args, keywords, result):
-            return other_result(turn, args, keywords, result)
+        elif recorded_call.outputs and not _hold_all(survey, recorded_call, args, keywords, result):
+            return other_result(recorded_call, args, keywords, result)
         at += 1
         if after is not None:
             flush(after)
@@ -280,10 +287,12 @@ def play_score(
     return Player(play, lambda: at)
 
 
-def _hold_all(survey: Survey, turn: Turn, args: Any, keywords: Any, result: Any) -> bool:
+def _hold_all(
+    survey: Survey, recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+) -> bool:
     """Hold what an operator wrote, if it is what the score says."""
-    tensors = outputs_of(turn, args, keywords, result)
-    outputs = turn.outputs
+    tensors = outputs_of(recorded_call, args, keywords, result)
+    outputs = recorded_call.outputs
     if outputs[-1].place >= len(tensors):
         return False
     held = []
