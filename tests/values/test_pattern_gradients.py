@@ -113,7 +113,7 @@ def test_parameters_taken_apart_are_found_too() -> None:
 
     found = only(look(program), SPARSE)
     assert found.operator == "aten::select_backward"
-    assert found.detail == "2 parts, each with a gradient of the whole size"
+    assert found.detail == "2 parts, each with a gradient of the full size"
     assert found.bytes_wasted == 2 * 64 * 64 * 4
 
 

@@ -31,7 +31,7 @@ def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
     finally:
         session.stop()
     result = session.result("finished")
-    (note,) = (one for one in result["notes"] if "ran before the watch began" not in one)
+    (note,) = (one for one in result["notes"] if "started before profiling" not in one)
     assert note == (
         "the profile ends after step 3, because the profiler failed: ZeroDivisionError: ours"
     )

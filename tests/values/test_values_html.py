@@ -175,7 +175,7 @@ def test_the_page_contains_the_report(page: Page) -> None:
         "155 among 4,096 sampled",
         "tril at modelkit/layers.py:13",
         "overwritten while the memory for copies",
-        "torch.compile was turned off",
+        "torch.compile was disabled",
         "train.py --epochs 1 --name 'two words'",
         "Observed in every call, but not tested",
     ):

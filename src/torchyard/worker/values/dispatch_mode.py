@@ -1,9 +1,9 @@
-"""The dispatch mode: see every operator, scan what it wrote, pass the observation to patterns.
+"""The dispatch mode: intercept every operator, scan what it wrote, pass the observation to patterns.
 
-One scan of the memory serves all patterns. The mode itself decides nothing: it tracks identity,
-definedness and place, and leaves judgement to `patterns`. What is about to be overwritten is
-copied into one block of bounded size that is used as a stack, because operators nest in deep
-profiles; the operating system provides pages only as they are used.
+One scan of the memory serves all patterns. The mode only tracks identity, initialization and source
+location; `patterns` decides what is waste. Memory that is about to be overwritten is copied into one
+block of bounded size that is used as a stack, because operators nest in deep profiles; the operating
+system provides pages only as they are used.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _ALIGN = 64
 
 
 class CopySpace:
-    """Copies that live until the operator that needs them is done."""
+    """Stack of copies, each valid until its operator has finished."""
 
     def __init__(self, size_bytes: int) -> None:
         self._block = torch.empty(max(0, size_bytes), dtype=torch.uint8, device="cpu")
@@ -42,20 +42,20 @@ class CopySpace:
         self.peak_bytes = 0
 
     def mark(self) -> int:
-        """The present height, for `release`."""
+        """Return the current height, for `release`."""
         return self._top
 
     def release(self, mark: int) -> None:
-        """Give back everything that was copied since the mark."""
+        """Free all copies since the mark."""
         self._top = mark
 
     def close(self) -> None:
-        """Free the block; there is no room for copies from here on."""
+        """Free the block; further copies fail."""
         self._size = 0
         self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def copy(self, address: int, size_bytes: int) -> Optional[int]:
-        """Copy memory; the copy's address, or None when there is no room left."""
+        """Copy memory; return the address of the copy, or None if the block is full."""
         end = self._top + -(-size_bytes // _ALIGN) * _ALIGN
         if end > self._size:
             return None
@@ -67,11 +67,11 @@ class CopySpace:
 
 
 _without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
-"""Operators of ours need not come by the watch to be passed on."""
+"""Context in which the worker's own operators bypass the mode."""
 
 
 class ValueMode(DetachableMode):
-    """Looks at what operators write, while it is on."""
+    """Dispatch mode that observes what operators write."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class ValueMode(DetachableMode):
         self.counts = Counts()
         self.step = 1
         self.off = False
-        """Pass everything on: a forked child of the program."""
+        """Do not observe anything: in a forked child, or after an error."""
         self.active = True
-        """False in steps that are left out: operators pass, memory is only kept track of."""
+        """False in skipped steps: memory is tracked, but not scanned."""
         self.surveying = False
-        """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
+        """True in surveyed steps: everything is scanned, and no pattern is evaluated."""
         self._scanners = scanners
         self.survey = Survey(scanners, options.device_memory_bytes)
         follower = None if library is None else Follower(library, scanners.memory, self.survey)
@@ -103,14 +103,14 @@ class ValueMode(DetachableMode):
             self.survey, options, self.counts, self.flow, self.places, follower
         )
         self.may_detach = True
-        """False for programs that behave in another way when modes come and go: compiled ones."""
+        """False for compiled programs, which recompile when modes are pushed or popped."""
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
         self._given: Set[int] = set()
-        """Memory that the program gave to the outermost operator to write."""
+        """Memory that the program passed to the outermost operator as an output."""
         self._place: Place = NOWHERE
         self._outermost = 0
         self._number = 0
@@ -119,7 +119,7 @@ class ValueMode(DetachableMode):
     def ignore_compile_internals(cls) -> bool:
         """Let compiled functions run compiled.
 
-        Otherwise torch runs them as eager operators: a profile of a program that does not run.
+        Otherwise torch would run them eagerly, and the profile would show a different program.
         """
         return True
 
@@ -133,19 +133,19 @@ class ValueMode(DetachableMode):
         return self.storages.of(tensor, self.counts.operators)
 
     def available_bytes(self) -> int:
-        """What the copies have left of the memory that the profile may take."""
+        """Return the part of the memory limit that copies have not used."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
     def close(self) -> None:
-        """Free the memory for copies, which a profile that has ended needs no more."""
+        """Free the memory for copies."""
         self._copies.close()
 
     def end_step(self, observe_closely: Callable[[bool], bool]) -> List[Surveyed]:
-        """Count steps; what is known by now of the rows of this step and of earlier ones."""
+        """End a step; return the surveyed steps whose rows are available."""
         if not self.active:
             self.step += 1
             return []
-        off, self.off = self.off, True  # the operators below are ours
+        off, self.off = self.off, True  # the operators below belong to the profiler
         with _without_dispatch():
             return self._end_step(observe_closely, off)
 
@@ -154,9 +154,9 @@ class ValueMode(DetachableMode):
         surveyed = self.survey.end_step(self.step, regular, not self.surveying)
         surveying = not observe_closely(any(one.new for one in surveyed))
         if self.surveying and not surveying:
-            self.storages.clear()  # it was not kept track of
+            self.storages.clear()  # memory was not tracked
         if surveying != self.surveying:
-            # Hooks make every call of a module slower.
+            # Hooks slow down every module call.
             (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
         if surveying:
@@ -167,35 +167,35 @@ class ValueMode(DetachableMode):
         return surveyed
 
     def set_active(self, active: bool) -> None:
-        """Whether to look at the step that begins now."""
+        """Enable or disable profiling for the step that begins now."""
         self.active = active
         (self._calls.resume if active else self._calls.pause)()
 
     def pause(self) -> None:
-        """Between steps: see nothing until `resume`, at no cost to the program."""
+        """Pause between steps until `resume`, at no cost to the program."""
         self._calls.pause()
         super().pause()
 
     def resume(self) -> None:
-        """Go on as before `pause`."""
+        """Resume after `pause`."""
         super().resume()
         self._calls.resume()
 
     def __exit__(self, *about: Any) -> None:
-        """See nothing more, or nothing of what an operator calls that is looked into."""
+        """Leave the mode: at the end, or around an inner operator."""
         self._calls.stop()
         super().__exit__(*about)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Torch would wrap the method below to keep the compiler out. It compiles nothing, and the
-        # wrapper costs about 10 us for each operator.
+        # By default torch wraps the method below to disable the compiler, which costs about 10 us per
+        # operator. The method compiles nothing, so the wrapper is not needed.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
-        """One operator."""
+        """Run and observe one operator."""
         keywords = kwargs or {}
         if self.surveying and self.active and not self.off:
             return self._calls.call(func, args, keywords)
@@ -204,7 +204,7 @@ class ValueMode(DetachableMode):
         operator = operator_of(func)
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
-                self.places.now()  # remembers it for the backward
+                self.places.now()  # stores the location for the backward pass
             return func(*args, **keywords)
         if operator.escapes:
             return self._call_unknown(func, args, keywords)
@@ -261,7 +261,7 @@ class ValueMode(DetachableMode):
     def _reads(
         self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
     ) -> Inputs:
-        """Count what the operator reads, and draw the edges of the flow graph."""
+        """Count the tensors that an operator reads, and add edges to the flow graph."""
         inputs: List[Tuple[torch.Tensor, StorageState]] = []
         overwritten = [id(tensor) for tensor in written] if operator.overwrites else []
         read = tensors_in(args)
@@ -269,7 +269,7 @@ class ValueMode(DetachableMode):
             read += tensors_in(keywords.values())
         for tensor in read:
             if id(tensor) in overwritten:
-                overwritten.remove(id(tensor))  # given again, it is read as well
+                overwritten.remove(id(tensor))  # passed twice: it is read as well
                 continue
             state = self._state(tensor)
             if state is not None:
@@ -282,7 +282,7 @@ class ValueMode(DetachableMode):
         return inputs
 
     def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
-        """Call what may read and write any memory, and keep its arguments."""
+        """Call an operator that may access any memory and keep references to its arguments."""
         try:
             return func(*args, **keywords)
         finally:
@@ -292,7 +292,7 @@ class ValueMode(DetachableMode):
                 state.escape()
 
     def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:
-        """After an operator that may do more to its arguments than its schema says."""
+        """Invalidate the arguments of an operator whose effects exceed its schema."""
         arguments = flat_results(list(args)) + flat_results(list(keywords.values()))
         states = [self._state(one) for one in arguments if isinstance(one, torch.Tensor)]
         tracked = [state for state in states if state is not None]
@@ -304,20 +304,19 @@ class ValueMode(DetachableMode):
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
         if not _is_strided(tensor):
             return None
-        # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
-        # time came from there, and nothing was written to it; outside, it is the user's.
+        # Kernels allocate memory without the dispatcher, too. Memory that first appears inside an
+        # operator is such memory and uninitialized; outside, it belongs to the user.
         state = self.storages.of(tensor, self.counts.operators, defined=not self._path)
         if state.outside:
             state.forget()
         return state
 
     def _before(self, tensor: torch.Tensor) -> Optional[Before]:
-        """What a tensor that is about to be written is now.
+        """Record the state of a tensor that is about to be written.
 
-        Whether a write changed anything at all is seen from the hash before and after. The one
-        before is taken now: what was known of the last write that was seen says nothing of writes
-        that were not seen. Parts of a storage have no hash of their own and are copied, as far as
-        memory allows.
+        Hashes before and after the write show whether it changed anything. The hash is computed
+        again here, because unobserved writes may have happened since the last one. Parts of a
+        storage have no hash and are copied, as far as memory allows.
         """
         state = self._state(tensor)
         if state is None:
@@ -338,7 +337,7 @@ class ValueMode(DetachableMode):
         else:
             scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
             if state.hash is not None and state.hash != scan.hash:
-                state.escape()  # something wrote it unseen, and may have read it as well
+                state.escape()  # written without being observed, and possibly read as well
                 before = Before(tensor, state)
             state.hash = before.hash = scan.hash
         return before
@@ -362,11 +361,11 @@ class ValueMode(DetachableMode):
         node: int,
         inputs: Inputs,
     ) -> None:
-        """After a write over memory that was there."""
+        """Observe a write to existing memory."""
         state, tensor = before.state, before.tensor
         inside = state.hash if state.version > before.version else None
         if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
-            return  # resized to what it was
+            return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
         state.node = node
@@ -418,13 +417,13 @@ class ValueMode(DetachableMode):
         inputs: Inputs,
         began: int,
     ) -> None:
-        """After an operator returned a tensor that it did not write in place."""
+        """Observe a tensor that an operator returned."""
         if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
         state = self.storages.of(tensor, self.counts.operators, defined=False)
         if state.born < began:
-            return  # a view after all: contiguous, reshape, to
+            return  # actually a view: contiguous, reshape, to
         inside = state.hash if state.version else None
         state.node = node
         state.version += 1
@@ -456,7 +455,7 @@ class ValueMode(DetachableMode):
         position: int,
         node: int,
     ) -> Optional[Observation]:
-        """Scan the tensor; None when it is not looked at."""
+        """Scan a tensor; return None if it is not examined."""
         if not self.active:
             return None
         size = tensor.numel() * tensor.element_size()

@@ -1,10 +1,10 @@
-"""Findings and the flow graph: what repeats at one place is one finding, or one node, with a count.
+"""Findings and the flow graph: repetitions at one source line are one finding, or one node.
 
-A cause is a pattern, an operator (and the operators around it) and a place in the program. The
-module is not part of it: twenty layers that call one line have one cause. A finding is made in a
-closely observed step. In a surveyed step its place appears as rows, which show whether the finding
-still holds; where rows cannot show it (an initialisation that is dead because of the order of
-operators), the same operators in the same order count as a repetition.
+A cause is a pattern, an operator (with its enclosing operators) and a source line. The module is not
+part of it: twenty layers that call one line have one cause. Findings are created in closely observed
+steps. In surveyed steps the rows of a result show whether the finding still holds; if rows cannot
+show it (dead initialisation, which depends on the order of operators), the same operators in the
+same order count as a repetition.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -22,7 +22,7 @@ from torchyard.worker.values.surveys.recorded_step import (
 
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
 ResultKey = Tuple[int, int]
-"""A node of the flow graph and which of its results: one result of an operator at a place."""
+"""Node of the flow graph and index of its result."""
 _PRIVATE = frozenset(
     {
         "by_shape",
@@ -39,14 +39,14 @@ _PRIVATE = frozenset(
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
-"""With fewer, the first step cannot be told from the rest."""
+"""With fewer steps, the first one cannot be distinguished from the rest."""
 LEAST_SHARE = 1 / 3
-"""Of the calls at a place."""
+"""Default minimum share of the calls."""
 _MOST_STEPS = 1000
 
 
 class Finding:
-    """One cause of wasted work, with everything that was seen of it."""
+    """One cause of wasted work with its counts, evidence and proof."""
 
     __slots__ = (
         "by_shape",
@@ -90,37 +90,37 @@ class Finding:
         self.count = 0
         self.bytes_wasted = 0
         self.bytes_written = 0
-        """By this operator at this place, whether wasted or not, as far as the pattern counts it."""
+        """All bytes written in the counted calls, wasted or not."""
         self.modules: Dict[str, int] = {}
         self.steps: List[int] = []
         self.detail = ""
-        """One line that says what exactly, such as `float32 that is exactly bfloat16`."""
+        """One-line description, such as `float32 that is exactly bfloat16`."""
         self.evidence: Dict[str, Any] = {}
-        """Sample, histogram, range: of the first time."""
+        """Sample, histogram and range of the first occurrence."""
         self.proof: Dict[str, Any] = {}
-        """Filled by `proof`: certainty (see `certainty`), why, and the tests."""
+        """Certainty, reason and tests; filled by `Proofs`."""
         self.proven = 0
-        """Calls in which the work does not matter for any input of these shapes."""
+        """Number of calls proven to be wasted for every input of these shapes."""
         self.proven_at: Dict[Any, int] = {}
-        """The same by the place of the call in the source, where that is known."""
+        """Proven calls by call site, if known."""
         self.reason = ""
-        """Why that is so."""
+        """Reason of the proof."""
         self.by_shape = False
-        """Whether the reason rests on the shape of each call."""
+        """Whether the reason depends on the shape of each call."""
         self.shared = False
-        """Whether the reason rests on what else of the program refers to the memory."""
+        """Whether the reason depends on which other code can access the memory."""
         self.worth: Dict[str, Any] = {}
         self.recipe: Dict[str, Any] = {}
-        """The operator and the wasted part of it, without their values, for `worth`."""
+        """The operator and its wasted part without values, for pricing."""
         self.every_time = False
         self.least_share = LEAST_SHARE
         self.persistent = False
         self.hits: Dict[ResultKey, int] = {}
-        """Where it was seen, and how often there."""
+        """Number of occurrences per result."""
 
     @property
     def cause(self) -> Cause:
-        """What makes two sightings one finding."""
+        """Key that merges occurrences into one finding."""
         place = self.place
         return (self.pattern, self.operator, self.path, place.file, place.line, place.backward)
 
@@ -141,19 +141,19 @@ class Findings:
         self._calls_by_result: Dict[ResultKey, int] = {}
         self._steps = 0
         self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
-        """Told of every sighting that was counted; `proof` tests some of them."""
+        """Callback for every counted occurrence; `Proofs` tests some of them."""
         self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
-        """Told of work that is wasted because of a finding, and counted with it."""
+        """Callback for work that is derived from a finding and added to it."""
         self.left_out = 0
-        """Sightings beyond the most causes that are kept."""
+        """Occurrences beyond the maximum number of causes."""
 
     def count_call(self, observation: Observation) -> None:
-        """Count an observation, wasteful or not."""
+        """Count an observed call, wasteful or not."""
         result_key = (observation.node, observation.position)
         self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def end_step(self) -> None:
-        """A step of the program is over."""
+        """Count a finished step."""
         self._steps += 1
 
     def add(
@@ -168,10 +168,10 @@ class Findings:
         least_share: float = LEAST_SHARE,
         persistent: bool = False,
     ) -> Optional[Finding]:
-        """Count a sighting; `evidence` is asked only for the first of a cause.
+        """Count an occurrence; `evidence` is called only for the first one of a cause.
 
-        With `every_time` it is a finding only while it holds as a rule, in `least_share` of the
-        calls: see `is_rule`. What is `made_to_stay` is made at the start and used in every step.
+        With `every_time` it is reported only if it holds in `least_share` of the calls: see
+        `is_rule`. `persistent` tensors are created at the start and used in every step.
         """
         place = observation.place
         cause = (
@@ -207,9 +207,9 @@ class Findings:
         return finding
 
     def count_repeat(self, finding: Finding, result_key: ResultKey, step: int) -> None:
-        """Count a sighting in a step that was surveyed: as much as one is on average."""
+        """Count an occurrence in a surveyed step, with average bytes."""
         if finding.proven == finding.count and not finding.by_shape:
-            finding.proven += 1  # the source of the program says so of every call of its line
+            finding.proven += 1  # the source of the program proves every call of this line
         finding.bytes_wasted += finding.bytes_wasted // finding.count
         finding.bytes_written += finding.bytes_written // finding.count
         finding.count += 1
@@ -218,32 +218,31 @@ class Findings:
         _add_step(finding, step)
 
     def count_miss(self, result_key: ResultKey) -> None:
-        """Count a look that found nothing, or that `again` counts besides."""
+        """Count a call without an occurrence."""
         self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def calls_of(self, finding: Finding) -> int:
-        """How often the operator at the place of a finding was called, wasteful or not."""
+        """Return the number of calls of a finding's operator, wasteful or not."""
         return sum(self._calls_by_result.get(result_key, 0) for result_key in finding.hits)
 
     def drop(self, finding: Finding) -> None:
-        """Take back a finding that turned out to be none."""
+        """Remove a finding that was refuted."""
         self._by_cause.pop(finding.cause, None)
 
     def candidates(self) -> List[Finding]:
-        """Whatever was seen, also what is no rule (yet)."""
+        """Return all findings, including those below the minimum share."""
         return list(self._by_cause.values())
 
     def all(self) -> List[Finding]:
-        """In the order they were first seen."""
+        """Return the findings to report, in order of first occurrence."""
         return [finding for finding in self._by_cause.values() if self.is_rule(finding)]
 
     def is_rule(self, finding: Finding) -> bool:
-        """Whether it is how the program works, and not how it starts.
+        """Return whether a finding is typical of the program and not only of its start.
 
-        Weights that start as zero, a first hidden state, an empty cache: many programs compute with
-        constants once. So what was seen must hold for some share of the times (a third by default:
-        two of three calls on one line may well be right), and not in the first of three or more
-        steps alone.
+        Zero-initialized weights, an initial hidden state, an empty cache: many programs compute with
+        constants once. So a finding must hold in a minimum share of the calls (a third by default,
+        because one line may have several callers), and not only in the first of three or more steps.
         """
         if not finding.every_time:
             return True
@@ -262,7 +261,7 @@ _ANY = EQUAL | FREQUENT | NARROW | REPEATED | SINGLE
 SHOWN_BY: Dict[str, int] = {
     "redundant write": EQUAL | REPEATED,
     "duplicate": EQUAL,
-    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are narrow only
+    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are shown as narrow only
     "single value": SINGLE,
     "frequent values": FREQUENT | SINGLE,
     "heavy type": NARROW | FREQUENT,
@@ -270,13 +269,13 @@ SHOWN_BY: Dict[str, int] = {
     "unchanged across steps": REPEATED,
     "sparse gradient": FREQUENT | SINGLE,
 }
-"""By pattern; those that are not here have nothing that a row shows."""
+"""Row flags that confirm a pattern; other patterns have none."""
 NEVER_AGAIN = ("guard that never fires", "unchanged across steps")
-"""Patterns that one exception ends."""
+"""Patterns that a single exception refutes."""
 
 
 def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
-    """Add a surveyed step."""
+    """Update findings with the rows of a surveyed step."""
     if surveyed.closely:
         return
     by_result: Dict[ResultKey, List[Finding]] = {}
@@ -299,11 +298,11 @@ def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
 
 _Key = Tuple[str, Place, Tuple[str, ...]]
 OUTSIDE = -1
-"""Memory that was there before anything was watched."""
+"""Memory that existed before profiling started."""
 
 
 class Flow:
-    """Nodes and edges, counted."""
+    """Nodes and edges of the flow graph with counts."""
 
     def __init__(self) -> None:
         self._ids: Dict[_Key, int] = {}
@@ -313,7 +312,7 @@ class Flow:
         self._edges: Dict[Tuple[int, int], List[int]] = {}
 
     def node(self, operator: str, place: Place, path: Tuple[str, ...]) -> int:
-        """The node of an operator at a place; counts a call."""
+        """Return the node of an operator at a source line and count a call."""
         key = (operator, place, path)
         node = self._ids.get(key)
         if node is None:
@@ -325,15 +324,15 @@ class Flow:
         return node
 
     def place(self, node: int) -> Place:
-        """Where a node is."""
+        """Return the source line of a node."""
         return self._keys[node][1]
 
     def wrote(self, node: int, size_bytes: int) -> None:
-        """The node wrote so much."""
+        """Add bytes written by a node."""
         self._written[node] += size_bytes
 
     def read(self, writer: int, reader: int, size_bytes: int) -> None:
-        """Data went from its last writer to a reader."""
+        """Add bytes that a reader read from their last writer."""
         edge = self._edges.get((writer, reader))
         if edge is None:
             self._edges[writer, reader] = [1, size_bytes]

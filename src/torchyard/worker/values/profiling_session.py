@@ -1,7 +1,7 @@
-"""A value profile from start to end: steps, patterns, and a result file that is always complete.
+"""A value profile from start to end: steps, patterns and the result file.
 
-The result is written repeatedly while the program runs, so that a program that crashes or is
-killed leaves the findings up to then.
+The result is written repeatedly while the program runs, so that the findings survive if the program
+crashes or is killed.
 """
 
 import os
@@ -31,16 +31,16 @@ from torchyard.worker.values.unobserved import (
 
 FORMAT = 1
 SLOW_SCANNER = (
-    "no C compiler was found: values were looked at with torch operators, which finds the same and "
-    "takes about ten times as long"
+    "no C compiler was found: memory was scanned with torch operators, which gives the same findings "
+    "and takes about ten times as long"
 )
 _WRITE_EVERY_S = 5.0
 MOST_CLOSE = 5
-"""Steps that are looked at closely because of something new, as a multiple of those at the start."""
+"""Maximum number of closely observed steps, as a multiple of `close_steps`."""
 
 
 class Session:
-    """Watches a program between `start` and `stop`."""
+    """Profiles a program between `start` and `stop`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Session:
         *,
         follow: bool = True,
     ) -> None:
-        """`cache` is for what is compiled; `follow` whether steps may be followed by what is."""
+        """Create a session; `cache` is the folder of compiled files, `follow` enables the follower."""
         self.notes: List[str] = []
         scanner: Scanner
         compiled = open_scanner(cache)
@@ -95,7 +95,7 @@ class Session:
         self._hooks: List[Any] = []
 
     def start(self) -> None:
-        """Begin to watch this thread."""
+        """Start profiling this thread."""
         self.mode.places.watch_modules()
         from torch.optim import optimizer
 
@@ -108,14 +108,14 @@ class Session:
         devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self._several_threads = devices > 1
         if devices == 1:
-            # Backward passes for a GPU run in a thread of their own, where a call of Python costs
-            # twice as much. With one GPU it makes no other difference which thread it is.
+            # Backward passes on a GPU run in a separate thread, where a Python call costs twice as
+            # much. With one GPU the choice of thread makes no other difference.
             self._hooks.append(SingleThreadBackward())
         self.mode.__enter__()
         self._on = True
 
     def stop(self, state: str = "finished") -> None:
-        """End, and write the result; `state` says how the program ended."""
+        """Stop and write the result; `state` is how the program ended."""
         if not self._on:
             return
         self._on = False
@@ -135,18 +135,18 @@ class Session:
         self.write(state)
 
     def leave(self) -> None:
-        """Watch nothing more in this process, which is a forked child of the program."""
+        """Disable profiling in a forked child process."""
         self.mode.off = True
         self.mode.set_active(False)
         self._on = False
 
     def step(self) -> None:
-        """A step of the program is over."""
+        """Handle the end of a step."""
         if self.mode.off:
             return
         mode, surveyed_step = self.mode, self.mode.surveying
-        # A compiler looks at the stack of modes, and would compile again when one comes or goes. And
-        # the follower sees one thread: with several GPUs, backward passes have threads of their own.
+        # torch.compile guards on the mode stack and would recompile when a mode is pushed or popped.
+        # The follower observes one thread; with several GPUs, backward passes run in other threads.
         compiles = self._compiles is not None and self._compiles.compiled
         mode.may_detach = not compiles and not self._several_threads
         self.findings.end_step()
@@ -168,7 +168,7 @@ class Session:
             self.write(state="running")
 
     def result(self, state: str) -> Dict[str, Any]:
-        """Everything that is known now."""
+        """Return the current result."""
         return {
             "format": FORMAT,
             "state": state,
@@ -187,7 +187,7 @@ class Session:
         }
 
     def write(self, state: str) -> None:
-        """Replace the file as a whole; a reader never sees half of it."""
+        """Write the result file atomically."""
         self._written_s = time.monotonic()
         if self._output is None or os.getpid() != self._pid:
             return
@@ -231,12 +231,12 @@ class Session:
         return notes + (self.proofs.notes() if self.proofs is not None else [])
 
     def _unseen(self) -> str:
-        """What of the program could touch memory without being seen."""
+        """Return why memory may be accessed without being observed; empty if it cannot."""
         libraries = untracked_libraries()
         if libraries:
-            return "compiled extensions may read it unseen: " + ", ".join(libraries)
-        if any(note.startswith("torch.compile") for note in self.notes):
-            return "compiled functions may read it unseen"
+            return "compiled extensions may read it without being observed: " + ", ".join(libraries)
+        if self._compiles is not None and self._compiles.compiled:
+            return "compiled functions may read it without being observed"
         return ""
 
     def _available_bytes(self) -> int:
@@ -245,7 +245,7 @@ class Session:
     def _after_optimizer(self, *_: Any) -> None:
         try:
             self.step()
-        except Exception as error:  # a mistake of ours must not end somebody's training
+        except Exception as error:  # an error of the profiler must not stop the training
             self.mode.off = True
             self.mode.set_active(False)
             self.notes.append(
@@ -254,7 +254,7 @@ class Session:
             )
 
     def _observe_closely(self, new: bool) -> bool:
-        """Whether the next step is looked at closely: the first ones, and after something new."""
+        """Return whether to observe the next step closely: the first ones, and after something new."""
         most = self.options.close_steps
         self._since_close += 1
         if not self.mode.surveying:
@@ -274,18 +274,18 @@ class Session:
 
 
 class SingleThreadBackward:
-    """Backward passes in the thread that asks for them, until it is removed."""
+    """Runs backward passes in the calling thread, until removed."""
 
     def __init__(self) -> None:
         self._own = torch.autograd.set_multithreading_enabled(False)
 
     def remove(self) -> None:
-        """Leave it as it was."""
+        """Restore the previous setting."""
         self._own.__exit__(None, None, None)
 
 
 def _device() -> str:
-    """Where the program computes, as far as it shows."""
+    """Return the device that the program uses."""
     if not torch.cuda.is_initialized():
         return "cpu"
     return "cuda: %s" % torch.cuda.get_device_name()

@@ -1,12 +1,12 @@
-"""Around the dispatch mode: step aside from it, call kernels below it, record native events.
+"""Helpers of the dispatch mode: detach it, call kernels below it, record native events.
 
-`AsideMode` leaves the stack of modes while something else observes operators, and returns below
-the modes that the program has pushed in the meantime. Deep profiles restore the mode inside
-`__torch_dispatch__` and send the operator straight to its kernel, so that operators called by the
-kernel are observed; what skips the dispatcher stays unseen: vendor libraries, loops inside a
-kernel, memset. Native events are torch's own record of operators, without values: any dispatch
-mode makes torch take other paths in places, so what the mode observed must occur there, too. They
-use the legacy autograd profiler, which starts in a millisecond and prints nothing.
+`DetachableMode` leaves the mode stack while something else observes operators, and returns below the
+modes that the program has pushed in the meantime. Deep profiles restore the mode inside
+`__torch_dispatch__` and redispatch the operator to its kernel, so that operators called by the kernel
+are observed; not observed is what bypasses the dispatcher: vendor libraries, loops inside a kernel,
+memset. Native events are torch's own record of operators, without values: a dispatch mode makes torch
+take different code paths in some cases, so an observed operator must also occur there. They use the
+legacy autograd profiler, which starts in a millisecond and prints nothing.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def topmost_mode() -> Optional[Any]:
-    """The mode that sees operators first."""
+    """Return the innermost dispatch mode."""
     return _python_dispatch._get_current_dispatch_mode()
 
 
 class DetachableMode(TorchDispatchMode):
-    """In the stack from `with` on, but for the times when it is aside."""
+    """Dispatch mode that can leave the mode stack temporarily."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class DetachableMode(TorchDispatchMode):
 
     @property
     def can_detach(self) -> bool:
-        """Whether nothing of the program's lies above it."""
+        """Whether no mode of the program is above it."""
         return self._detached or topmost_mode() is self
 
     def set_detached(self, aside: bool) -> None:
-        """Get out of the stack, or in again."""
+        """Leave or re-enter the mode stack."""
         if aside and not self._detached:
             super().__exit__(None, None, None)
         elif self._detached and not aside:
@@ -42,17 +42,17 @@ class DetachableMode(TorchDispatchMode):
         self._detached = aside
 
     def pause(self) -> None:
-        """See nothing until `resume`."""
+        """Observe nothing until `resume`."""
         if not self._detached:
             super().__exit__(None, None, None)
 
     def resume(self) -> None:
-        """Go on as before `pause`."""
+        """Resume after `pause`."""
         if not self._detached:
             super().__enter__()
 
     def __exit__(self, *about: Any) -> None:
-        """Leave the stack for good, if it is there."""
+        """Leave the stack permanently, unless detached."""
         if self._detached:
             self._detached = False
         else:
@@ -60,7 +60,7 @@ class DetachableMode(TorchDispatchMode):
 
 
 def _put_below(enter: Callable[[], Any]) -> None:
-    """Enter a mode below all that are there."""
+    """Enter a mode below all current modes."""
     others: List[Any] = []
     while topmost_mode() is not None:
         others.append(_python_dispatch._pop_mode())
@@ -77,16 +77,16 @@ _KEYS: Dict[str, Any] = {
 }
 
 NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_local_scalar_dense"})
-"""Operators that call themselves, or nothing worth seeing."""
+"""Operators that call themselves, or no other operators."""
 
 _takes_tensors: Dict[Any, Any] = {}
 
 
 def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
-    """Call an operator with the arguments that another operator gave it.
+    """Call an operator with arguments that come from inside another operator.
 
-    Inside of operators a number that stands for a tensor comes as a Python number, which many
-    operators do not take from Python. Torch says so before anything ran.
+    There a scalar tensor arrives as a Python number, which many operators do not accept from Python.
+    Torch raises before anything has run.
     """
     try:
         return func(*args, **keywords)
@@ -108,7 +108,7 @@ def _numbers_as_tensors(func: Any, args: Any) -> List[Any]:
 
 
 def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
-    """One that leaves the dtype of the result to the tensor, as a number does."""
+    """Return a dtype that does not affect type promotion, like a Python number."""
     if isinstance(number, float) and tensor.is_floating_point():
         return tensor.dtype if tensor.dim() == 0 else torch.float64
     if isinstance(number, int) and not isinstance(number, bool) and tensor.dim() == 0:
@@ -117,15 +117,15 @@ def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
 
 
 def _needs_more(tensor: torch.Tensor) -> bool:
-    """Whether torch makes another tensor of it before any kernel gets it.
+    """Return whether torch materializes the tensor before it calls a kernel.
 
-    Views that only say "negate", "conjugate" or "all zeros": a kernel would read what is not there.
+    Lazy views (negated, conjugated, zero tensors) do not hold the values that a kernel would read.
     """
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
-    """Where to send the operator so that only its kernel runs; None when it must be called plainly."""
+    """Return the dispatch keys that run only the kernel; None if the operator must be called normally."""
     if func._schema.name in NEVER:
         return None
     accepts_tensor = _takes_tensors.get(func)
@@ -137,13 +137,13 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
     for value, tensor in zip(args, accepts_tensor):
         if not tensor or value is None:
             continue
-        # Sent straight to the kernel, a Python number is not made a tensor on the way.
+        # With redispatch, a Python number is not converted to a tensor.
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, torch.Tensor):
                 if item.layout is not torch.strided or item.is_quantized or _needs_more(item):
                     return None
-                # As torch does: a number that was made a tensor on the CPU stands before a tensor
-                # of the GPU in `pow(2, x)`, and the kernel is the GPU's.
+                # As in torch: in `pow(2, x)` a scalar CPU tensor comes before a GPU tensor, and the
+                # GPU kernel is used.
                 device = item.device.type if device in (None, "cpu") else device
             elif item is not None:
                 return None
@@ -154,12 +154,12 @@ def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
 
 
 Chain = Tuple[str, ...]
-"""Names of operators, each inside the one before."""
+"""Names of nested operators, outermost first."""
 Chains = Dict[Chain, int]
 
 
 def why_unavailable() -> Optional[str]:
-    """Why this torch cannot record events now; None when it can."""
+    """Return why events cannot be recorded now; None if they can."""
     try:
         from torch.autograd import profiler_legacy
     except ImportError:
@@ -170,14 +170,14 @@ def why_unavailable() -> Optional[str]:
 
 
 class NativeEvents:
-    """Counts chains of operators between `start` and `stop`."""
+    """Counts chains of nested operators between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.chains: Chains = {}
         self.on = False
 
     def start(self) -> None:
-        """Begin to record; raises RuntimeError when another profiler is on."""
+        """Start recording; raise RuntimeError if another profiler is active."""
         from torch.autograd import profiler_legacy
 
         config = profiler_legacy.profile(enabled=True).config()
@@ -185,7 +185,7 @@ class NativeEvents:
         self.on = True
 
     def stop(self) -> None:
-        """End, and add what was recorded."""
+        """Stop and add the recorded events."""
         if not self.on:
             return
         self.on = False
@@ -200,7 +200,7 @@ class NativeEvents:
         self.stop()
 
     def _add(self, events: Any) -> None:
-        """Events of one thread: an operator begins with a push and ends with a pop."""
+        """Add the events of one thread: push and pop delimit an operator."""
         chain: List[str] = []
         for event in events:
             kind = event.kind()
@@ -213,5 +213,5 @@ class NativeEvents:
 
 
 def count_chain(chains: Chains, suffix: Chain) -> int:
-    """How often a chain was seen at the end of a longer one: around it are autograd and wrappers."""
+    """Return how often a chain occurred, possibly inside autograd nodes and wrappers."""
     return sum(count for chain, count in chains.items() if chain[-len(suffix) :] == suffix)

@@ -3,17 +3,17 @@
 Duplicate: an operator computed bits that existed already in the same step, either those of its own
 input (a factor of one, padding by nothing) or those of another operator. What follows from
 duplicates is counted with the first of them. Recomputation in backward saves memory
-(checkpointing) and is no finding; neither are equal gradients of different operators, but one
-operator that makes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
+(checkpointing) and is not a finding; neither are equal gradients of different operators, but one
+operator that computes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
 
 Needless copy: a copy of which neither side is written as long as the copy lives, so that it could
 have been its source. Copies that change order or dtype are excluded, and so are those of
 optimisers and of backward.
 
-Unchanged across steps: the k-th call of an operator at a place gives the bits of the k-th call in
-the steps before. It takes three steps without exception. Fills, copies and random numbers are not
-computed, and gradients cannot be kept; where one unchanged result only serves the next, the last
-is the finding, and the others are counted with it.
+Unchanged across steps: the k-th call of an operator at a source line returns the same bits as in the
+previous steps, for at least three steps without exception. Fills, copies and random numbers are not
+computed, and gradients cannot be kept. If an unchanged result is only used by the next one, the last
+one is the finding, and the others are added to it.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ from torchyard.worker.values.storages import StorageState, covers
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
-"""Of the calls: a factor that is one now and then (a mask that drops nothing) is needed."""
+"""Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
 _MOST_KNOWN = 8192
 _FORWARD = -1
 
@@ -46,20 +46,20 @@ _Content = Tuple[int, int, Any, int]
 
 
 class Duplicate(Pattern):
-    """The same bits computed again."""
+    """Results with the same bits as an input or an earlier result."""
 
     name = "duplicate"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
-        """Who computed these bits first in this step."""
+        """The first computation of these bits in this step."""
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._again = StorageNotes()
-        """Duplicates, with the finding that they follow from."""
+        """Duplicates and the finding that they are derived from."""
 
     def observe(self, observation: Observation) -> None:
-        """Look a computed tensor up among those of this step."""
+        """Compare a computed tensor with those of this step."""
         if (
             observation.size_bytes < LEAST_FINDING_BYTES
             or not observation.computed
@@ -82,7 +82,7 @@ class Duplicate(Pattern):
             self._count(observation, first)
 
     def end_step(self) -> None:
-        """What is the same in the next step is not computed twice, but unchanged."""
+        """Start a new step; equal results of different steps belong to `Unchanged`."""
         self._known.clear()
         self._again.clear()
 
@@ -92,7 +92,7 @@ class Duplicate(Pattern):
                 continue
             if not covers(tensor, state) or state.size_bytes != observation.size_bytes:
                 continue
-            # In a backward it follows from the operator in the forward.
+            # In a backward pass the cause is the forward operator.
             if not observation.in_backward and observation.operator.name not in GUARDS:
                 self._report(observation, OWN_INPUT, None, OWN_INPUT_SHARE)
             return True
@@ -134,7 +134,7 @@ _MOST_WAITING = 1024
 
 
 class _Copy:
-    """A copy of which it is not yet known what becomes of it."""
+    """A copy that is pending: it may still be written."""
 
     __slots__ = ("copy", "copy_version", "evidence", "observation", "source", "source_version")
 
@@ -150,7 +150,7 @@ class _Copy:
 
 
 class NeedlessCopy(Pattern):
-    """Copies that were never told from their source."""
+    """Copies that never differed from their source."""
 
     name = "duplicate"
 
@@ -159,7 +159,7 @@ class NeedlessCopy(Pattern):
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
 
     def observe(self, observation: Observation) -> None:
-        """Remember a copy, to see what becomes of it."""
+        """Store a copy until it is written or freed."""
         if not observation.operator.copies or observation.size_bytes < LEAST_FINDING_BYTES:
             return
         if (
@@ -172,11 +172,11 @@ class NeedlessCopy(Pattern):
         source, state = observation.inputs[0]
         if source.numel() != observation.tensor.numel() or not covers(source, state):
             return
-        # Optimisers start their state with a copy of the gradient.
+        # Optimizers initialize their state with a copy of the gradient.
         if state is observation.state or called_by_torch("optim"):
             return
         if state.hash is None and self.scanner.can_scan(source):
-            # Memory from outside that was never looked at.
+            # External memory that was never scanned.
             scan = self.scanner.scan(source, observation.layout)
             state.hash = scan.hash
         if state.hash != observation.scan.hash:
@@ -188,15 +188,15 @@ class NeedlessCopy(Pattern):
                 self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
-        """Judge copies that are gone."""
+        """Report copies that were freed without a write."""
         self._settle()
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending copies: writes are not observed in the following steps."""
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Judge the rest: what was not written until now never will be."""
+        """Report the remaining copies that were never written."""
         self._settle(over=True)
         self._waiting.clear()
 
@@ -217,7 +217,7 @@ class NeedlessCopy(Pattern):
             self.name,
             held.observation,
             held.observation.size_bytes,
-            detail="a copy, and neither it nor its source was written while it lived",
+            detail="a copy, and neither it nor its source was written during its lifetime",
             evidence=lambda: evidence,
             every_time=True,
         )
@@ -227,11 +227,11 @@ LEAST_STEPS = 3
 _MOST_CALLS = 16384
 
 _Call = Tuple[int, int, int]
-"""Node of the flow graph, which of its results, and the how manieth call in the step."""
+"""Node of the flow graph, index of the result, index of the call within the step."""
 
 
 class _Result:
-    """What one call gave in the steps so far."""
+    """Results of one call in the steps so far."""
 
     __slots__ = (
         "changed",
@@ -249,7 +249,7 @@ class _Result:
         self.steps = 1
         self.changed = False
         self.serves_changed = False
-        """Read by an operator whose result changes."""
+        """Read by an operator whose result changes between steps."""
         self.serves_unchanged = False
         self.finding: Optional[Finding] = None
 
@@ -259,7 +259,7 @@ class _Result:
 
 
 class Unchanged(Pattern):
-    """The same result in every step."""
+    """Results that are identical in every step."""
 
     name = "unchanged across steps"
 
@@ -268,10 +268,10 @@ class Unchanged(Pattern):
         self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
         self._calls: Dict[Tuple[int, int], int] = {}
         self._same = StorageNotes()
-        """Memory that holds an unchanged result, in this step."""
+        """Storages that hold an unchanged result in this step."""
 
     def observe(self, observation: Observation) -> None:
-        """Compare with the same call of the step before."""
+        """Compare a result with that of the same call in the previous step."""
         if (
             observation.size_bytes < LEAST_FINDING_BYTES
             or not observation.computed
@@ -302,7 +302,7 @@ class Unchanged(Pattern):
             self._report(observation, result)
 
     def end_step(self) -> None:
-        """Count calls anew."""
+        """Reset the call indices."""
         self._calls.clear()
         self._same.clear()
 
@@ -329,7 +329,7 @@ class Unchanged(Pattern):
             self.name,
             observation,
             observation.size_bytes,
-            detail="the same bits in each of %d steps and more" % LEAST_STEPS,
+            detail="the same bits in at least %d consecutive steps" % LEAST_STEPS,
             evidence=lambda: evidence_of(observation),
         )
         result.finding = finding
@@ -337,7 +337,7 @@ class Unchanged(Pattern):
             return
         behind = _behind(observation, self._same)
         if result.steps == LEAST_STEPS:
-            # The second step could have been spared as well; the first could not.
+            # Count the second step, too; the first one was necessary.
             finding.count += 1
             finding.bytes_wasted += observation.size_bytes
             finding.bytes_written += observation.size_bytes
@@ -345,6 +345,6 @@ class Unchanged(Pattern):
 
 
 def _behind(observation: Observation, same: StorageNotes) -> int:
-    """Bytes of unchanged results that only served this one."""
+    """Return the bytes of unchanged results that only this one used."""
     served: List[Any] = [same.get(state) for _, state in observation.inputs]
     return sum(result.size for result in served if result is not None and result.only_serves)

@@ -1,8 +1,8 @@
-"""Guard that never fires: an operator that filters out bad values and never met one.
+"""Guard that never fires: an operator that replaces invalid values and never found one.
 
-`where`, `masked_fill`, `clamp`, `nan_to_num` and similar operators return their input bit for bit,
-every time. That is true of these inputs only, and a guard may be there for others; so it takes
-three observations without exception, and the finding is never more than likely.
+`where`, `masked_fill`, `clamp`, `nan_to_num` and similar operators returned their input bit for bit
+in every call. This holds for these inputs only, and other inputs may need the guard; so at least
+three observations without exception are required, and the finding is never more than likely.
 """
 
 from collections import OrderedDict
@@ -46,7 +46,7 @@ _GUARDED: Dict[str, Tuple[int, ...]] = {
     "fmax": _EITHER,
 }
 GUARDS: Dict[str, Tuple[int, ...]] = {}
-"""Operator -> positions of the arguments that it may give back unchanged."""
+"""Operator -> positions of the arguments that it may return unchanged."""
 for _name, _positions in _GUARDED.items():
     GUARDS["aten::" + _name] = _positions
     GUARDS["aten::" + _name + "_"] = _FIRST
@@ -57,7 +57,7 @@ MASKS: Dict[str, int] = {
     "aten::masked_scatter": 1,
     "aten::masked_scatter_": 1,
 }
-"""Operator -> position of the mask that says which elements it writes."""
+"""Operator -> position of the mask that selects the written elements."""
 
 LEAST_OCCURRENCES = 3
 _MOST_CAUSES = 4096
@@ -66,7 +66,7 @@ _Cause = Tuple[str, Tuple[str, ...], str, int]
 
 
 class _GuardState:
-    """A guard at a place."""
+    """Calls of a guard at one source line."""
 
     __slots__ = ("bytes", "finding", "fired", "quiet")
 
@@ -78,7 +78,7 @@ class _GuardState:
 
 
 class Guard(Pattern):
-    """Guards that changed nothing, ever."""
+    """Guards that never changed a value."""
 
     name = "guard that never fires"
 
@@ -87,7 +87,7 @@ class Guard(Pattern):
         self._guards: "OrderedDict[_Cause, _GuardState]" = OrderedDict()
 
     def observe(self, observation: Observation) -> None:
-        """Count a guard; one that fired is never looked at again."""
+        """Count a call of a guard; a guard that fired is ignored from then on."""
         positions = GUARDS.get(observation.operator.name)
         if (
             positions is None
@@ -106,7 +106,7 @@ class Guard(Pattern):
                 self._guards.popitem(last=False)
         if guard.fired:
             return
-        # The guards of torch's own Python code are not the user's.
+        # Guards in torch's own Python code are not the user's.
         fired = True if called_by_torch("distributions") else self._fired(observation, positions)
         if fired is None:
             return
@@ -125,20 +125,20 @@ class Guard(Pattern):
             self.name,
             observation,
             observation.size_bytes,
-            detail="gave back its input bit for bit, every time",
+            detail="returned its input bit for bit in every call",
             evidence=lambda: evidence_of(observation),
         )
         if finding is not None and guard.finding is None:
             guard.finding = finding
-            # The sightings before there was enough to call it one.
+            # Add the calls before the minimum was reached.
             finding.count += guard.quiet - 1
             finding.bytes_wasted += guard.bytes - observation.size_bytes
             finding.bytes_written += guard.bytes - observation.size_bytes
 
     def _fired(self, observation: Observation, positions: Tuple[int, ...]) -> Optional[bool]:
-        """Whether anything was changed; None when that cannot be told."""
+        """Return whether any value was changed; None if unknown."""
         if mask_selects_elements(observation):
-            return True  # it fired, and wrote what was there: a redundant write
+            return True  # it fired and wrote the same values: a redundant write
         if not observation.fresh:
             return (
                 bool(observation.scan.unchanged != observation.scan.count)
@@ -172,7 +172,7 @@ class Guard(Pattern):
 
 
 def mask_selects_elements(observation: Observation) -> bool:
-    """Whether the mask of a guard, if it has one, chose any element."""
+    """Return whether the mask of a guard, if any, selects an element."""
     position = MASKS.get(observation.operator.name)
     if position is None or len(observation.arguments) <= position:
         return False

@@ -1,10 +1,9 @@
-"""Heavy type: numbers that a narrower dtype holds exactly, in memory that is read repeatedly.
+"""Heavy type: values that a narrower dtype represents exactly, in memory that is read repeatedly.
 
 Floats that are all 0 or 1 (a mask), small integers, or exactly bfloat16, float16 or float32;
-integers that need fewer bits. Only where the program's own computation made them so: a conversion
-was requested (except one of a mask to floats), the dtype of an index is the operator's choice,
-gradients are not the user's, and what comes from narrow inputs follows from those. And only what
-is read at least twice: an intermediate value of a formula is not kept.
+integers that need fewer bits. Excluded are explicit conversions (except of a mask to floats), indices
+returned by operators, gradients, and results of inputs that are equally narrow. The tensor must be
+read at least twice: an intermediate value of a formula is not stored.
 """
 
 from collections import OrderedDict
@@ -22,11 +21,11 @@ from torchyard.worker.values.scanning.scanners import Scanners
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20
-"""Integers beyond eight bits are mostly indices: small beside what they index, and not every
-operator takes narrower ones."""
+"""Integers of more than eight bits are mostly indices: small compared with the indexed tensor, and
+not every operator accepts narrower ones."""
 LEAST_USES = 2
 LEAST_DISTINCT = 3
-"""Fewer are a mask in another form, such as 0 and -10000 to be added."""
+"""Fewer distinct values are an additive mask, such as 0 and -10000."""
 LEAST_DISTINCT_FRACTIONS = 16
 CHOSEN_INTEGERS = frozenset(
     "aten::" + name
@@ -54,13 +53,13 @@ CHOSEN_INTEGERS = frozenset(
         "_to_copy",
     )
 )
-"""Operators that give back the integers they get: their dtype is the program's choice."""
+"""Operators that keep the dtype of integer inputs: the program chose it."""
 _INTEGERS = ((torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -32768, 32767))
 _MOST_WAITING = 1024
 
 
 class _Kept:
-    """A narrow tensor of which it is not yet known how often it is read."""
+    """A narrow tensor that is pending: its reads are still being counted."""
 
     __slots__ = ("detail", "evidence", "observation", "share", "version")
 
@@ -73,7 +72,7 @@ class _Kept:
 
 
 class HeavyType(Pattern):
-    """Wider memory than the numbers need."""
+    """Tensors with a wider dtype than their values need."""
 
     name = "heavy type"
 
@@ -81,11 +80,11 @@ class HeavyType(Pattern):
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
         self._known = StorageNotes()
-        """Integers that were a finding."""
+        """Storages with integers that belong to a finding."""
         self._told: Dict[int, Any] = {}
 
     def observe(self, observation: Observation) -> None:
-        """Remember a computed tensor that is too wide."""
+        """Store a computed tensor whose dtype is too wide."""
         layout = observation.layout
         if (
             layout.bits == 8
@@ -121,7 +120,7 @@ class HeavyType(Pattern):
             self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
-        """Judge by how often they were read; what lives on may be read in the next step."""
+        """Report tensors that were read often enough; live ones may be read in the next step."""
         for key, kept in list(self._waiting.items()):
             state = kept.observation.state
             written = state.version != kept.version
@@ -132,11 +131,11 @@ class HeavyType(Pattern):
             del self._waiting[key]
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending tensors: reads are not observed in the following steps."""
         self._waiting.clear()
 
     def finish(self) -> None:
-        """The last step has no end of its own."""
+        """Handle the end of the last step."""
         self.end_step()
         self._waiting.clear()
 
@@ -152,7 +151,7 @@ class HeavyType(Pattern):
         )
 
     def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
-        """The quick no: bits that are in use forbid every narrower dtype."""
+        """Reject quickly if the bits in use rule out every narrower dtype."""
         any_bits, first_bits = scan.any_bits, scan.first_bits
         if not layout.is_float:
             return any_bits >> layout.bits // 2 == 0 or any_bits >> layout.bits - 1 == 1
@@ -164,7 +163,7 @@ class HeavyType(Pattern):
         return self.scanner.whole_numbers(tensor, layout)
 
     def _chosen(self, observation: Observation) -> bool:
-        """Whether the dtype is the program's choice."""
+        """Return whether the program chose the dtype."""
         if observation.operator.copies:
             return observation.inputs[0][0].dtype is torch.bool and observation.layout.is_float
         if observation.layout.is_float:
@@ -175,7 +174,7 @@ class HeavyType(Pattern):
         )
 
     def _narrowest(self, observation: Observation) -> Optional[Tuple[str, int]]:
-        """Name and bits of the narrowest dtype that holds all of it exactly."""
+        """Return name and bits of the narrowest dtype that represents all values exactly."""
         tensor, layout = observation.tensor, observation.layout
         if not layout.is_float:
             low, high = self.scanner.number_range(tensor, layout)
@@ -205,10 +204,10 @@ class HeavyType(Pattern):
         return None
 
     def _follows(self, observation: Observation) -> bool:
-        """Whether an input is just as narrow, and no constant: then the cause lies there.
+        """Return whether a non-constant input is equally narrow: then the input is the cause.
 
-        Integers come from outside or are drawn at random, and are narrow there, too; so only those
-        that are known follow.
+        External or random integers are narrow, too; so for integers only inputs that already belong
+        to a finding count.
         """
         if not observation.layout.is_float:
             return self._known.any_of(observation) is not None
@@ -226,12 +225,12 @@ class HeavyType(Pattern):
 
 
 _SPARE = {64: 29, 32: 13}
-"""Low bits of the mantissa that the widest narrower float does without: float64 has 52 and float32
-23, float32 has 23 and float16 10."""
+"""Low mantissa bits that the next narrower floating-point dtype lacks: float64 has 52 and float32 23,
+float32 has 23 and float16 10."""
 
 
 def _has_fraction(bits: int, layout: Layout) -> bool:
-    """Whether a float has one, or is no number at all."""
+    """Return whether the floating-point number has a fraction or is not finite."""
     mantissa = layout.mantissa
     magnitude = bits & ((1 << (layout.bits - 1)) - 1)
     exponent = (magnitude >> mantissa) - layout.bias

@@ -17,7 +17,7 @@ from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evide
 from torchyard.worker.values.scanning.scanners import Scanners
 
 SHARE = 0.9
-"""Of the rows must be zero: sparse updates cost more per row than dense ones."""
+"""Minimum share of zero rows: sparse updates cost more per row than dense ones."""
 LOOKUPS = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_backward"})
 INDEXED = frozenset(
     {
@@ -29,13 +29,13 @@ INDEXED = frozenset(
         "aten::_unsafe_index_put",
     }
 )
-"""What the gradient of an index is made with; a finding only when it is that of a parameter."""
+"""Operators that compute the gradient of indexing; a finding only for a parameter."""
 PARTS = frozenset({"aten::select_backward", "aten::slice_backward"})
 _MOST_BASES = 512
 
 
 class _Base:
-    """A tensor that was taken apart, and which parts of it got a gradient."""
+    """A tensor that was split, and the parts that received a gradient."""
 
     __slots__ = ("first", "parts")
 
@@ -46,7 +46,7 @@ class _Base:
 
 
 class SparseGradient(Pattern):
-    """Gradients that are zero nearly everywhere."""
+    """Gradients that are almost entirely zero."""
 
     name = "sparse gradient"
 
@@ -56,7 +56,7 @@ class SparseGradient(Pattern):
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
     def observe(self, observation: Observation) -> None:
-        """Look at gradients of operators that take rows or parts."""
+        """Examine gradients of operators that select rows or parts."""
         name = observation.operator.name
         if observation.size_bytes < LEAST_FINDING_BYTES or observation.path:
             return
@@ -66,7 +66,7 @@ class SparseGradient(Pattern):
             self._rows(observation)
 
     def end_step(self) -> None:
-        """Parts belong to one backward."""
+        """Reset the parts, which belong to one backward pass."""
         self._bases.clear()
 
     def _for_parameter(self) -> bool:
@@ -121,13 +121,13 @@ class SparseGradient(Pattern):
                 self.name,
                 first,
                 sum(base.parts.values()) - observation.size_bytes,
-                detail="%d parts, each with a gradient of the whole size" % parts,
+                detail="%d parts, each with a gradient of the full size" % parts,
                 evidence=lambda: evidence_of(first, parts=parts),
             )
 
 
 def _base_of(node: Any) -> Optional[Any]:
-    """What identifies the tensor whose gradient the node makes, among the nodes of a backward."""
+    """Return the identity of the tensor whose gradient an autograd node computes."""
     if node is None or not node.next_functions or node.next_functions[0][0] is None:
         return None
     after, position = node.next_functions[0]
@@ -136,7 +136,7 @@ def _base_of(node: Any) -> Optional[Any]:
 
 
 def _extent(observation: Observation) -> Optional[Tuple[int, int, int, int]]:
-    """Dimension, its size, and from where to where the part goes."""
+    """Return the dimension, its size, and start and end of the part."""
     arguments = list(observation.arguments)
     sizes, dim = arguments[1], arguments[2]
     size = sizes[dim]

@@ -1,20 +1,19 @@
 """Single value, frequent values, structured, approximate: tensors that a few numbers describe.
 
-Single zero and single value: everything that an operator computed is one number. Not fills (see
-`wasted_writes`), nor what was computed from single numbers, such as the gradient of a mean; nor a
-mask that happens to be all true; nor what follows from a tensor that is a finding already.
+Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (see
+`wasted_writes`), results computed from scalars, such as the gradient of a mean, masks that happen to
+be all true, and results of a tensor that already belongs to a finding.
 
-Frequent values: nearly all of a computed tensor is one number, mostly zero; an index, a gather or
-a sparse form does less work. Activations that cut off are meant to make zeros, and are reported
-only when next to nothing else is left. Gradients belong to `sparse_gradient`.
+Frequent values: almost all elements of a computed tensor are equal, mostly zero; indexing, a gather
+or a sparse format does less work. Activations that produce zeros by design are reported only if
+almost nothing else remains. Gradients belong to `sparse_gradient`.
 
-Structured: constant along a dimension, so that it is the `expand` of something smaller; or linear,
-so that it is `arange`. Masks, gradients (those of sums are constant by nature), what was requested
-as such (`cat`, `arange`) and what follows from an input with the same structure are no findings.
+Structured: constant along a dimension, so that it is the `expand` of a smaller tensor; or linear, so
+that it is `arange`. Excluded are masks, gradients (those of sums are constant), tensors requested as
+such (`cat`, `arange`), and results of an input with the same structure.
 
-Approximate: a computed tensor that is nearly one value, or whose rows are nearly alike, at the
-precision of bfloat16. Optional and never proven: whether such a difference matters is for the user
-to say.
+Approximate: a computed tensor whose elements or rows are equal at the precision of bfloat16. Optional
+and never proven: the user must decide whether the differences matter.
 """
 
 import math
@@ -31,14 +30,14 @@ from torchyard.worker.values.scanning.scanners import Scanners, first_three
 
 
 def only_zeros(observation: Observation) -> bool:
-    """Whether all elements are zero; floats have two, and `x * 0` has the sign of x."""
+    """Return whether all elements are zero, of either sign: `x * 0` has the sign of x."""
     layout = observation.layout
     sign = 1 << (layout.bits - 1) if layout.is_float else 0
     return bool(observation.scan.any_bits & ~sign == 0)
 
 
 class SingleValue(Pattern):
-    """One value everywhere in what was computed."""
+    """Computed tensors in which all elements are equal."""
 
     name = "single value"
 
@@ -47,7 +46,7 @@ class SingleValue(Pattern):
         self._reported = StorageNotes()
 
     def observe(self, observation: Observation) -> None:
-        """Count a computed tensor that is constant."""
+        """Report a computed tensor that is constant."""
         scan, kind = observation.scan, observation.operator
         zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
@@ -56,7 +55,7 @@ class SingleValue(Pattern):
             return
         if kind.fills or kind.random or kind.many or kind.copies:
             return
-        # An accumulator that was only just filled, or a write that changed nothing.
+        # An accumulator that was just filled, or a write that changed nothing.
         if not observation.fresh and (
             observation.was_fill is not None or scan.unchanged == scan.count
         ):
@@ -86,11 +85,11 @@ class SingleValue(Pattern):
 
 
 LEAST_BYTES = 64 << 10
-"""A sparse form has costs of its own; below this there is nothing to win."""
+"""A sparse format has overhead; below this size there is nothing to gain."""
 SHARE = 0.9
-"""Sparse kernels need about this much to win over dense ones, and activations stay below it."""
+"""Sparse kernels need about this share to outperform dense ones; activations stay below it."""
 ORDINARY_SHARE = 0.99
-"""For operators whose purpose is to cut off or mask."""
+"""Minimum share for activations and masks."""
 ORDINARY = frozenset(
     "aten::" + name
     for name in (
@@ -112,23 +111,23 @@ ORDINARY = frozenset(
     )
 )
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
-"""Where to look first, as shares: multiples of the golden ratio fall in step with no shape."""
+"""Relative positions of probes: multiples of the golden ratio do not align with any shape."""
 _LEAST_ZEROS = 0.2
-"""When zeros have both signs, a good part has the positive one."""
+"""If zeros have both signs, at least this share is positive."""
 
 
 class FrequentValues(Pattern):
-    """One value nearly everywhere in what was computed."""
+    """Computed tensors in which almost all elements are equal."""
 
     name = "frequent values"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._known = StorageNotes()
-        """Gradients and findings that are so: what is computed from them follows."""
+        """Gradients and reported tensors; results computed from them are not reported."""
 
     def observe(self, observation: Observation) -> None:
-        """Count a computed tensor that is nearly constant."""
+        """Report a computed tensor that is almost constant."""
         scan = observation.scan
         if (
             observation.size_bytes < LEAST_BYTES
@@ -167,15 +166,15 @@ class FrequentValues(Pattern):
 
 
 def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
-    """Bits that most elements have, and how many have them; None when no value is frequent."""
+    """Return the bits and the count of the most frequent value; None if no value is frequent."""
     scan, layout = observation.scan, observation.layout
     least = scan.count * SHARE
     if scan.zeros >= least:
         return 0, scan.zeros
     if scan.like_first >= least:
         return scan.first_bits, scan.like_first
-    # The first element is a rare one, or zeros have both signs, or no value is frequent: look at
-    # a few, which mostly ends it.
+    # The first element is rare, or zeros have both signs, or no value is frequent: a few probes
+    # usually decide.
     tensor, count, bits = observation.tensor, scan.count, layout.bits
     first = scanner.element(tensor, int(_PROBES[0] * count), bits)
     second = scanner.element(tensor, int(_PROBES[1] * count), bits)
@@ -203,16 +202,16 @@ def _count_of(bits: int, observation: Observation) -> int:
 
 EXCLUDED = frozenset({"aten::cat", "aten::stack"})
 _MOST_BLOCKS = 4096
-"""Blocks of an outer dimension that are looked at one by one."""
+"""Maximum number of blocks of an outer dimension that are compared one by one."""
 
 
 class Structured(Pattern):
-    """Results that are an expand or a line."""
+    """Results that are an `expand` of a smaller tensor or an arithmetic sequence."""
 
     name = "structured"
 
     def observe(self, observation: Observation) -> None:
-        """Look for a dimension along which nothing changes, then for a line."""
+        """Search for a constant dimension, then for an arithmetic sequence."""
         if (
             observation.size_bytes < LEAST_FINDING_BYTES
             or not observation.computed
@@ -232,10 +231,10 @@ class Structured(Pattern):
         constant = self._constant_dimensions(observation, shape)
         if constant:
             self._expand(observation, shape, constant)
-        elif _like_a_line(observation) and not any(
-            _line(tensor_in) for tensor_in, _ in observation.inputs
-        ):
-            self._report(observation, 1.0, "a line: each element is the one before plus a constant")
+        elif _is_line(observation) and not any(_line(tensor) for tensor, _ in observation.inputs):
+            self._report(
+                observation, 1.0, "a line: each element is the previous one plus a constant"
+            )
 
     def _expand(
         self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
@@ -269,7 +268,7 @@ class Structured(Pattern):
         inner, per_number = 1, observation.layout.per_number
         for dim in range(len(shape) - 1, -1, -1):
             size = shape[dim]
-            # The element that lies next to the first along this dimension mostly ends it.
+            # Comparing with the next element along this dimension usually decides.
             if (
                 size > 1
                 and self.scanner.element(observation.tensor, inner * per_number, bits) == first
@@ -280,7 +279,7 @@ class Structured(Pattern):
         return constant
 
     def _constant(self, tensor: torch.Tensor, dim: int) -> bool:
-        """Whether nothing changes along a dimension of a contiguous tensor."""
+        """Return whether a contiguous tensor is constant along a dimension."""
         shape, width = tensor.shape, tensor.element_size()
         inner = 1
         for size in shape[dim + 1 :]:
@@ -289,7 +288,7 @@ class Structured(Pattern):
         count = tensor.numel()
         if inner == 1:
             return self.scanner.constant_runs(tensor, block)
-        # Most tensors differ at once, so that this is over with the first block.
+        # Most tensors already differ in the first block.
         if not self.scanner.repeats(tensor, 0, block * width, inner * width):
             return False
         blocks = count // block
@@ -302,7 +301,7 @@ class Structured(Pattern):
         )
 
     def _follows(self, observation: Observation, constant: List[int]) -> bool:
-        """Whether an input lies in memory that is constant along the same dimensions."""
+        """Return whether an input is constant along the same dimensions."""
         rank = observation.tensor.dim()
         for argument, state in observation.inputs:
             if (
@@ -334,7 +333,7 @@ class Structured(Pattern):
         return self.scanner.constant_runs(argument, argument.numel())
 
 
-def _like_a_line(observation: Observation) -> bool:
+def _is_line(observation: Observation) -> bool:
     return (
         observation.scan.count > 2
         and observation.layout.per_number == 1
@@ -343,14 +342,14 @@ def _like_a_line(observation: Observation) -> bool:
 
 
 def _line(tensor: torch.Tensor) -> bool:
-    """Whether it is first + place * step: quick to say no, exact for yes."""
+    """Return whether the tensor equals first + index * step; rejects quickly, accepts exactly."""
     if not tensor.is_contiguous():
         return False
     three = first_three(tensor)
     if three is None:
         return False
     first, step = three[0], three[1] - three[0]
-    # NaN is not equal to itself, so that it ends here, too.
+    # NaN does not equal itself and is rejected here, too.
     if not step or three[2] - three[1] != step:
         return False
     flat = tensor.detach().reshape(-1)
@@ -360,13 +359,13 @@ def _line(tensor: torch.Tensor) -> bool:
 
 
 PRECISION = 2.0**-8
-"""Relative; bfloat16 has eight bits of precision."""
+"""Relative precision; bfloat16 has eight bits."""
 _COLUMNS = 4096
 _LEAST_DEVIATION = 1e-30
 
 
 class Approximate(Pattern):
-    """Nearly one value, or nearly alike rows."""
+    """Tensors that are constant, or have equal rows, in bfloat16 precision."""
 
     name = "approximate"
 
@@ -375,7 +374,7 @@ class Approximate(Pattern):
         self._reported = StorageNotes()
 
     def observe(self, observation: Observation) -> None:
-        """Look at the range, then at the rows."""
+        """Compare the range, then the rows."""
         if not self.options.approximate or observation.size_bytes < LEAST_FINDING_BYTES:
             return
         if (
@@ -397,9 +396,9 @@ class Approximate(Pattern):
         size = max(abs(low), abs(high))
         if high - low <= size * PRECISION:
             self._report(observation, 1.0, "every element is %.3g to within 1/256" % high)
-        elif tensor.dim() > 1 and tensor.shape[0] > 1 and _alike_rows(tensor):
+        elif tensor.dim() > 1 and tensor.shape[0] > 1 and _equal_rows(tensor):
             share = 1 - 1 / tensor.shape[0]
-            self._report(observation, share, "all rows are alike to within 1/256")
+            self._report(observation, share, "all rows are equal to within 1/256")
 
     def _report(self, observation: Observation, share: float, detail: str) -> None:
         self._reported.put(observation.state)
@@ -413,9 +412,9 @@ class Approximate(Pattern):
         )
 
 
-def _alike_rows(tensor: torch.Tensor) -> bool:
-    """Compared with the first row, on columns spread over it; equal bits are `structured`'s."""
+def _equal_rows(tensor: torch.Tensor) -> bool:
+    """Compare rows with the first one on a sample of columns; bitwise equality is `structured`."""
     rows = tensor.detach().reshape(tensor.shape[0], -1)
     rows = rows[:, :: max(1, rows.shape[1] // _COLUMNS)].double()
-    apart = float((rows - rows[:1]).abs().max())
-    return _LEAST_DEVIATION < apart <= float(rows.abs().max()) * PRECISION
+    deviation = float((rows - rows[:1]).abs().max())
+    return _LEAST_DEVIATION < deviation <= float(rows.abs().max()) * PRECISION

@@ -1,17 +1,17 @@
-"""Redundant write and dead initialisation: writes that change nothing, fills that nobody uses.
+"""Redundant write and dead initialisation: writes that change nothing, fills that are never used.
 
-Redundant write: an operator wrote over memory and left (nearly) every bit as it was. Only over
-memory that held values: fresh memory often happens to be zero, and is not a value. A guard that
-changed nothing belongs to `guard`.
+Redundant write: an operator overwrote memory and left (almost) every bit unchanged. The memory must
+have held values: new memory often happens to be zero. A guard that changed nothing belongs to
+`guard`.
 
-Dead initialisation, as seen from outside of an operator:
+Dead initialisation, as visible from outside an operator:
 
-- a fill of a whole storage that was overwritten, whole or piece by piece, before anything read it;
-- zeros that were only added to: `zero_` and then `add_`, whose result is the addend. So does
-  `zero_grad(set_to_none=False)` with the gradient that backward adds.
+- a fill of a whole storage that was overwritten, at once or piece by piece, before anything read it;
+- zeros to which one tensor was added: `zero_`, then `add_`, whose result is the addend. An example is
+  `zero_grad(set_to_none=False)` followed by the gradient that backward adds.
 
-Fills inside an operator that its own loops overwrite are not seen here: `proofs/proof.py` poisons
-them.
+Fills inside an operator that its own loops overwrite are not visible here: `proofs/proof.py` tests
+them with poison values.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 SHARE = 0.99
-"""Of the elements must be unchanged. The rest is what a real update of a few elements leaves."""
+"""Minimum share of unchanged elements."""
 
 WRITES_SELECTED = (
     "aten::index_",
@@ -39,20 +39,20 @@ WRITES_SELECTED = (
     "aten::masked_",
     "aten::put_",
 )
-"""Operators that write chosen elements: that the others stay is no waste, so all must stay."""
+"""Operators that write selected elements only; all elements must be unchanged."""
 
 MAY_WRITE = ("aten::_fused_", "aten::_native_batch_norm", "aten::_batch_norm_with_update")
-"""Operators whose schema names more than they always write: gradients of fused optimisers are written
-only when they are scaled."""
+"""Operators that do not always write all arguments marked as written in their schema: fused optimizers
+write gradients only if they are scaled."""
 
 
 class RedundantWrite(Pattern):
-    """Unchanged elements of writes over defined memory."""
+    """Writes over initialized memory that changed almost nothing."""
 
     name = "redundant write"
 
     def observe(self, observation: Observation) -> None:
-        """Count a write that changed nearly nothing."""
+        """Report a write that changed almost nothing."""
         if (
             observation.fresh
             or not observation.compared
@@ -71,17 +71,17 @@ class RedundantWrite(Pattern):
         if name in GUARDS and (observation.path or not mask_selects_elements(observation)):
             return
         if name == "aten::copy_" and observation.arguments[0] is observation.arguments[1]:
-            return  # torch returns at once from a copy of a tensor to itself
+            return  # torch skips the copy of a tensor to itself
         if name == "aten::pow_" and observation.arguments[1] == 1:
-            return  # that is such a copy
-        # What was only just filled is an accumulator, and zero times anything stays zero.
+            return  # implemented as such a copy
+        # Memory that was just filled is an accumulator; zero times anything stays zero.
         if observation.was_fill is not None and not observation.operator.overwrites:
             return
         self.findings.add(
             self.name,
             observation,
             int(observation.size_bytes * share),
-            detail="%.3g %% of the elements had these bits before" % (100 * share),
+            detail="%.3g %% of the elements had the same bits before" % (100 * share),
             evidence=lambda: evidence_of(observation, unchanged_share=share),
             every_time=True,
         )
@@ -95,7 +95,7 @@ ADDED_TO_GRADIENT = "gradient zeroed only to be added to: the result is the new 
 
 
 class _Sum:
-    """Zeros that one tensor was added to, and that may be added to again."""
+    """Zeros to which one tensor was added; another addition may follow."""
 
     __slots__ = ("detail", "evidence", "fill", "state", "version")
 
@@ -108,7 +108,7 @@ class _Sum:
 
 
 class DeadInitialisation(Pattern):
-    """Fills that nothing ever made use of."""
+    """Fills whose values are never used."""
 
     name = "dead initialisation"
 
@@ -118,7 +118,7 @@ class DeadInitialisation(Pattern):
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
     def observe(self, observation: Observation) -> None:
-        """Look at a write over a fill."""
+        """Examine a write over a fill."""
         if observation.fresh:
             return
         if observation.operator.fills and observation.state.key in self._sums:
@@ -132,8 +132,8 @@ class DeadInitialisation(Pattern):
         ):
             return
         if observation.operator.overwrites:
-            # Over the same bits it is a redundant write; and to fill before drawing at random is
-            # how parameters are made, once.
+            # Writing the same bits is a redundant write; filling before random initialization
+            # happens once per parameter.
             if (
                 not observation.was_reads
                 and not observation.operator.random
@@ -148,21 +148,21 @@ class DeadInitialisation(Pattern):
             self._added(fill, observation)
 
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
-        """A fill was overwritten piece by piece."""
+        """Report a fill that was overwritten piece by piece."""
         if not by.random:
             self._overwritten(fill, by, place, "piece by piece")
 
     def end_step(self) -> None:
-        """Settle sums whose memory is gone."""
+        """Report pending sums whose memory was freed."""
         for key in [key for key, held in self._sums.items() if not held.state.alive]:
             self._settle(self._sums.pop(key))
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending sums: additions are not observed in the following steps."""
         self._sums.clear()
 
     def finish(self) -> None:
-        """Settle what is left: nothing more will be added."""
+        """Report the remaining sums."""
         for held in self._sums.values():
             self._settle(held)
         self._sums.clear()
@@ -190,7 +190,7 @@ class DeadInitialisation(Pattern):
                 fill, ADDED_TO_GRADIENT, evidence_of(observation, added_by=where(observation))
             )
             return
-        # An accumulator that gets more than one addend was rightly zeroed: wait and see.
+        # An accumulator with several addends needs its zeros: wait for further additions.
         self._sums[observation.state.key] = _Sum(
             fill, observation.state, ADDED, evidence_of(observation, added_by=where(observation))
         )
@@ -198,13 +198,13 @@ class DeadInitialisation(Pattern):
             self._sums.popitem(last=False)
 
     def _settle(self, held: _Sum, refilled: Optional[StorageState] = None) -> None:
-        # The fill that ends it is a write of its own.
+        # The next fill counts as a write.
         writes = held.state.version - held.version - (1 if refilled is held.state else 0)
         if not writes:
             self._report(held.fill, held.detail, held.evidence)
 
     def _report(self, fill: Observation, detail: str, evidence: Any) -> None:
-        # The fill, and an addition that could have been a copy or nothing at all.
+        # The fill, and an addition that could have been a copy or omitted.
         self.findings.add(
             self.name,
             fill,
@@ -215,7 +215,7 @@ class DeadInitialisation(Pattern):
         )
 
     def _is_addend(self, observation: Observation, addend: torch.Tensor) -> bool:
-        """Bit for bit, or but for the sign of zeros: 0 + -0.0 is +0.0."""
+        """Return whether the result equals the addend, except for the sign of zeros (0 + -0.0 is +0.0)."""
         if addend.shape != observation.tensor.shape or addend.dtype != observation.tensor.dtype:
             return False
         if addend.stride() == observation.tensor.stride():
@@ -238,7 +238,7 @@ def _unchanged(observation: Observation) -> bool:
 
 
 def _addend(observation: Observation) -> Optional[torch.Tensor]:
-    """What was added to the tensor, once."""
+    """Return the tensor that was added, if it is a plain addition."""
     if observation.keywords.get("alpha", 1) != 1 or len(observation.arguments) < 2:
         return None
     addend = observation.arguments[1]

@@ -1,11 +1,10 @@
-"""Prove findings and put them on trial, right after the operator ran, while its values exist.
+"""Prove and test findings, right after the operator ran, while its values exist.
 
-A finding is proven when every call of it is wasted for every input of its shapes: by what
-operators do by definition (`operators.py`) and what the source of the program says of the code
-around them (`straight_line.py`), provided that nothing else can reach the memory. In addition it
-is put on trial with other values (`trials.py`). `Proofs` records which cause was tried how often
-with which outcome, and what could not be tried and why. Nothing here reaches the program, except
-an interrupt. Which word a finding gets is decided in `certainty.py`.
+A finding is proven if every call of it is wasted for every input of its shapes: by the definitions of
+the operators (`operators.py`) and the source of the surrounding code (`straight_line.py`), provided
+that nothing else can access the memory. In addition it is tested with other values (`trials.py`).
+`Proofs` records which cause was tested how often with which outcome, and what could not be tested and
+why. No exception reaches the program, except an interrupt. `certainty.py` assigns the certainty.
 """
 
 import sys
@@ -63,29 +62,27 @@ from torchyard.worker.values.storages import storage_key, untyped_storage
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 OVERWRITTEN = (
-    "%s writes every element and reads none, and the code from the fill to it reaches it always"
+    "%s writes every element and reads none, and the code after the fill always reaches it"
 )
-IN_PIECES = (
-    "the pieces that are written cover it, and the code from the fill to them does nothing else"
-)
-REPEATED = "the same constant was filled in, and no code between the two fills can reach the memory"
-IDENTITY = "multiplying or dividing by one leaves every number as it is"
+IN_PIECES = "the written pieces cover it, and the code between the fill and them does nothing else"
+REPEATED = "both fills write the same constant, and no code between them can access the memory"
+IDENTITY = "multiplying or dividing by one does not change any number"
 
 
 class Reason(NamedTuple):
-    """Why a call is wasted."""
+    """Reason why a call is wasted."""
 
     text: str
     by_shape: bool = False
     in_pieces: bool = False
     shared: bool = False
-    """Whether it would not hold if code that is not seen ran at the same time."""
+    """Whether it requires that no unobserved code runs concurrently."""
 
 
 def dead_fill(
     fill: Observation, frame: Optional[FrameType], func: Any, args: Any, kwargs: Any
 ) -> Optional[Reason]:
-    """Why what a fill wrote is never read; None when that is not certain."""
+    """Return why a fill is never read; None if that is not certain."""
     operator = operator_of(func)
     tensor = _written(fill, func, args, kwargs)
     if tensor is None or fill.site is None or frame is None or not overwrites_all(func, operator):
@@ -106,7 +103,7 @@ def dead_fill(
 def redundant(
     observation: Observation, frame: Optional[FrameType], func: Any, args: Any, kwargs: Any
 ) -> Optional[Reason]:
-    """Why a write leaves every bit as it was; None when that is not certain."""
+    """Return why a write changes no bit; None if that is not certain."""
     operator = operator_of(func)
     tensor = _written(observation, func, args, kwargs)
     if frame is None or tensor is None or replay_blocker() is not None:
@@ -124,7 +121,7 @@ def redundant(
 
 
 def _written(observation: Observation, func: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """The tensor in the memory in question that the operator wrote, if it is a plain one."""
+    """Return the plain tensor in the observed memory that the operator wrote, if any."""
     for tensor in written_tensors(operator_of(func), args, kwargs):
         if type(tensor) in _TENSORS and storage_key(tensor) == observation.state.key:
             return tensor
@@ -132,7 +129,7 @@ def _written(observation: Observation, func: Any, args: Any, kwargs: Any) -> Opt
 
 
 def _unreachable(claim: Claim, fill: Observation, tensor: torch.Tensor) -> bool:
-    """Whether nothing that runs at the same time, or holds the memory, can read the fill."""
+    """Return whether no concurrent code or other owner of the memory can read the fill."""
     if claim.how == PRIVATE:
         return fill.fresh
     if fill.state.outside or untyped_storage(tensor).is_shared():
@@ -143,64 +140,64 @@ def _unreachable(claim: Claim, fill: Observation, tensor: torch.Tensor) -> bool:
 
 
 def _other_threads() -> bool:
-    """Whether Python code may run beside this."""
+    """Return whether other Python threads exist."""
     return len(sys._current_frames()) > 1
 
 
 def _saving_hooks() -> bool:
-    """Whether operators call code of the program for each tensor that they keep for a backward."""
+    """Return whether saved-tensor hooks of the program are active."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    if top is None:  # torch before 2.1 does not tell
+    if top is None:  # not available before torch 2.1
         return torch.is_grad_enabled()
     return top(True) is not None
 
 
 def _keeps_denormals(tensor: torch.Tensor) -> bool:
-    """Whether arithmetic keeps the smallest numbers: `torch.set_flush_denormal` makes them zero."""
+    """Return whether arithmetic keeps denormal numbers (see `torch.set_flush_denormal`)."""
     if not tensor.is_floating_point():
         return True
     bits = torch.ones(1, dtype=_WORDS[tensor.element_size()], device=tensor.device)
     return bool(((bits.view(tensor.dtype) * 1).view(bits.dtype) == bits).all())
 
 
-INSIDE = "filled inside the operator; whatever is there instead, every result is the same"
-NO_TIME = "proofs have taken their share of the time"
-TOO_MANY = "it is called with more different arguments than are tried"
+INSIDE = "filled inside the operator; poison values in its place change no result"
+NO_TIME = "the time limit of proofs was reached"
+TOO_MANY = "it is called with more argument forms than are tested"
 MOST_TRIALS = 2
-"""Of one cause with arguments of one form: the second time with other values of the program's own."""
+"""Trials per cause and argument form; the second one has other values of the program."""
 MOST_FORMS = 6
-"""Of arguments, for one cause."""
+"""Argument forms per cause."""
 _MOST_AT_ONCE = 8
 _FREE_S = 10.0
 _MOST_SHARE = 0.5
-"""Of the time so far goes to trials, once they took the free seconds."""
+"""Maximum share of the run time for trials, beyond the free seconds."""
 
 _Place = Tuple[Cause, int]
-"""A cause, and which of the operators inside the outermost one."""
+"""A cause and the index of the inner operator."""
 _Form = Tuple[Any, ...]
 """Shapes, types and numbers of arguments."""
 
 
 class _TrialRecord:
-    """What is known of one cause with arguments of one form."""
+    """Trials of one cause with one argument form."""
 
     __slots__ = ("holds", "tests", "trials", "why_not")
 
     def __init__(self) -> None:
         self.trials = 0
         self.holds: Optional[bool] = None
-        """For the program's own values, the first time it could be tried."""
+        """Whether the finding holds for the program's own values."""
         self.tests: List[Test] = []
         self.why_not = ""
 
 
 class Proofs:
-    """Judges what the watch saw and the patterns found."""
+    """Proves and tests observations and findings."""
 
     def __init__(
         self, findings: Findings, available_bytes: Callable[[], int], dispatch: CodeType
     ) -> None:
-        """`dispatch` is the code that operators come to: what called it is the program."""
+        """Create the proofs; `dispatch` is the code of `__torch_dispatch__`, called by the program."""
         self._findings = findings
         self._available_bytes = available_bytes
         self._dispatch = dispatch
@@ -216,13 +213,10 @@ class Proofs:
         self.spent_s = 0.0
         self.tried = 0
         self.untried: Dict[str, int] = {}
-        """Why something was not tried, and how often."""
+        """Reasons for missing trials, with counts."""
 
     def observe(self, observation: Observation) -> None:
-        """Remember fills inside of operators: no pattern can see whether they are dead.
-
-        And count fills of the program by their place in its source.
-        """
+        """Store fills inside operators, which no pattern can judge, and count fills by call site."""
         if observation.site is not None and not observation.path:
             sites = self._sites.setdefault((observation.node, observation.position), {})
             sites[observation.site] = sites.get(observation.site, 0) + 1
@@ -231,7 +225,7 @@ class Proofs:
             self._fills.append(observation)
 
     def found(self, finding: Finding, observation: Observation) -> None:
-        """Remember what a pattern found."""
+        """Store a finding of a pattern until the operator has finished."""
         if self._is_adding:
             return
         if is_sum(finding):
@@ -242,7 +236,7 @@ class Proofs:
             self._to_judge.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Judge what was seen in the operator that just ran. The watch is off."""
+        """Prove and test the findings of the operator that just ran. The mode is inactive."""
         if self._sums:
             self.finish()
         if not self._fills and not self._to_judge:
@@ -259,9 +253,9 @@ class Proofs:
         }
         for observation in fills:
             if observation.path[0] != outermost:
-                continue  # left by an operator that raised
-            # One that is filled again with the same is dead because of the second fill: one of the
-            # two is needed, and the second is a finding already.
+                continue  # left over from an operator that raised
+            # If a second fill writes the same values, one of the two is needed, and the second one is
+            # reported already.
             if observation.number < again.get(observation.state.key, observation.number):
                 continue
             finding = counted.get(id(observation))
@@ -273,7 +267,7 @@ class Proofs:
         for finding, observation in to_judge:
             record = self._trial_record(finding, observation, form)
             reason = self._reason(finding, observation, func, args, kwargs, result)
-            # What no trial of one operator can show needs none where it is known.
+            # A proof makes the trial unnecessary where a trial of one operator cannot decide.
             needless = (
                 reason is not None
                 and not observation.path
@@ -292,7 +286,7 @@ class Proofs:
             self._settle(finding, (finding.cause, observation.number))
 
     def finish(self) -> None:
-        """Try what needs no operator. The watch must be off."""
+        """Run the trials that need no operator. The mode must be inactive."""
         sums, self._sums = self._sums, []
         for finding, observation in sums:
             record = self._trial_record(finding, observation, ())
@@ -308,10 +302,10 @@ class Proofs:
             self._settle(finding, (finding.cause, observation.number))
 
     def conclude(self, doubt: str) -> None:
-        """Judge every finding once more, after the last call was counted.
+        """Compute the final certainty of every finding.
 
-        `doubt` says what of the program could touch memory between operators without being seen. It
-        takes the proof from findings about memory that the program may have handed on.
+        `doubt` says which code could access memory without being observed. It invalidates proofs
+        about memory that the program may have shared.
         """
         for finding, place in list(self._judged.values()):
             if doubt and finding.shared:
@@ -323,9 +317,9 @@ class Proofs:
                 finding.proof["certainty"], finding.proof["why"] = judge(tests, inside=False)
 
     def notes(self) -> List[str]:
-        """What was not tried, for the report."""
+        """Return notes on missing trials."""
         return [
-            "not put on trial, %d times: %s" % (count, reason)
+            "not tested, %d times: %s" % (count, reason)
             for reason, count in sorted(self.untried.items())
         ]
 
@@ -336,7 +330,7 @@ class Proofs:
         record: _TrialRecord,
         result: Any,
     ) -> None:
-        """Count a fill inside an operator as a finding if its trials say that it is dead."""
+        """Report a fill inside an operator if its trials show that it is dead."""
         if record.holds is False and finding is not None:
             self._findings.drop(finding)
         elif record.holds:
@@ -361,7 +355,7 @@ class Proofs:
         kwargs: Any,
         result: Any,
     ) -> Optional[Reason]:
-        """Why a call is wasted for every input; None when that is not certain."""
+        """Return why a call is wasted for every input; None if that is not certain."""
         reason: Optional[Reason] = None
         try:
             if observation.path:
@@ -381,8 +375,8 @@ class Proofs:
                     and observation.scan.unchanged == observation.scan.count
                 ):
                     reason = redundant(observation, frame, func, args, kwargs)
-        except Exception as error:  # a mistake here must not end somebody's program
-            why = "not judged from its source: " + error_line(error)
+        except Exception as error:  # an error here must not stop the program
+            why = "source not analyzed: " + error_line(error)
             self.untried[why] = self.untried.get(why, 0) + 1
         return reason
 
@@ -410,7 +404,7 @@ class Proofs:
         else:
             self.tried += 1
             record.tests += tests
-            # Once dead and once needed: the finding stays, and says that it depends on the input.
+            # Dead in one trial and needed in another: the finding is input-dependent.
             record.holds = holds or bool(record.holds)
         self.spent_s += time.monotonic() - began_s
 
@@ -438,7 +432,7 @@ class Proofs:
         return records.setdefault(form, _TrialRecord())
 
     def _settle(self, finding: Finding, place: _Place) -> None:
-        """Write into the finding how sure it is now."""
+        """Update the proof of a finding."""
         self._judged[id(finding)] = (finding, place)
         records = list(self._records.get(place, {}).values())
         tests = [test for record in records for test in record.tests]
@@ -450,17 +444,17 @@ class Proofs:
             tests.append(make_test(SEMANTICS, finding.proven == calls, detail=detail))
         if not tests:
             reasons = [record.why_not for record in records if record.why_not]
-            why = "not tested: %s" % (reasons[0] if reasons else "its turn did not come")
+            why = "not tested: %s" % (reasons[0] if reasons else "no trial was started")
             finding.proof = {"certainty": LIKELY, "why": why, "tests": []}
             return
         certainty, why = judge(tests, inside=bool(finding.path))
         finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
     def _other_calls(self, finding: Finding) -> int:
-        """Calls of the same line in which the work may have been needed.
+        """Return the number of calls of the same line in which the work may have been needed.
 
-        Where the source proves all calls of a place, those that were no finding are wasted as well:
-        a copy of zeros over zeros is one. Where shapes decide, every call must have been proven.
+        If the source proves all calls of a site, calls without a finding are wasted, too (a copy of
+        zeros over zeros). If the proof depends on shapes, every call must have been proven.
         """
         if finding.path:
             return 0
@@ -485,20 +479,20 @@ def _count_proven(finding: Finding, reason: Reason, site: Optional[Site]) -> Non
 
 
 def _doubts(finding: Finding, record: _TrialRecord) -> List[Test]:
-    """What is missing for one of several forms of arguments: what another showed does not stand for it."""
+    """Return what is missing for one argument form; trials of other forms do not cover it."""
     native = [make_test(name, True) for name in (NATIVE_OPERATOR, NATIVE_PROGRAM)]
     certainty, why = judge([*record.tests, *native], inside=bool(finding.path))
     if certainty != LIKELY:
         return []
     return [
         make_test(
-            VALUES_VARIED, False, detail="for some of its arguments: " + (record.why_not or why)
+            VALUES_VARIED, False, detail="for some argument forms: " + (record.why_not or why)
         )
     ]
 
 
 def _form(args: Any, kwargs: Any) -> _Form:
-    """What tells two calls of an operator apart but for the values of tensors."""
+    """Return the form of a call: everything except the values of tensors."""
     values = flat_results(list(args)) + [
         item for name, value in sorted(kwargs.items()) for item in (name, *flat_results(value))
     ]

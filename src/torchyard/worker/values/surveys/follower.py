@@ -1,10 +1,10 @@
 """The compiled follower of recorded steps (`follow.cpp`): build it, load it, use it.
 
-It is compiled once for each torch (10 s on one core of a Neoverse-N1), in a separate process
-beside the program once that has had some steps to follow, and used from the first step that begins
-after it is ready. Without a C++ compiler, Python follows, only slower. While the follower is
-active, the dispatch mode is not: a mode that does nothing costs more than the scan (20 us for each
-operator on the host of an H200). Python is called for launches and deviations only.
+It is compiled once per torch version (10 s on one Neoverse-N1 core), in a separate process, after some
+surveyed steps, and used from the first step after it is ready. Without a C++ compiler, recorded steps
+are followed in Python, which is slower. While the follower is active, the dispatch mode is not: even
+an empty mode costs more than the scan (20 us per operator on the host of an H200). Python is called
+for launches and deviations only.
 """
 
 import _thread
@@ -28,9 +28,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCE = os.path.join(_HERE, "follow.cpp")
 _SOURCES = (_SOURCE, os.path.join(_HERE, "follow_operator.h"))
 _NICE = "10"
-"""Less would take minutes beside a program that uses all cores."""
+"""With a lower priority, compiling would take minutes beside a program that uses all cores."""
 _STANDARDS = ("c++20", "c++17")
-"""Headers of a new torch want the first; an old compiler may know only the second."""
+"""Headers of new torch versions need the first; old compilers support only the second."""
 _BUILD = (
     "import os, subprocess, sys\n"
     "made, path, *commands = sys.argv[1:]\n"
@@ -48,35 +48,35 @@ AFTERWARDS = ctypes.CFUNCTYPE(None)
 
 
 class FollowLibrary:
-    """The library, as soon as it is there."""
+    """The compiled follower, once it is available."""
 
     def __init__(self, cache: Optional[str] = None, *, high_priority: bool = False) -> None:
-        """It is compiled behind the program's own work, unless somebody is in a hurry."""
+        """Create the library; it is compiled at low priority unless `high_priority`."""
         self._cache = cache
         self._nice = "0" if high_priority else _NICE
         self._path: Optional[str] = None
-        self._made: Optional[str] = None
-        """The file that is being made; gone when that has ended, well or not."""
+        self._output: Optional[str] = None
+        """Temporary output file; removed when compiling has ended, successfully or not."""
         self._loaded: Optional[Any] = None
         self._begun = self._tried = False
 
     def wait(self, limit_s: float = 120.0) -> bool:
-        """Wait until it is compiled; whether it can be used."""
+        """Wait until it is compiled; return whether it can be used."""
         deadline = time.monotonic() + limit_s
-        while self.load(make=True) is None and self._made and time.monotonic() < deadline:
+        while self.load(make=True) is None and self._output and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._loaded is not None
 
     def load(self, *, make: bool = False) -> Optional[Any]:
-        """The library; None while there is none, and where none can be made.
+        """Return the library; None if it is not ready or cannot be built.
 
-        Where it was never compiled, that is begun when it is to be made.
+        With `make`, compiling is started if it was never compiled.
         """
         if self._tried:
             return self._loaded
         try:
             return self._load(make)
-        except (OSError, AttributeError, RuntimeError):  # made for other libraries than these
+        except (OSError, AttributeError, RuntimeError):  # built for other library versions
             self._tried = True
             return None
 
@@ -87,10 +87,10 @@ class FollowLibrary:
             if not make:
                 return None
             self._begun = True
-            self._made = _start_building(self._path, self._nice)
-        if self._made is not None and os.path.exists(self._made):
+            self._output = _start_building(self._path, self._nice)
+        if self._output is not None and os.path.exists(self._output):
             return None
-        self._made = None
+        self._output = None
         self._tried = True
         if self._path is not None and os.path.exists(self._path):
             self._loaded = _load(self._path)
@@ -112,10 +112,10 @@ def _path(cache: Optional[str]) -> Optional[str]:
 
 
 def _start_building(path: str, nice: str) -> Optional[str]:
-    """The file that is being made, or None.
+    """Start compiling; return the temporary output file, or None without a compiler.
 
-    In a session of its own, since Ctrl-C is not for it; and not as a child of this process, since a
-    program may wait for whatever children it has.
+    Runs in a new session, so that Ctrl-C does not stop it, and not as a child of this process, because
+    a program may wait for all its children.
     """
     compilers = _compilers()
     if not compilers:
@@ -152,7 +152,7 @@ def _command(compiler: str, standard: str, output: str) -> List[str]:
         "-std=" + standard,
         "-O2",
         "-w",
-        "-DNDEBUG",  # as torch itself is compiled: without it, some of its classes have more members
+        "-DNDEBUG",  # as torch is compiled: otherwise some of its classes have more members
         "-shared",
         "-fPIC",
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),
@@ -174,16 +174,16 @@ def _compilers() -> List[str]:
 
 
 _in_this_process: Dict[str, Any] = {}
-"""By its path; one at most."""
+"""Loaded library by path; at most one."""
 
 
 def is_follower(path: str) -> bool:
-    """Whether a library that is loaded is this one, which only looks at what operators wrote."""
+    """Return whether a loaded library is the follower, which only reads memory."""
     return path in _in_this_process
 
 
 def _load(path: str) -> Any:
-    """Once in a process: torch takes the names of its operators from one library only."""
+    """Load the library once per process: its operators can be registered only once."""
     if not _in_this_process:
         torch.ops.load_library(path)
         _in_this_process[os.path.realpath(path)] = _declared(ctypes.CDLL(path))
@@ -212,11 +212,11 @@ def _declared(library: Any) -> Any:
 _FIELDS = 5
 _NONE = -1
 _STEPS_BEFORE_BUILD = 16
-"""Surveyed steps after which a program is taken for one that has many more."""
+"""Surveyed steps before compiling starts, so that short programs do not compile it."""
 
 
 class Follower:
-    """Follows one score after the other."""
+    """Follows recorded steps with the compiled library."""
 
     def __init__(self, library: FollowLibrary, memory: Any, survey: Survey) -> None:
         self._library = library
@@ -226,14 +226,14 @@ class Follower:
         self._scan_address: Optional[int] = None
         self._asked = 0
         self._kept: List[Any] = []
-        """Callbacks, which must live as long as the library may call them."""
+        """References to callbacks that the library may call."""
         self._recording: Optional[Recording] = None
         self._number = _NONE
         self._flushes: List[Flush] = []
-        self._on_strange: Callable[[Any, List[torch.Tensor]], None] = _nothing
-        self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _nothing
+        self._on_unexpected: Callable[[Any, List[torch.Tensor]], None] = _do_nothing
+        self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _do_nothing
         self.error: Optional[BaseException] = None
-        """What went wrong in a call from the library, which cannot raise it."""
+        """Exception of a callback, which cannot propagate through C++."""
 
     def begin(
         self,
@@ -241,35 +241,35 @@ class Follower:
         on_unexpected: Callable[[Any, List[torch.Tensor]], None],
         on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None],
     ) -> bool:
-        """Follow the score from its beginning, or all operators; False where that cannot be done.
+        """Follow a recording from its start, or all operators; return False if not possible.
 
-        `on_strange` gets an operator that is not the score's, before it runs, and what it is about to
-        write; `on_after` what it then wrote and returned, or what an operator of the score wrote and
-        returned that is not what the score says. From the first call of either on, all that come
-        until `end` are strange.
+        `on_unexpected` is called before an operator that differs from the recording, with the
+        tensors that it will write; `on_after` is called after it, or after a recorded operator with
+        different results, with the written and returned tensors. From the first such call on, all
+        operators until `end` are unexpected.
         """
         native = self._ready()
-        if native is None or (recording is not None and not self._knows(native, recording)):
+        if native is None or (recording is not None and not self._register(native, recording)):
             return False
-        self._on_strange, self._on_after = on_unexpected, on_after
+        self._on_unexpected, self._on_after = on_unexpected, on_after
         if recording is not None:
             self._survey.play(recording)
-        native.follow_set(self._scan_address, *self._kept)  # another session may have been there
+        native.follow_set(self._scan_address, *self._kept)  # another session may have changed it
         native.follow_begin(_NONE if recording is None else self._number)
         return True
 
     def position(self) -> int:
-        """How many operators were as the score says."""
+        """Return the number of operators that matched the recording."""
         return 0 if self._native is None else int(self._native.follow_position())
 
     def hand_over(self) -> None:
-        """Give the survey what was held and scanned so far."""
+        """Pass held tensors and scanned rows to the survey."""
         if self._native is not None:
             held = torch.ops.torchyard_follow.take_held()
             self._survey.take_over(held, self._rows(self._native))
 
     def end(self) -> None:
-        """Follow no longer. Never called from within an operator."""
+        """Stop following. Must not be called inside an operator."""
         if self._native is not None:
             self._native.follow_end()
 
@@ -289,8 +289,8 @@ class Follower:
             self._native = native
         return self._native
 
-    def _knows(self, native: Any, recording: Recording) -> bool:
-        """Give the library the score, once; False when it cannot follow this one."""
+    def _register(self, native: Any, recording: Recording) -> bool:
+        """Pass a recording to the library once; return False if it cannot be followed."""
         if recording is self._recording:
             return self._number != _NONE
         if self._number != _NONE:
@@ -350,7 +350,7 @@ class Follower:
         return list(zip(*columns))
 
     def _guarded(self, work: Callable[..., None]) -> Callable[..., None]:
-        """For calls from C++, which can raise nothing."""
+        """Wrap a callback from C++, which must not raise."""
 
         def guarded(*given: Any) -> None:
             try:
@@ -368,14 +368,14 @@ class Follower:
 
     def _unexpected(self, name: bytes, overload: bytes) -> None:
         written = torch.ops.torchyard_follow.written()
-        self._on_strange(_overload(name.decode(), overload.decode()), written)
+        self._on_unexpected(_overload(name.decode(), overload.decode()), written)
 
     def _after(self) -> None:
         own = torch.ops.torchyard_follow
         self._on_after(own.written(), own.results())
 
 
-def _nothing(*_: Any) -> None:
+def _do_nothing(*_: Any) -> None:
     pass
 
 

@@ -1,11 +1,11 @@
 """A recorded step: its operators in order, what each wrote, and the rows of the scans.
 
-Steps are alike, so a surveyed step is the recording ("score") for the next. While the same
-operators come in the same order and write tensors of the same sizes, nothing is looked up: tensors
-are held, and scanned where they were scanned before. Looking up places, storages and sizes costs
-more than the scan. At the first difference the rest of the step is surveyed without the recording.
-What rows show (one value, the bits of another row, those of the last step) is computed for all
-rows at once, because a step has thousands.
+Steps are similar, so a surveyed step is the recording for the next one. While the same operators come
+in the same order and write tensors of the same sizes, nothing is looked up: tensors are held, and
+scanned at the recorded points. Looking up locations, storages and sizes costs more than the scan. At
+the first difference the rest of the step is surveyed without the recording. The flags of rows (one
+value, the bits of another row, the bits of the previous step) are computed for all rows at once,
+because a step has thousands.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -18,32 +18,32 @@ from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout
 from torchyard.worker.values.scanning.scanners import Batch, DeviceScanner, hashes_of_rows
 
 SINGLE, FREQUENT, EQUAL, REPEATED, NARROW = 1, 2, 4, 8, 16
-"""What a row may show: one value, nearly one value, the bits of another row of the step, the bits of
-the same row in the step before, or fewer bits in use than its dtype has."""
+"""Flags of a row: one value, almost one value, the bits of another row of the step, the bits of the same
+row in the previous step, fewer bits in use than the dtype has."""
 
 ResultKey = Tuple[int, int]
-"""A node of the flow graph and which of its results."""
+"""Node of the flow graph and index of its result."""
 _FREQUENT_SHARE = 0.9
 _SPARE_BITS = {64: (1 << 29) - 1, 32: (1 << 13) - 1}
 
 
 class Surveyed(NamedTuple):
-    """What the rows of one step showed."""
+    """Flags of the rows of one step."""
 
     step: int
     regular: bool
-    """Whether its operators came in the order of the step before."""
+    """Whether the order of operators equals that of the previous step."""
     closely: bool
-    """Whether patterns looked at the step, too."""
+    """Whether the step was observed closely."""
     result_keys: List[ResultKey]
     shows: List[int]
-    """For each, what it shows; 0 for most."""
+    """Flags of each result; mostly 0."""
     new: bool
-    """Whether a row showed what was never seen of it."""
+    """Whether a row has a flag for the first time."""
 
 
 class StepRows:
-    """Rows as they come in, and where those of a GPU will be."""
+    """Rows of a step, including those still on a GPU."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -53,24 +53,24 @@ class StepRows:
         self._counts: List[int] = []
         self._narrow: List[int] = []
         self.here: List[Tuple[int, int, int, int, int]] = []
-        """Number of the row, hash, zeros, elements like the first, bits in use."""
+        """Row number, hash, zeros, elements equal to the first, bits in use."""
         self.parts: List[Tuple[List[int], torch.Tensor]] = []
-        """Numbers of rows, and the rows on their device."""
+        """Row numbers, and the rows on their device."""
         self._fetched: List[Tuple[List[int], torch.Tensor, Any]] = []
         self._constant: Dict[Any, torch.Tensor] = {}
-        """Tensors that rows of the same sights have in common."""
+        """Tensors shared by steps with the same rows."""
         self.hashes: Optional[torch.Tensor] = None
-        """Of all rows, once they were read."""
+        """Hashes of all rows, once they were read."""
 
     def like(self) -> "StepRows":
-        """New rows of the same sights and sizes."""
+        """Return new rows with the same results and sizes."""
         rows = StepRows()
         rows.result_keys, rows._counts, rows._narrow = self.result_keys, self._counts, self._narrow
         rows._constant = self._constant
         return rows
 
     def first(self, count: int) -> "StepRows":
-        """The first of these rows, to which others can be added."""
+        """Return the first `count` rows, to which others can be added."""
         rows = StepRows()
         rows.result_keys, rows._counts = self.result_keys[:count], self._counts[:count]
         rows._narrow = self._narrow[:count]
@@ -78,14 +78,14 @@ class StepRows:
         return rows
 
     def add(self, result_key: ResultKey, count: int, narrow: int) -> int:
-        """The number of a new row."""
+        """Add a row and return its number."""
         self.result_keys.append(result_key)
         self._counts.append(count)
         self._narrow.append(narrow)
         return len(self.result_keys) - 1
 
     def fetch(self) -> bool:
-        """Ask for the rows of GPUs; whether there are any to wait for."""
+        """Start copying rows from GPUs; return whether there are any."""
         by_device: Dict[torch.device, List[Tuple[List[int], torch.Tensor]]] = {}
         for part in self.parts:
             by_device.setdefault(part[1].device, []).append(part)
@@ -104,7 +104,7 @@ class StepRows:
         return bool(self._fetched)
 
     def shows(self, last: Optional["StepRows"]) -> List[int]:
-        """What each row shows; waits for those that were asked for."""
+        """Return the flags of each row; wait for rows from GPUs."""
         table = self._table()
         if not self.result_keys:
             return []
@@ -130,7 +130,7 @@ class StepRows:
         return shows
 
     def _table(self) -> torch.Tensor:
-        """Hash, zeros, elements like the first, and bits in use, for each row."""
+        """Return hash, zeros, elements equal to the first, and bits in use of each row."""
         table = torch.zeros((len(self.result_keys), 4), dtype=torch.int64, device="cpu")
         if self.here:
             here = _whole(self.here)
@@ -145,7 +145,7 @@ class StepRows:
         return table
 
     def _kept(self, name: Any, numbers: List[int]) -> torch.Tensor:
-        """The numbers as a tensor, which the same rows of the next step will need again."""
+        """Return the numbers as a tensor, cached for the next step."""
         tensor = self._constant.get(name)
         if tensor is None or len(tensor) != len(numbers):
             tensor = self._constant[name] = _whole(numbers)
@@ -154,10 +154,10 @@ class StepRows:
     def _repeated(
         self, result_keys: List[ResultKey], last: torch.Tensor, hashes: torch.Tensor
     ) -> torch.Tensor:
-        """Which rows have the bits that they had in the step before."""
+        """Return which rows have the same bits as in the previous step."""
         if result_keys is self.result_keys or result_keys == self.result_keys:
             return last == hashes
-        # Another order, or other rows: the k-th row of a sight is compared with its k-th.
+        # Different rows or order: compare the k-th rows of each result.
         earlier: Dict[ResultKey, List[int]] = {}
         for result_key, digest in zip(reversed(result_keys), reversed(last.tolist())):
             earlier.setdefault(result_key, []).append(digest)
@@ -169,28 +169,28 @@ class StepRows:
 
 
 def needless_bits(layout: Layout) -> int:
-    """Bits that are zero in every element when a narrower dtype would do."""
+    """Return the bits that are zero in all elements if a narrower dtype suffices."""
     if not layout.is_float:
         return signed(((1 << layout.bits) - 1) & ~((1 << layout.bits // 2) - 1))
     return _SPARE_BITS.get(layout.bits, 1)
 
 
 def signed(number: int) -> int:
-    """The same 64 bits as a signed number, which is how torch has them."""
+    """Return the same 64 bits as a signed integer, as in torch."""
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number
 
 
 def _whole(numbers: Any) -> torch.Tensor:
-    # A program may have made another device the default one.
+    # The program may have changed the default device.
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 class Output(NamedTuple):
-    """One tensor of an operator that is scanned."""
+    """A scanned output of an operator."""
 
     place: int
-    """Among the tensors that it writes and returns."""
+    """Index among the tensors that it writes and returns."""
     numel: int
     dtype: torch.dtype
     cpu: bool
@@ -205,11 +205,11 @@ class Flush(NamedTuple):
     batch: Batch
     rows: List[int]
     first: int
-    """How many were scanned on the device before them in this step."""
+    """Number of tensors scanned on the device before in this step."""
 
 
 class RecordedCall:
-    """One operator."""
+    """One operator of a recorded step."""
 
     __slots__ = (
         "flush_after",
@@ -229,21 +229,21 @@ class RecordedCall:
         self.func = func
         self.operator = operator
         self.node = node
-        """-1 while only its place is known."""
+        """-1 while only its location is known."""
         self.place = place
         self.outputs: Tuple[Output, ...] = ()
         self.flush_before: Optional[Flush] = None
-        """Because it writes over what waits to be scanned."""
+        """Scan before the call, because it overwrites held memory."""
         self.flush_after: Optional[Flush] = None
-        """Because enough waits, or the step is over."""
+        """Scan after the call, because enough is held or the step is over."""
         self.single = not operator.writes
-        """Whether all it can write is its result."""
+        """Whether it writes only its result."""
         self.sizes = (0, 0, 0)
-        """Bytes that it writes, in small tensors, and that are not seen."""
+        """Bytes written: all, in small tensors, in unsupported tensors."""
 
     @property
     def one(self) -> Optional[Output]:
-        """Its output, when that is its whole result and waits for a launch."""
+        """Its only output, if it is a GPU tensor and the whole result."""
         whole = self.operator.returns_written or (self.single and not self.operator.many_results)
         if not whole or len(self.outputs) != 1 or self.outputs[0].cpu:
             return None
@@ -251,7 +251,7 @@ class RecordedCall:
 
 
 class Recording(NamedTuple):
-    """A step that can be played again."""
+    """A recorded step."""
 
     recorded_calls: List[RecordedCall]
     rows: StepRows
@@ -260,7 +260,7 @@ class Recording(NamedTuple):
 def outputs_of(
     recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
 ) -> List[torch.Tensor]:
-    """Everything that an operator wrote, in the order of `Output.place`: arguments, then results."""
+    """Return all written tensors in the order of `Output.place`: arguments, then results."""
     if recorded_call.single:
         return tensors_in((result,))
     return [tensor for _, tensor in numbered_outputs(recorded_call, args, keywords, result)]
@@ -269,7 +269,7 @@ def outputs_of(
 def numbered_outputs(
     recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
 ) -> List[Tuple[int, torch.Tensor]]:
-    """The same with positions: arguments and results are counted from 0 each."""
+    """Return written tensors with positions; arguments and results are numbered separately."""
     written = (
         [] if recorded_call.single else written_tensors(recorded_call.operator, args, keywords)
     )
@@ -279,7 +279,7 @@ def numbered_outputs(
 def number_outputs(
     operator: Operator, written: List[torch.Tensor], results: List[torch.Tensor]
 ) -> List[Tuple[int, torch.Tensor]]:
-    """The same of tensors that are known already."""
+    """Number written and returned tensors."""
     if operator.undefined:
         return []
     if not operator.writes:
@@ -292,6 +292,6 @@ def number_outputs(
 
 
 def output_at(place: int, row: int, tensor: torch.Tensor) -> Output:
-    """What is expected to be written there again."""
+    """Return the output that is expected to be written again."""
     layout = LAYOUTS[tensor.dtype]
     return Output(place, tensor.numel(), tensor.dtype, tensor.is_cpu, row, layout)

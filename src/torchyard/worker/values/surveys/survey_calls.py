@@ -1,10 +1,10 @@
 """Operators in a surveyed step: matched with a recorded step, otherwise looked up one by one.
 
-Looking up finds the place of each operator: by its position, while operators come in the order of
-the last step, otherwise by walking the stack. A step without surprises becomes the next recording.
-The compiled follower, where available, replaces the dispatch mode in all of this. Without the mode
-torch takes other paths through some operators (`linear` adds its bias in place), so operators are
-aligned with those of the closely observed step by their neighbours.
+The lookup finds the source line of each operator: by its position, while operators come in the order
+of the last step, otherwise by walking the stack. A step without deviations becomes the next recording.
+If available, the compiled follower replaces the dispatch mode. Without the mode torch takes different
+code paths in some operators (`linear` adds its bias in place), so operators are aligned with those of
+the closely observed step by their neighbours.
 """
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -26,16 +26,16 @@ from torchyard.worker.values.surveys.recorded_step import (
 )
 from torchyard.worker.values.surveys.survey import Player, Survey, play_recording
 
-_FAR = 24
-"""How far ahead the two are compared after a difference."""
-_ALIKE = 3
-"""Operators in a row that must be alike before they are taken for the same again."""
+_SEARCH_DISTANCE = 24
+"""Search distance after a difference."""
+_LEAST_MATCHES = 3
+"""Consecutive operators that must match to resume the alignment."""
 
 
 def align(now: Sequence[Any], before: Sequence[Any]) -> List[Optional[int]]:
-    """For each operator the number of the earlier one; None for those that are new.
+    """Return for each operator the index of the earlier one; None for new operators.
 
-    As many new ones as old ones between two stretches that are alike stand for each other.
+    Between two matching stretches, equal numbers of new and old operators are paired.
     """
     matches: List[Optional[int]] = []
     here = there = 0
@@ -44,7 +44,7 @@ def align(now: Sequence[Any], before: Sequence[Any]) -> List[Optional[int]]:
             matches.append(there)
             here, there = here + 1, there + 1
             continue
-        skip = _next_alike(now, before, here, there)
+        skip = _next_match(now, before, here, there)
         if skip is None:
             break
         new, old = skip
@@ -53,25 +53,25 @@ def align(now: Sequence[Any], before: Sequence[Any]) -> List[Optional[int]]:
     return matches + [None] * (len(now) - len(matches))
 
 
-def _next_alike(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> Any:
-    """How many to leave out here and there until the two are alike again: as few as possible."""
-    for total in range(1, 2 * _FAR):
-        for new in range(max(0, total - _FAR), min(total, _FAR) + 1):
+def _next_match(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> Any:
+    """Return the smallest numbers of operators to skip in both sequences until they match."""
+    for total in range(1, 2 * _SEARCH_DISTANCE):
+        for new in range(max(0, total - _SEARCH_DISTANCE), min(total, _SEARCH_DISTANCE) + 1):
             old = total - new
-            if _alike(now, before, here + new, there + old):
+            if _match_at(now, before, here + new, there + old):
                 return new, old
     return None
 
 
-def _alike(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> bool:
+def _match_at(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> bool:
     if here >= len(now) or there >= len(before):
         return here == len(now) and there == len(before)
-    count = min(_ALIKE, len(now) - here, len(before) - there)
+    count = min(_LEAST_MATCHES, len(now) - here, len(before) - there)
     return all(now[here + k] is before[there + k] for k in range(count))
 
 
 class SurveyCalls:
-    """The operators of the step under way, beside those of the last."""
+    """Operators of the current step, compared with those of the last step."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class SurveyCalls:
         self._survey = survey
         self._follower = follower
         self.following = False
-        """Whether the compiled follower plays this step."""
+        """Whether the compiled follower handles this step."""
         self._followed: Optional[Recording] = None
-        """The last one that was followed to its end, to be tried again after a close step."""
+        """The last completely followed recording, used again after a closely observed step."""
         self._unexpected: Optional[RecordedCall] = None
         self._least_bytes = options.least_bytes
         self._counts = counts
@@ -99,16 +99,16 @@ class SurveyCalls:
         self._recording: Optional[Recording] = None
         self._player: Optional[Player] = None
         self.call: Callable[[Any, Any, Any], Any] = self._record
-        """Runs an operator with its arguments and keywords, and surveys what it wrote."""
-        self.lost = False
-        """Whether the order was another one in this step."""
+        """Runs an operator and surveys what it wrote."""
+        self.deviated = False
+        """Whether the order of operators differs from the last step."""
 
     def remember(self, func: Any, node: int) -> None:
-        """An operator whose node is known, in a step that is looked at closely."""
+        """Store an operator of a closely observed step with its node."""
         self._calls.append((func, node))
 
     def begin(self, *, alone: bool = False) -> None:
-        """A surveyed step begins; `alone` when the dispatch mode can get out of the way."""
+        """Begin a surveyed step; `alone` if the dispatch mode can be detached."""
         self.call, self._player = self._record, None
         follower = self._follower
         if alone and follower is not None:
@@ -128,26 +128,26 @@ class SurveyCalls:
             self.call = self._player.play
 
     def pause(self) -> None:
-        """Follow nothing until `resume`; only between steps."""
+        """Pause following until `resume`; only between steps."""
         if self.following and self._follower is not None:
             self._follower.end()
 
     def stop(self) -> None:
-        """Follow nothing more, in the middle of a step."""
+        """Stop following in the middle of a step."""
         if self.following and self._follower is not None:
             self._follower.end()
             self._follower.hand_over()
             self.following = False
 
     def resume(self) -> None:
-        """The step of the score begins now."""
+        """Resume following at the start of a step."""
         if self.following and self._follower is not None:
             self._follower.begin(
                 self._recording, self._unexpected_in_follower, self._after_unexpected
             )
 
     def end_step(self, surveyed: bool) -> bool:
-        """The next step is expected to be like this one; whether this one was like the last."""
+        """End a step and prepare the next recording; return whether it matched the last step."""
         if self.following and self._follower is not None:
             self._follower.end()
             self._follower.hand_over()
@@ -161,23 +161,23 @@ class SurveyCalls:
                 if self.following:
                     self._followed = self._recording
             else:
-                self._leave_recording()  # fewer operators than the score has
-        regular = not self.lost
+                self._leave_recording()  # fewer operators than in the recording
+        regular = not self.deviated
         if surveyed and self._player is None:
-            if self.following and self.lost:
+            if self.following and self.deviated:
                 regular = self._take_places()
             self._last = [
                 (recorded_call.func, recorded_call.node) for recorded_call in self._recorded_calls
             ]
-            self._recording = None if self.lost else self._recorded()
+            self._recording = None if self.deviated else self._recorded()
         elif not surveyed:
             self._last, self._recording = self._calls, None
         self._player, self.following = None, False
-        self._calls, self._recorded_calls, self.lost = [], [], False
+        self._calls, self._recorded_calls, self.deviated = [], [], False
         return regular
 
     def _take_places(self) -> bool:
-        """Operators that were in the last step, too, are where they were then; whether all were."""
+        """Assign the nodes of the last step to matching operators; return whether all matched."""
         numbers = align(
             [recorded_call.func for recorded_call in self._recorded_calls],
             [func for func, _ in self._last],
@@ -194,13 +194,13 @@ class SurveyCalls:
         return len(numbers) == len(self._last) and None not in numbers
 
     def _unexpected_in_follower(self, func: Any, written: List[torch.Tensor]) -> None:
-        """The follower met an operator that the score does not say."""
+        """Handle an operator that differs from the recording, before it runs."""
         if self._player is not None:
             self._leave_recording()
         self._unexpected = self._enter(func, operator_of(func), written)
 
     def _after_unexpected(self, written: List[torch.Tensor], results: List[torch.Tensor]) -> None:
-        """That operator has run, or one of the score with another result."""
+        """Handle an unexpected operator, or different results of a recorded one, after it ran."""
         recorded_call, self._unexpected = self._unexpected, None
         if recorded_call is None:
             if self._recording is None or self._player is None:
@@ -210,7 +210,7 @@ class SurveyCalls:
             recorded_call = RecordedCall(expected.func, expected.operator, expected.node)
             self._recorded_calls.append(recorded_call)
             self._counts.operators += 1
-        self._give(recorded_call, number_outputs(recorded_call.operator, written, results))
+        self._add_outputs(recorded_call, number_outputs(recorded_call.operator, written, results))
 
     def _unexpected_operator(self, func: Any, args: Any, keywords: Any) -> Any:
         self._leave_recording()
@@ -223,11 +223,11 @@ class SurveyCalls:
         again = RecordedCall(recorded_call.func, recorded_call.operator, recorded_call.node)
         self._recorded_calls.append(again)
         self._counts.operators += 1
-        self._give(again, numbered_outputs(again, args, keywords, result))
+        self._add_outputs(again, numbered_outputs(again, args, keywords, result))
         return result
 
     def _leave_recording(self) -> None:
-        """From here on this step is another one."""
+        """Continue this step without the recording."""
         recording, player = self._recording, self._player
         self._recording = self._player = None
         self.call = self._record
@@ -235,7 +235,7 @@ class SurveyCalls:
             return
         if self.following and self._follower is not None:
             self._follower.hand_over()
-        self.lost = True
+        self.deviated = True
         self._followed = None
         self._last = [
             (recorded_call.func, recorded_call.node) for recorded_call in recording.recorded_calls
@@ -253,19 +253,19 @@ class SurveyCalls:
         written = written_tensors(operator, args, keywords) if operator.writes else []
         recorded_call = self._enter(func, operator, written)
         result = func(*args, **keywords)
-        self._give(recorded_call, numbered_outputs(recorded_call, args, keywords, result))
+        self._add_outputs(recorded_call, numbered_outputs(recorded_call, args, keywords, result))
         return result
 
     def _enter(self, func: Any, operator: Operator, written: List[torch.Tensor]) -> RecordedCall:
-        """An operator that is about to run, and what it will write."""
+        """Record an operator that is about to run."""
         self._counts.operators += 1
         at = len(self._recorded_calls)
-        if not self.lost and at < len(self._last) and self._last[at][0] is func:
+        if not self.deviated and at < len(self._last) and self._last[at][0] is func:
             recorded_call = RecordedCall(func, operator, self._last[at][1])
         else:
-            self.lost = True
+            self.deviated = True
             place = self._places.now()
-            if self.following:  # its node is found when the step is over
+            if self.following:  # its node is determined at the end of the step
                 recorded_call = RecordedCall(func, operator, -1, place)
             else:
                 recorded_call = RecordedCall(
@@ -277,7 +277,9 @@ class SurveyCalls:
             recorded_call.flush_before = survey.flush()
         return recorded_call
 
-    def _give(self, recorded_call: RecordedCall, outputs: List[Tuple[int, torch.Tensor]]) -> None:
+    def _add_outputs(
+        self, recorded_call: RecordedCall, outputs: List[Tuple[int, torch.Tensor]]
+    ) -> None:
         written = small = not_seen = 0
         scanned = []
         for place, (position, tensor) in enumerate(outputs):
@@ -302,7 +304,7 @@ class SurveyCalls:
             recorded_call.flush_after = self._survey.flush()
 
     def _recorded(self) -> Optional[Recording]:
-        """The step as a score for the next."""
+        """Return the step as a recording for the next one."""
         last = self._survey.flush()
         if last is not None and self._recorded_calls:
             self._recorded_calls[-1].flush_after = last
@@ -310,7 +312,7 @@ class SurveyCalls:
         return None if rows is None else Recording(self._recorded_calls, rows)
 
     def _count(self, recorded_calls: List[RecordedCall]) -> None:
-        """What was played counts like the rest."""
+        """Count operators and bytes of played calls."""
         self._counts.operators += len(recorded_calls)
         for recorded_call in recorded_calls:
             self._add_bytes(recorded_call)
