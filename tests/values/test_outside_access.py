@@ -102,7 +102,7 @@ def test_extensions_leave_a_doubt_about_the_program_and_none_about_operators(
 ) -> None:
     from torchyard.worker.values import profiling_session as session_module
 
-    monkeypatch.setattr(session_module, "libraries_outside", lambda: ["mine.so"])
+    monkeypatch.setattr(session_module, "untracked_libraries", lambda: ["mine.so"])
     source = torch.randn(64, 64)
     own = torch.randn(64, 64, requires_grad=True)
 

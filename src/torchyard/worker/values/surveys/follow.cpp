@@ -59,7 +59,7 @@ struct Row {
   int64_t row, hash, zeros, like_first, any_bits;
 };
 
-enum Kind : char { THROUGH, HIDDEN, FOLLOWED, STRANGE };
+enum Kind : char { THROUGH, HIDDEN, FOLLOWED, UNEXPECTED };
 
 struct Open {
   Kind kind;
@@ -142,7 +142,7 @@ bool fits(const at::Tensor& tensor, const Output& output) {
 }
 
 // Hold or scan the written tensors if they match the recording.
-bool take(State& now, const ExpectedCall& call) {
+bool take(State& now, const ExpectedCall& expected_call) {
   Tensors all = now.written;
   for (const auto& result : now.results) {
     bool is_written = false;
@@ -153,12 +153,12 @@ bool take(State& now, const ExpectedCall& call) {
       all.push_back(result);
     }
   }
-  for (const auto& output : call.outputs) {
+  for (const auto& output : expected_call.outputs) {
     if (static_cast<size_t>(output.place) >= all.size() || !fits(all[output.place], output)) {
       return false;
     }
   }
-  for (const auto& output : call.outputs) {
+  for (const auto& output : expected_call.outputs) {
     const auto& tensor = all[output.place];
     if (!output.cpu) {
       now.held.push_back(tensor);
@@ -189,11 +189,11 @@ Kind begun(State& now, const at::RecordFunction& call) {
   if (op == nullptr || op->composite || casts(*op, call)) {
     return THROUGH;
   }
-  const ExpectedCall* call = nullptr;
+  const ExpectedCall* expected_call = nullptr;
   if (now.following && now.at < now.recording->calls.size()) {
-    call = &now.recording->calls[now.at];
+    expected_call = &now.recording->calls[now.at];
   }
-  const bool expected = call != nullptr && call->op == op;
+  const bool expected = expected_call != nullptr && expected_call->op == op;
   if (!expected && op->inert) {
     return HIDDEN;
   }
@@ -202,24 +202,24 @@ Kind begun(State& now, const at::RecordFunction& call) {
   collect_written(now, call, *op);
   const Hide hide(now);
   if (expected) {
-    if (call->flush_before >= 0) {
-      now.flush(call->flush_before);
+    if (expected_call->flush_before >= 0) {
+      now.flush(expected_call->flush_before);
     }
     return FOLLOWED;
   }
   now.following = false;
   now.on_unexpected(op->schema->name().c_str(), op->schema->overload_name().c_str());
-  return STRANGE;
+  return UNEXPECTED;
 }
 
 void ended(State& now, const at::RecordFunction& call, Kind kind) {
   collect_results(call, now.results);
   if (kind == FOLLOWED) {
-    const auto& call = now.recording->calls[now.at];
-    if (call.outputs.empty() || take(now, call)) {
+    const auto& expected_call = now.recording->calls[now.at];
+    if (expected_call.outputs.empty() || take(now, expected_call)) {
       now.at += 1;
-      if (call.flush_after >= 0) {
-        now.flush(call.flush_after);
+      if (expected_call.flush_after >= 0) {
+        now.flush(expected_call.flush_after);
       }
       return;
     }
@@ -233,8 +233,8 @@ void raised(State& now, Kind kind) {
   if (kind != FOLLOWED) {
     return;
   }
-  const auto& call = now.recording->calls[now.at];
-  if (call.outputs.empty() && call.flush_after < 0) {
+  const auto& expected_call = now.recording->calls[now.at];
+  if (expected_call.outputs.empty() && expected_call.flush_after < 0) {
     now.at += 1;  // treated as a match
   } else {
     now.following = false;
@@ -262,7 +262,7 @@ void on_end(const at::RecordFunction& call, at::ObserverContext*) {
     return;
   }
   const auto [kind, exceptions] = now.open.back();
-  if (kind == FOLLOWED || kind == STRANGE) {
+  if (kind == FOLLOWED || kind == UNEXPECTED) {
     if (std::uncaught_exceptions() > exceptions) {
       raised(now, kind);
     } else {
@@ -310,17 +310,17 @@ void follow_drop_recording(int64_t recording) {
 int follow_add_call(
     int64_t recording, const char* name, const char* overload, int64_t flush_before,
     int64_t flush_after, const int64_t* outputs, int64_t count) {
-  ExpectedCall call;
-  call.op = known(name, overload);
-  if (call.op == nullptr) {
+  ExpectedCall expected_call;
+  expected_call.op = find_operator(name, overload);
+  if (expected_call.op == nullptr) {
     return 0;
   }
-  call.flush_before = flush_before;
-  call.flush_after = flush_after;
+  expected_call.flush_before = flush_before;
+  expected_call.flush_after = flush_after;
   for (const int64_t* one = outputs; one < outputs + 7 * count; one += 7) {
-    call.outputs.push_back({one[0], one[1], one[2], one[3], one[4], one[5], one[6]});
+    expected_call.outputs.push_back({one[0], one[1], one[2], one[3], one[4], one[5], one[6]});
   }
-  state().recordings[recording]->calls.push_back(std::move(call));
+  state().recordings[recording]->calls.push_back(std::move(expected_call));
   return 1;
 }
 

@@ -62,7 +62,7 @@ std::unique_ptr<Operator> described(const c10::OperatorHandle& op) {
   return found;
 }
 
-const Operator* known(const std::string& name, const std::string& overload) {
+const Operator* find_operator(const std::string& name, const std::string& overload) {
   static auto* all = new std::unordered_map<std::string, std::unique_ptr<Operator>>();
   const auto key = name + "." + overload;
   const auto found = all->find(key);
@@ -89,7 +89,7 @@ const Operator* operator_of(const at::RecordFunction& call) {
   if (!name.has_value()) {
     return nullptr;  // not an operator: the address of its name may be reused
   }
-  return (*all)[text] = known(name->name, name->overload_name);
+  return (*all)[text] = find_operator(name->name, name->overload_name);
 }
 
 bool has_key(const c10::IValue& value, c10::DispatchKey key) {
