@@ -274,7 +274,7 @@ class Native(Surrounding):
         def prepare_alone(of: Any) -> Any:
             if self._events.on:
                 self._stop_recording()
-                self.note("the program profiles itself: events were recorded up to there")
+                self.note("the program profiles itself: events were recorded until then")
             return prepare(of)
 
         profiler.profile._prepare_trace = prepare_alone
