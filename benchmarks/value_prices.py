@@ -3,7 +3,7 @@
     python benchmarks/value_prices.py [NAME ...] [--held-out] [--repeats 9] [--json FILE]
 
 Every program of `value_price_programs.py`, or with --held-out of `value_price_held_out.py`, is profiled and priced in this process
-(`torchyard.values()` and `prove`), or with --processes as the command does it, in processes of its
+(`torchyard.profile_values()` and `prove`), or with --processes as the command does it, in processes of its
 own. Then the program and its fixed version run interleaved, in random order within each pair, and the
 measured saving is the median over pairs: of CPU time with one thread, of wall time with two. The
 bound is broken when the measured saving is larger; the range covers it when it overlaps the middle

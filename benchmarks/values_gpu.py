@@ -88,28 +88,28 @@ def measure(name: str, step: Step, blocks: int, steps: int) -> None:
     native_close = timed_s(step, 3)
     session = Session(Options(prove=False, close_steps=3, graph=False))
     session.start()
-    watch = session.watch
+    mode = session.mode
     followed = session.library is not None and session.library.wait()
     step()  # compiles the scan
     close = [timed_s(step, 1) for _ in range(2)]
     step()
     native, surveyed, passed = [], [], []
-    written, operators = watch.counts.written_bytes, watch.counts.operators
-    launches = watch.survey.launches
+    written, operators = mode.counts.written_bytes, mode.counts.operators
+    launches = mode.survey.launches
     done = 0
     for _ in range(blocks):
-        watch.off = True
-        watch.pause()
+        mode.off = True
+        mode.pause()
         torch.autograd.set_multithreading_enabled(True)  # as it is without the watch
         native.append(timed_s(step, steps))
         torch.autograd.set_multithreading_enabled(False)
         with Nothing():
             passed.append(timed_s(step, steps))
-        watch.resume()
-        watch.off = False
+        mode.resume()
+        mode.off = False
         surveyed.append(timed_s(step, steps))
         done += steps
-    counts = watch.counts
+    counts = mode.counts
     gigabytes = (counts.written_bytes - written) / done / 1e9
     print(
         f"{name}: native {1e3 * statistics.median(native):.1f} ms, surveyed "
@@ -117,7 +117,7 @@ def measure(name: str, step: Step, blocks: int, steps: int) -> None:
         f"{statistics.median(close) / native_close:.2f}x; {gigabytes:.1f} GB written and "
         f"{(counts.operators - operators) / done:.0f} operators a step, not seen "
         f"{counts.not_seen_bytes / 1e9:.3f} GB in all, "
-        f"{(watch.survey.launches - launches) / done:.0f} launches a step, "
+        f"{(mode.survey.launches - launches) / done:.0f} launches a step, "
         f"{counts.steps_surveyed} surveyed, followed by "
         f"{'the compiled follower' if followed else 'Python'}"
     )

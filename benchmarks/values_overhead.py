@@ -173,7 +173,7 @@ def _block(step: Step, kind: str, steps: int) -> Times:
         step()
         surveyed = 0
         for _ in range(steps - 1):
-            surveyed = surveyed + 1 if session.watch.surveying else 0
+            surveyed = surveyed + 1 if session.mode.surveying else 0
             cost = _cost_s(step)
             if surveyed == 0 or surveyed > LEARNING:
                 times["surveyed" if surveyed else "close"].append(cost)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchyard.values.context_manager import Values
+
 __version__ = "0.1.0"
 
 
+def profile_values(**options: Any) -> Values:
+    """Return a context manager that finds wasted work in the code of its `with` block.
+
+    Options are the fields of `torchyard.values.model.WatchOptions`, for example `deep=True`.
+    """
+    # Imported here, because importing Torchyard must stay cheap.
+    from torchyard.values.context_manager import Values
+
+    return Values(**options)
+
+
 def __getattr__(name: str) -> object:
-    """`torchyard.values` on first use: importing Torchyard alone loads nothing."""
+    """Import `torchyard.values` on first use, for the deprecated `torchyard.values()`."""
     if name == "values":
         from importlib import import_module
 

@@ -1,6 +1,6 @@
-"""Profilers that only note how they were called, run the program, and leave the files they are told to.
+"""Fake profilers: record their arguments, run the program, and write the given files.
 
-They stand in for tools that need a GPU. What they write is what the tests say the real ones write.
+They replace tools that need a GPU. The files have the contents that the tests specify.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ notes = {notes!r}
 words = sys.argv[1:]
 with open(notes, "a") as file:
     file.write(json.dumps([words, dict(os.environ)]) + "\\n")
-said = {said!r}
-for key, text in said.items():
+outputs = {outputs!r}
+for key, text in outputs.items():
     if key in words:
         sys.stdout.write(text)
         sys.exit(0)
 if "--version" in words:
     print({version!r})
     sys.exit(0)
-refusal = {refusal!r}
-if refusal:
-    sys.stderr.write(refusal)
+error_text = {error_text!r}
+if error_text:
+    sys.stderr.write(error_text)
     sys.exit(255)
-for pattern, text in {leaves!r}.items():
+for pattern, text in {files!r}.items():
     for word in words:
         if pattern in word:
             path = word.split("=", 1)[-1] if word.startswith("-") else word
-            path = path.replace("%%", "%") + {endings!r}.get(pattern, "")
+            path = path.replace("%%", "%") + {suffixes!r}.get(pattern, "")
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w") as file:
                 file.write(text)
@@ -48,7 +48,7 @@ sys.exit(subprocess.call(words[starts[0]:]) if starts else 0)
 
 @dataclass(frozen=True)
 class Called:
-    """One call."""
+    """Arguments and environment of one call."""
 
     words: list[str]
     variables: dict[str, str]
@@ -56,7 +56,7 @@ class Called:
 
 @dataclass(frozen=True)
 class FakeTool:
-    """A program in a folder that goes onto the PATH."""
+    """A program in a folder that tests add to PATH."""
 
     folder: Path
     notes: Path
@@ -64,8 +64,8 @@ class FakeTool:
     def calls(self) -> list[Called]:
         """Calls without those for the version."""
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        found: list[Any] = [json.loads(line) for line in lines]
-        return [Called(*one) for one in found if "--version" not in one[0]]
+        calls: list[Any] = [json.loads(line) for line in lines]
+        return [Called(*one) for one in calls if "--version" not in one[0]]
 
 
 def fake_tool(
@@ -73,12 +73,16 @@ def fake_tool(
     name: str,
     *,
     version: str = "fake 1.0",
-    leaves: Mapping[str, str] | None = None,
-    endings: Mapping[str, str] | None = None,
-    said: Mapping[str, str] | None = None,
-    refusal: str = "",
+    files: Mapping[str, str] | None = None,
+    suffixes: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+    error_text: str = "",
 ) -> FakeTool:
-    """Write it. `leaves` is {part of a word that names a file: its text}; `said` answers to words."""
+    """Write the program.
+
+    `files` maps a part of an argument that names a file to the text of that file; `outputs` maps
+    an argument to the text on stdout.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     notes = folder / f"{name}.calls"
     program = folder / name
@@ -87,10 +91,10 @@ def fake_tool(
             python=sys.executable,
             notes=str(notes),
             version=version,
-            said=dict(said or {}),
-            leaves=dict(leaves or {}),
-            endings=dict(endings or {}),
-            refusal=refusal,
+            outputs=dict(outputs or {}),
+            files=dict(files or {}),
+            suffixes=dict(suffixes or {}),
+            error_text=error_text,
         )
     )
     program.chmod(0o755)

@@ -145,7 +145,7 @@ def found(session: Session) -> list[tuple[Any, ...]]:
 def followed_steps(session: Session) -> list[bool]:
     """Remember of each step whether the follower saw it."""
     seen: list[bool] = []
-    calls = session.watch._calls
+    calls = session.mode._calls
     end = calls.end_step
 
     def noted(surveyed: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Programs under the watch without proofs, for tests of patterns."""
+"""Value profiling without proofs, for tests of patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard.worker.values.scanning.cpu_scan import Scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 
 
-def look(
+def profile_patterns(
     program: Callable[[], object],
     *,
     deep: bool = False,
@@ -21,11 +21,11 @@ def look(
     least_bytes: int = 4096,
     scanner: Scanner | None = None,
 ) -> list[Finding]:
-    """What is found in a program."""
+    """Return the findings of a program."""
     options = Options(deep=deep, approximate=approximate, least_bytes=least_bytes, prove=False)
     session = Session(options)
     if scanner is not None:
-        scanners = session.watch._scanners = Scanners(scanner)
+        scanners = session.mode._scanners = Scanners(scanner)
         for pattern in session.patterns:
             pattern.scanner = scanners
     torch.manual_seed(3)
@@ -37,10 +37,10 @@ def look(
     return session.findings.all()
 
 
-def look_with_steps(
+def profile_steps(
     step: Callable[[], object], *, steps: int = 4, deep: bool = False
 ) -> list[Finding]:
-    """What is found in a program that says where its steps end."""
+    """Return the findings of a program with explicit steps."""
     session = Session(Options(deep=deep, prove=False))
     torch.manual_seed(3)
     session.start()
@@ -53,18 +53,18 @@ def look_with_steps(
     return session.findings.all()
 
 
-def names(found: list[Finding]) -> list[tuple[str, str]]:
-    """(pattern, operator) of findings, without `aten::`."""
-    return [(one.pattern, one.operator.removeprefix("aten::")) for one in found]
+def names(findings: list[Finding]) -> list[tuple[str, str]]:
+    """Return (pattern, operator) of findings, without `aten::`."""
+    return [(one.pattern, one.operator.removeprefix("aten::")) for one in findings]
 
 
-def patterns(found: list[Finding]) -> set[str]:
-    """The patterns among findings."""
-    return {one.pattern for one in found}
+def patterns(findings: list[Finding]) -> set[str]:
+    """Return the patterns of findings."""
+    return {one.pattern for one in findings}
 
 
-def only(found: list[Finding], pattern: str) -> Finding:
-    """The one finding of a pattern."""
-    wanted = [one for one in found if one.pattern == pattern]
-    assert len(wanted) == 1, names(found)
-    return wanted[0]
+def only(findings: list[Finding], pattern: str) -> Finding:
+    """Return the only finding of a pattern."""
+    matching = [one for one in findings if one.pattern == pattern]
+    assert len(matching) == 1, names(findings)
+    return matching[0]

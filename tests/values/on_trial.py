@@ -1,4 +1,4 @@
-"""Programs under the watch with proofs, for tests of several files."""
+"""Value profiling with proofs, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge, make
 
 
 def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> Session:
-    """Run a program under the watch, deep by default."""
+    """Profile a program, deep by default."""
     session = Session(Options(**{"deep": True, "least_bytes": 256, "graph": False, **options}))
     session.start()
     try:
@@ -24,28 +24,29 @@ def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> Se
 
 
 def findings_of(session: Session, pattern: str, operator: str = "") -> list[Finding]:
-    """Findings of a pattern, in or of an operator."""
+    """Return the findings of a pattern, in or of an operator."""
     return [
-        found
-        for found in session.findings.all()
-        if found.pattern == pattern and (not operator or operator in (*found.path, found.operator))
+        finding
+        for finding in session.findings.all()
+        if finding.pattern == pattern
+        and (not operator or operator in (*finding.path, finding.operator))
     ]
 
 
 def one(session: Session, pattern: str, operator: str = "") -> Finding:
-    """The only one of them."""
-    found = findings_of(session, pattern, operator)
-    said = [(f.pattern, f.path, f.operator) for f in session.findings.all()]
-    assert len(found) == 1, said
-    return found[0]
+    """Return the only finding of a pattern."""
+    findings = findings_of(session, pattern, operator)
+    all_findings = [(f.pattern, f.path, f.operator) for f in session.findings.all()]
+    assert len(findings) == 1, all_findings
+    return findings[0]
 
 
 def certainty_if_native(finding: Finding) -> str:
-    """How sure it is once a run without the watch has confirmed it."""
+    """Return the certainty after a confirmed native run."""
     tests = [*finding.proof["tests"], make_test(NATIVE_PROGRAM, True)]
     return judge(tests, inside=bool(finding.path))[0]
 
 
 def named_tests(finding: Finding, name: str) -> list[dict[str, Any]]:
-    """The tests of one kind behind a finding."""
+    """Return the tests of one kind of a finding."""
     return [test for test in finding.proof["tests"] if test["test"] == name]

@@ -357,7 +357,7 @@ def sample_profile(**changes: Any) -> ValueProfile:
             SourceExcerpt(file=TRAIN, first_line=20, lines=SOURCE),
             SourceExcerpt(file=MODEL, first_line=11, lines=LAYERS),
         ),
-        "notes": ("torch.compile was turned off: the eager program was profiled",),
+        "notes": ("torch.compile was disabled: the eager program was profiled",),
     }
     return ValueProfile(**{**fields, **changes})
 

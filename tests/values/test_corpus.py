@@ -30,7 +30,7 @@ def _said(found: tuple[Finding, ...]) -> list[str]:
 @pytest.fixture(autouse=True, scope="module")
 def _followed() -> None:
     """Programs are watched as on a machine where the follower was compiled before."""
-    assert FollowLibrary(hurry=True).wait(600)
+    assert FollowLibrary(high_priority=True).wait(600)
 
 
 @pytest.fixture(autouse=True)

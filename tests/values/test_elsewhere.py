@@ -41,7 +41,7 @@ def session() -> Iterator[Session]:
     one.stop()
 
 
-BEFORE = "ran before the watch began"
+BEFORE = "started before profiling"
 
 
 def result(session: Session) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_operators_of_other_threads_are_counted_and_said(session: Session) -> No
     assert found["counts"]["other_threads"] == 1
     assert found["counts"]["other_thread_operators"] >= 3
     (note,) = found["notes"]
-    assert note.startswith("operators of other threads were not looked at: 1 thread (reader) ran")
+    assert note.startswith("operators of other threads were not profiled: 1 thread (reader) ran")
     assert found["counts"]["operators"] == 0
 
 
@@ -159,7 +159,7 @@ def test_forks_watch_nothing_and_are_counted(session: Session) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, b"off" if session.watch.off else b"on ")
+        os.write(writing, b"off" if session.mode.off else b"on ")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reading, 3) == b"off"
@@ -167,9 +167,7 @@ def test_forks_watch_nothing_and_are_counted(session: Session) -> None:
     os.close(writing)
     found = result(session)
     assert found["counts"]["child_processes"] == 1
-    assert found["notes"] == [
-        "the program started 1 process of Python: what operators do there was not looked at"
-    ]
+    assert found["notes"] == ["the program started 1 process, whose operators were not profiled"]
 
 
 def test_processes_are_counted_once(session: Session) -> None:
@@ -193,9 +191,7 @@ def test_threads_from_before_are_said() -> None:
         end.set()
         thread.join()
     said = "1 other thread" if others == 1 else f"{others} other threads"
-    assert notes == [
-        f"{said} ran before the watch began: whether operators run in them is not known"
-    ]
+    assert notes == [f"{said} started before profiling: whether operators run there is unknown"]
 
 
 def test_python_is_as_it_was_afterwards() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, look_with_steps, names, only  # noqa: E402
+from looked_at import names, only, profile_patterns, profile_steps  # noqa: E402
 from torch import nn  # noqa: E402
 
 from torchyard.worker.values import findings as findings_module  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.patterns import (  # noqa: E402
-    Marks,
+    StorageNotes,
     plain,
 )
 from torchyard.worker.values.profiling_session import SLOW_SCANNER, Session  # noqa: E402
@@ -31,7 +31,7 @@ def test_one_line_in_twenty_layers_is_one_finding() -> None:
             return (x - x) + torch.randn(64, 64)
 
     model = nn.Sequential(*(Layer() for _ in range(20)))
-    found = only(look(lambda: model(torch.randn(64, 64))), "single zero")
+    found = only(profile_patterns(lambda: model(torch.randn(64, 64))), "single zero")
     assert found.count == 20
     assert len(found.modules) == 8  # named at most
     assert found.modules["3"] == 1
@@ -43,7 +43,7 @@ def test_two_lines_are_two_findings() -> None:
         numbers - numbers
         numbers - numbers
 
-    assert names(look(program)) == [("single zero", "sub")] * 2
+    assert names(profile_patterns(program)) == [("single zero", "sub")] * 2
 
 
 def test_backward_is_another_cause_than_forward() -> None:
@@ -51,7 +51,7 @@ def test_backward_is_another_cause_than_forward() -> None:
         numbers = torch.rand(64, 64, requires_grad=True)
         (numbers * 0 + torch.randn(64, 64)).exp().sum().backward()
 
-    found = [one for one in look(program) if one.pattern == "single zero"]
+    found = [one for one in profile_patterns(program) if one.pattern == "single zero"]
     assert [one.place.backward for one in found] == [False, True]
     assert len({one.place.line for one in found}) == 1
 
@@ -62,7 +62,7 @@ def test_it_must_hold_as_a_rule(share: float, wanted: bool) -> None:
         for time in range(20):
             torch.rand(64, 64) * (0.0 if time < share * 20 else 1.5)
 
-    assert bool(look(program)) == wanted
+    assert bool(profile_patterns(program)) == wanted
 
 
 def test_a_first_step_is_told_from_three_steps_on() -> None:
@@ -72,9 +72,9 @@ def test_a_first_step_is_told_from_three_steps_on() -> None:
         torch.rand(64, 64) * state["weight"]
         state["weight"] += 0.4
 
-    assert look_with_steps(step, steps=1) != []
+    assert profile_steps(step, steps=1) != []
     state["weight"] = 0.0
-    assert look_with_steps(step, steps=3) == []
+    assert profile_steps(step, steps=3) == []
 
 
 def test_the_number_of_causes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +110,12 @@ def test_nothing_keeps_tensors_alive() -> None:
         program()
         storages.extend(reference() for reference in kept)
 
-    assert look(counted) != []
+    assert profile_patterns(counted) != []
     assert [one for one in storages if one is not None] == []
 
 
 def test_marks_are_forgotten_with_the_next_write_and_when_too_many() -> None:
-    storages, marks = Storages(), Marks(most=2)
+    storages, marks = Storages(), StorageNotes(most=2)
     tensors = [torch.zeros(4) for _ in range(3)]
     states = [storages.of(one, 0) for one in tensors]
     marks.put(states[0], "note")
@@ -167,8 +167,8 @@ def test_both_scanners_find_the_same_in_a_training_step() -> None:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    compiled = look(program)
-    plainly = look(program, scanner=TorchScanner())
+    compiled = profile_patterns(program)
+    plainly = profile_patterns(program, scanner=TorchScanner())
     torch.set_num_threads(threads)
     assert {one.pattern for one in compiled} == {
         "heavy type",

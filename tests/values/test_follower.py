@@ -29,7 +29,7 @@ from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.profiling_session import Session  # noqa: E402
 from torchyard.worker.values.redispatch import topmost_mode  # noqa: E402
 from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
-from torchyard.worker.values.unobserved import libraries_outside  # noqa: E402
+from torchyard.worker.values.unobserved import untracked_libraries  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
     """Where sessions look for it."""
-    assert FollowLibrary(hurry=True).wait(600)
+    assert FollowLibrary(high_priority=True).wait(600)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def without_onednn() -> Iterator[None]:
 def test_the_same_is_found_and_counted(make: Maker) -> None:
     python, compiled = profile(make, follow=False), profile(make, follow=True)
     assert found(compiled) == found(python)
-    assert compiled.watch.counts.as_dict() == python.watch.counts.as_dict()
+    assert compiled.mode.counts.as_dict() == python.mode.counts.as_dict()
     assert not compiled.notes
 
 
@@ -67,25 +67,23 @@ def test_steps_are_followed_to_their_end_without_the_mode(make: Maker) -> None:
     for number in range(7):
         step(number)
     assert seen == [False, False, False, True, True, True, True]
-    assert (
-        session.watch._calls._followed is not None
-    )  # one was, from the first to the last operator
+    assert session.mode._calls._followed is not None  # one was, from the first to the last operator
     # Something new in the last step makes the next one a close one, with the mode.
-    assert (topmost_mode() is None) == session.watch._calls.following
+    assert (topmost_mode() is None) == session.mode._calls.following
     session.stop()
     assert topmost_mode() is None
 
 
 def test_the_follower_is_no_reason_to_doubt_a_proof() -> None:
     profile(convolutions, follow=True, steps=7)
-    assert not [name for name in libraries_outside() if name.startswith("follow-")]
+    assert not [name for name in untracked_libraries() if name.startswith("follow-")]
 
 
 def test_steps_are_left_out_at_no_cost() -> None:
     python = profile(transformer, follow=False, steps=24, every=3)
     compiled = profile(transformer, follow=True, steps=24, every=3)
     assert found(compiled) == found(python)
-    assert compiled.watch.counts.steps_left_out == python.watch.counts.steps_left_out > 8
+    assert compiled.mode.counts.steps_left_out == python.mode.counts.steps_left_out > 8
 
 
 def test_a_mode_of_the_program_keeps_its_turn() -> None:
@@ -162,7 +160,7 @@ def test_autocast_for_another_device_hides_nothing() -> None:
         return step
 
     python, compiled = profile(make, follow=False), profile(make, follow=True)
-    assert compiled.watch.counts.as_dict() == python.watch.counts.as_dict()
+    assert compiled.mode.counts.as_dict() == python.mode.counts.as_dict()
     assert found(compiled) == found(python)
 
 
@@ -183,10 +181,10 @@ def test_a_forked_child_is_left_alone() -> None:
         step(number)
     child = os.fork()
     if child == 0:
-        position = session.watch._calls._follower.position()  # type: ignore[union-attr]
+        position = session.mode._calls._follower.position()  # type: ignore[union-attr]
         torch.ones(4096).add_(1)
-        same = session.watch._calls._follower.position() == position  # type: ignore[union-attr]
-        os._exit(0 if same and session.watch.off else 3)
+        same = session.mode._calls._follower.position() == position  # type: ignore[union-attr]
+        os._exit(0 if same and session.mode.off else 3)
     _, status = os.waitpid(child, 0)
     step(8)
     session.stop()
@@ -205,7 +203,7 @@ def test_a_mistake_of_ours_does_not_end_the_program() -> None:
     def broken(*_: Any) -> None:
         raise ValueError("broken")
 
-    session.watch._calls._enter = broken  # type: ignore[method-assign,assignment]
+    session.mode._calls._enter = broken  # type: ignore[method-assign,assignment]
     for number in range(4, 9):
         step(number)
     session.stop()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
     """Where sessions look for it."""
-    assert FollowLibrary(hurry=True).wait(600)
+    assert FollowLibrary(high_priority=True).wait(600)
 
 
 def test_an_operator_that_raises_is_not_the_end() -> None:
@@ -71,7 +71,7 @@ def test_the_program_gets_its_own_exception() -> None:
 def test_the_same_is_found_where_operators_are_left_by_exceptions() -> None:
     python, compiled = (profile(checkpointed, follow=follow) for follow in (False, True))
     assert found(compiled) == found(python)
-    counts, expected = (one.watch.counts.as_dict() for one in (compiled, python))
+    counts, expected = (one.mode.counts.as_dict() for one in (compiled, python))
     # The mode does not see an operator that raises before it gets there.
     assert counts.pop("operators") > expected.pop("operators")
     assert counts == expected

@@ -183,14 +183,14 @@ def test_turns_pair_steps_and_change_no_numbers(
 
 
 def test_both_orders_come_up_and_pairs_are_put_the_same_way_round() -> None:
-    turns = GradientTurns(seed=0)
+    recorded_calls = GradientTurns(seed=0)
     firsts = set()
     for _ in range(40):
-        firsts.add(turns.drops)
+        firsts.add(recorded_calls.drops)
         for _ in range(2):
-            turns.step(200 if turns.drops else 300)
+            recorded_calls.step(200 if recorded_calls.drops else 300)
     assert firsts == {True, False}
-    assert turns.pairs_ns == [[300, 200]] * 40
+    assert recorded_calls.pairs_ns == [[300, 200]] * 40
 
 
 def test_by_location_as_the_yard_starts_it(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from on_trial import certainty_if_native, findings_of, one, watched  # noqa: E40
 from torchyard.worker.values import unobserved  # noqa: E402
 from torchyard.worker.values.proofs.certainty import LIKELY, PROVEN  # noqa: E402
 from torchyard.worker.values.storages import Storages  # noqa: E402
-from torchyard.worker.values.unobserved import OutsideAccess, libraries_outside  # noqa: E402
+from torchyard.worker.values.unobserved import UntrackedAccess, untracked_libraries  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 DEAD, REDUNDANT = "dead initialisation", "redundant write"
-METHODS = (*unobserved.KEPT_OUTSIDE, *unobserved.KEPT_BY_PROPERTY, *unobserved.READ_OUTSIDE)
+METHODS = (*unobserved.SHARING_METHODS, *unobserved.SHARING_PROPERTIES, *unobserved.READING_METHODS)
 
 
 def test_a_buffer_that_is_written_by_its_address_is_not_redundantly_zeroed() -> None:
@@ -102,7 +102,7 @@ def test_extensions_leave_a_doubt_about_the_program_and_none_about_operators(
 ) -> None:
     from torchyard.worker.values import profiling_session as session_module
 
-    monkeypatch.setattr(session_module, "libraries_outside", lambda: ["mine.so"])
+    monkeypatch.setattr(session_module, "untracked_libraries", lambda: ["mine.so"])
     source = torch.randn(64, 64)
     own = torch.randn(64, 64, requires_grad=True)
 
@@ -126,7 +126,7 @@ def test_extensions_leave_a_doubt_about_the_program_and_none_about_operators(
 
 
 def test_torch_itself_and_plain_libraries_are_no_extensions(tmp_path: Path) -> None:
-    assert libraries_outside() == []
+    assert untracked_libraries() == []
     linked = tmp_path / "ext.so"
     linked.write_bytes(b"\x7fELF....\0libc10.so\0")
     plain = tmp_path / "plain.so"
@@ -139,18 +139,18 @@ def test_torch_itself_and_plain_libraries_are_no_extensions(tmp_path: Path) -> N
 
 def test_torch_is_as_it_was_afterwards() -> None:
     before = {name: vars(torch.Tensor).get(name) for name in METHODS}
-    functions = {name: getattr(torch, name) for name in unobserved.FROM_OUTSIDE}
-    access = OutsideAccess(Storages())
+    functions = {name: getattr(torch, name) for name in unobserved.IMPORTING_FUNCTIONS}
+    access = UntrackedAccess(Storages())
     assert torch.Tensor.data_ptr is not before["data_ptr"]
     access.remove()
     assert {name: vars(torch.Tensor).get(name) for name in METHODS} == before
-    assert {name: getattr(torch, name) for name in unobserved.FROM_OUTSIDE} == functions
+    assert {name: getattr(torch, name) for name in unobserved.IMPORTING_FUNCTIONS} == functions
     assert torch.ones(2).data_ptr()
 
 
 def test_methods_give_what_they_gave() -> None:
     storages = Storages()
-    access = OutsideAccess(storages)
+    access = UntrackedAccess(storages)
     try:
         tensor = torch.arange(3.0)
         assert tensor.tolist() == [0, 1, 2]

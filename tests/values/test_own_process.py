@@ -48,14 +48,14 @@ def dead(profile: ValueProfile, operator: str = "") -> ValueFinding:
     return found
 
 
-def test_without_it_nothing_is_more_than_likely() -> None:
+def test_without_prove_findings_are_at_most_likely() -> None:
     values = watched(training())
     found = dead(values.profile)
     assert found.proof.certainty is Certainty.LIKELY
     assert found.proof.why == "no run of the program without the profiler has confirmed it"
 
 
-def test_the_same_step_again_proves_it_and_takes_its_time() -> None:
+def test_prove_confirms_and_times_findings() -> None:
     step = training()
     values = watched(step)
     profile = values.prove(step)
@@ -86,11 +86,11 @@ def test_other_work_proves_nothing() -> None:
     profile = values.prove(lambda: torch.ones(10).zero_())
     found = dead(profile)
     assert found.proof.certainty is Certainty.LIKELY
-    assert "the function that was given to prove does not run" in found.proof.why
-    assert any("given to prove" in note for note in profile.notes)
+    assert "the function passed to prove() does not run" in found.proof.why
+    assert any("passed to prove()" in note for note in profile.notes)
 
 
-def test_a_block_that_has_more_than_the_function_is_told() -> None:
+def test_operators_missing_from_the_function_are_noted() -> None:
     import torch
 
     step = training()
@@ -153,9 +153,9 @@ def test_a_function_that_fails_is_the_users_and_leaves_nothing_behind() -> None:
     assert not torch.autograd._profiler_enabled()
 
 
-def test_what_cannot_be_proven_is_refused() -> None:
+def test_profiles_that_cannot_be_proven_are_rejected() -> None:
     step = training()
-    with pytest.raises(UsageError, match="nothing was tried"):
+    with pytest.raises(UsageError, match="no trials ran"):
         watched(step, prove=False).prove(step)
     with pytest.raises(UsageError, match="flow graph"):
         watched(step, graph=False).prove(step)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, look_with_steps, names, only, patterns  # noqa: E402
+from looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -28,7 +28,7 @@ def test_the_first_of_a_chain_is_the_finding_and_has_all_bytes() -> None:
             layer(batch)
             layer(batch)
 
-    found = only(look(program), DUPLICATE)
+    found = only(profile_patterns(program), DUPLICATE)
     assert (found.operator, found.count) == ("aten::addmm", 1)
     assert found.bytes_wasted == 4 * 128 * 64 * 4
     assert found.evidence["first"]["operator"] == "aten::addmm"
@@ -44,7 +44,7 @@ def test_recomputing_to_save_memory_is_no_duplicate(reentrant: bool) -> None:
             hidden = torch.randn(128, 64, requires_grad=True)
             checkpoint(block, hidden, use_reentrant=reentrant).square().mean().backward()
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_alike_by_shape_and_not_by_bits() -> None:
@@ -55,7 +55,7 @@ def test_alike_by_shape_and_not_by_bits() -> None:
         numbers + 1
         numbers.double() + 1
 
-    assert DUPLICATE not in patterns(look(program))
+    assert DUPLICATE not in patterns(profile_patterns(program))
 
 
 def test_constants_and_small_tensors_are_no_duplicates() -> None:
@@ -65,7 +65,7 @@ def test_constants_and_small_tensors_are_no_duplicates() -> None:
             torch.zeros(64, 64) + torch.zeros(64, 64)
             torch.arange(1000.0).exp2().sin()
 
-    assert DUPLICATE not in patterns(look(program))
+    assert DUPLICATE not in patterns(profile_patterns(program))
 
 
 def test_one_step_does_not_know_of_the_other() -> None:
@@ -74,7 +74,7 @@ def test_one_step_does_not_know_of_the_other() -> None:
     def step() -> None:
         (batch.exp() * torch.randn(64, 128)).sum()
 
-    assert patterns(look_with_steps(step, steps=4)) == {UNCHANGED}
+    assert patterns(profile_steps(step, steps=4)) == {UNCHANGED}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_one_step_does_not_know_of_the_other() -> None:
     ],
 )
 def test_operators_that_give_back_their_input(same: Any) -> None:
-    found = look(lambda: [same(torch.randn(64, 128).exp()) for _ in range(2)])
+    found = profile_patterns(lambda: [same(torch.randn(64, 128).exp()) for _ in range(2)])
     assert "the same bits as its own input" in {one.detail for one in found}
 
 
@@ -101,7 +101,7 @@ def test_a_factor_that_is_one_now_and_then_is_needed() -> None:
             hidden = torch.randn(64, 128).exp()
             hidden * (0.5 if time % 4 == 3 else 1.0)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_a_factor_of_one_in_the_first_step_is_the_start() -> None:
@@ -111,7 +111,7 @@ def test_a_factor_of_one_in_the_first_step_is_the_start() -> None:
         torch.randn(64, 128).exp() * state["scale"]
         state["scale"] *= 0.9
 
-    assert look_with_steps(step, steps=4) == []
+    assert profile_steps(step, steps=4) == []
 
 
 # --- copies -----------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_copies_that_are_needed() -> None:
         a_part,
         no_copy_at_all,
     ):
-        assert look(program) == [], program.__name__
+        assert profile_patterns(program) == [], program.__name__
 
 
 def test_a_needless_copy_may_outlive_its_source() -> None:
@@ -170,7 +170,7 @@ def test_a_needless_copy_may_outlive_its_source() -> None:
 
         return [features().sum() for _ in range(3)]
 
-    found = only(look(program), DUPLICATE)
+    found = only(profile_patterns(program), DUPLICATE)
     assert (found.operator, found.count) == ("aten::clone", 3)
 
 
@@ -186,7 +186,7 @@ def test_copies_of_models_are_needed_when_training_goes_on() -> None:
             loss.backward()
             optimizer.step()
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 # --- guards -----------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_three_sightings_and_no_exception() -> None:
                     numbers[3, 4] = 2.0
                 numbers.clamp(0, 1)
 
-        return names(look(program))
+        return names(profile_patterns(program))
 
     assert quiet(2, fires=False) == []
     assert quiet(3, fires=False) == [(GUARD, "clamp")]
@@ -213,7 +213,7 @@ def test_a_guard_is_counted_from_the_first_time() -> None:
         for _ in range(5):
             torch.nan_to_num(torch.randn(64, 128))
 
-    found = only(look(program), GUARD)
+    found = only(profile_patterns(program), GUARD)
     assert found.count == 5
     assert found.bytes_wasted == found.bytes_written == 5 * 64 * 128 * 4
 
@@ -225,7 +225,7 @@ def test_a_guard_that_fires_in_one_layer_is_needed_in_all() -> None:
         for number, layer in enumerate(layers):
             torch.clamp(layer(torch.rand(64, 128)), 0, 0.5 if number == 2 else 1)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_guard_that_fires_in_one_layer_is_needed_in_all() -> None:
     ],
 )
 def test_guards_of_all_kinds(guard: Any) -> None:
-    found = look(lambda: [guard(torch.rand(64, 128) + 0.5) for _ in range(3)])
+    found = profile_patterns(lambda: [guard(torch.rand(64, 128) + 0.5) for _ in range(3)])
     assert GUARD in patterns(found)
 
 
@@ -256,7 +256,7 @@ def test_a_part_of_a_storage_may_be_guarded() -> None:
         for start in (0, 64, 128):
             memory[start : start + 64].clamp(0, 1)
 
-    assert only(look(program), GUARD).count == 3
+    assert only(profile_patterns(program), GUARD).count == 3
 
 
 def test_guards_that_are_not_told() -> None:
@@ -270,7 +270,7 @@ def test_guards_that_are_not_told() -> None:
             )
             torch.distributions.Categorical(logits=torch.randn(256, 64)).entropy()
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 # --- unchanged --------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_it_takes_three_steps(steps: int, wanted: bool) -> None:
     def step() -> None:
         (table.exp() * torch.randn(64, 128)).sum()
 
-    found = look_with_steps(step, steps=steps)
+    found = profile_steps(step, steps=steps)
     assert patterns(found) == ({UNCHANGED} if wanted else set())
     if wanted:
         assert found[0].count == steps - 1  # the first is needed
@@ -299,7 +299,7 @@ def test_one_exception_is_enough() -> None:
         scale = 2.0 if state["step"] == 5 else 1.5
         ((table * scale).exp() * torch.randn(64, 128)).sum()
 
-    assert look_with_steps(step, steps=6) == []
+    assert profile_steps(step, steps=6) == []
 
 
 def test_the_last_of_a_chain_is_the_finding() -> None:
@@ -309,7 +309,7 @@ def test_the_last_of_a_chain_is_the_finding() -> None:
         prepared = (table.exp() + 1).log().sqrt()
         (prepared * torch.randn(64, 128)).sum()
 
-    found = only(look_with_steps(step, steps=5), UNCHANGED)
+    found = only(profile_steps(step, steps=5), UNCHANGED)
     assert found.operator == "aten::sqrt"
     assert found.bytes_wasted > 4 * table.numel() * 4
 
@@ -321,7 +321,7 @@ def test_calls_are_told_apart_by_their_place_in_the_step() -> None:
         for table in tables:
             (table.exp() * torch.randn(64, 128)).sum()
 
-    assert only(look_with_steps(step, steps=4), UNCHANGED).count == 9
+    assert only(profile_steps(step, steps=4), UNCHANGED).count == 9
 
 
 def test_what_changes_or_was_asked_for_is_not_told() -> None:
@@ -336,4 +336,4 @@ def test_what_changes_or_was_asked_for_is_not_told() -> None:
         weight.add_(0.01)
         weight.exp()
 
-    assert UNCHANGED not in patterns(look_with_steps(step, steps=4))
+    assert UNCHANGED not in patterns(profile_steps(step, steps=4))

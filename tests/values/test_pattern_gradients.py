@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, names, only  # noqa: E402
+from looked_at import names, only, profile_patterns  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
@@ -18,7 +18,11 @@ SPARSE = "sparse gradient"
 
 
 def _of(program: Any, *, deep: bool = False) -> list[str]:
-    return [operator for pattern, operator in names(look(program, deep=deep)) if pattern == SPARSE]
+    return [
+        operator
+        for pattern, operator in names(profile_patterns(program, deep=deep))
+        if pattern == SPARSE
+    ]
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -38,7 +42,7 @@ def test_the_rows_are_counted() -> None:
         embedding = nn.Embedding(1000, 16)
         embedding(torch.arange(25)).exp().mean().backward()
 
-    found = only(look(program), SPARSE)
+    found = only(profile_patterns(program), SPARSE)
     assert found.detail == "25 of 1000 rows have a gradient"
     assert found.bytes_wasted == int(1000 * 16 * 4 * 0.975)
     assert found.evidence["zero_rows"] == pytest.approx(0.975)
@@ -111,9 +115,9 @@ def test_parameters_taken_apart_are_found_too() -> None:
         both = nn.Parameter(torch.randn(2, 64, 64))
         (both[0] @ both[1]).mean().backward()
 
-    found = only(look(program), SPARSE)
+    found = only(profile_patterns(program), SPARSE)
     assert found.operator == "aten::select_backward"
-    assert found.detail == "2 parts, each with a gradient of the whole size"
+    assert found.detail == "2 parts, each with a gradient of the full size"
     assert found.bytes_wasted == 2 * 64 * 64 * 4
 
 
@@ -130,4 +134,4 @@ def test_ordinary_zero_gradients_are_not_told() -> None:
                 1, torch.randint(0, 512, (64, 1))
             ).mean().backward()
 
-    assert look(program) == []
+    assert profile_patterns(program) == []

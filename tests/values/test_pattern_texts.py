@@ -1,4 +1,4 @@
-"""What is said of patterns: complete, in step with the rules, and specific for known causes."""
+"""Texts about patterns: complete, consistent with the thresholds, specific for known causes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_every_pattern_is_explained(name: str) -> None:
     text = pattern_text(name)
     assert text is not None
     assert len(text.short) <= 60
-    for said in (text.definition, text.why, text.suggestion, text.doubts):
-        assert said.strip().endswith("."), said
+    for part in (text.definition, text.why, text.suggestion, text.doubts):
+        assert part.strip().endswith("."), part
     entry = load_explanations()[name.replace(" ", "-")]
     assert entry["kind"] == "pattern of wasted work"
     assert "  " not in entry["text"]
@@ -47,7 +47,7 @@ def test_every_pattern_of_the_worker_has_a_text() -> None:
     assert names <= set(pattern_names())
     assert set(pattern_names()) - names == {"single zero"}  # told by the pattern of single values
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    assert len(modules) == len(package._patterns())
+    assert {kind.__module__.rpartition(".")[2] for kind in package._patterns()} == modules
 
 
 def test_templates_take_only_what_findings_have() -> None:
@@ -62,7 +62,7 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     pytest.importorskip("torch")
     from torchyard.worker.values import exchange
     from torchyard.worker.values.patterns import (
-        WORTH_A_LOOK_BYTES,
+        LEAST_FINDING_BYTES,
         duplicates,
         guard,
         heavy_type,
@@ -72,27 +72,27 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     )
     from torchyard.worker.values.patterns import uniform_values as frequent_values
 
-    def said(name: str, *words: str) -> None:
+    def mentions(name: str, *words: str) -> None:
         definition = " ".join(TEXTS.patterns[name].definition.split())
         assert all(word in definition for word in words), (name, words)
 
-    worth = f"{WORTH_A_LOOK_BYTES >> 10} KiB"
+    worth = f"{LEAST_FINDING_BYTES >> 10} KiB"
     for name in ("duplicate", "heavy type", "structured", "approximate", "sparse gradient"):
-        said(name, worth)
-    said("guard that never fires", worth, "three times")
-    said("unchanged across steps", worth, "three steps")
-    assert (guard.LEAST_SIGHTINGS, duplicates.LEAST_STEPS) == (3, 3)
-    said("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
-    said("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
+        mentions(name, worth)
+    mentions("guard that never fires", worth, "three times")
+    mentions("unchanged across steps", worth, "three steps")
+    assert (guard.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
+    mentions("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
+    mentions("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
     assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)
-    said(
+    mentions(
         "heavy type", "read at least twice", f"{heavy_type.LEAST_INTEGER_BYTES >> 10} KiB", "1 MiB"
     )
     assert (heavy_type.LEAST_USES, heavy_type.LEAST_INDEX_BYTES) == (2, 1 << 20)
-    said("sparse gradient", f"{sparse_gradient.SHARE:.0%}".replace("%", " %"))
-    said("approximate", f"1/{round(1 / uniform_values.PRECISION)}")
+    mentions("sparse gradient", f"{sparse_gradient.SHARE:.0%}".replace("%", " %"))
+    mentions("approximate", f"1/{round(1 / uniform_values.PRECISION)}")
     for name in ("single zero", "single value"):
-        said(name, f"{exchange.Options().least_bytes >> 10} KiB")
+        mentions(name, f"{exchange.Options().least_bytes >> 10} KiB")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
         (finding("heavy type", "mul", dtype="float64", evidence={"fits": "float32"}), "float32"),
         (finding("heavy type", "round", dtype="float32", evidence={"fits": "int8"}), "int8"),
         (finding("structured", "repeat", detail="constant along dimension 0"), "`expand`"),
-        (finding("structured", "nonzero", detail="a line: each"), "everything was chosen"),
+        (finding("structured", "nonzero", detail="a line: each"), "everything was selected"),
         (finding("single value", "_softmax"), "over one element"),
         (finding("frequent values", "_to_copy"), "one-hot"),
         (finding("guard that never fires", "masked_fill"), "no padding"),
@@ -166,13 +166,13 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     ],
 )
 def test_known_causes_get_their_own_advice(found: ValueFinding, words: str) -> None:
-    said = suggestion_for(found)
-    assert words in said
-    assert "{" not in said
-    assert "  " not in said
+    suggestion = suggestion_for(found)
+    assert words in suggestion
+    assert "{" not in suggestion
+    assert "  " not in suggestion
 
 
-def test_text_from_programs_is_not_taken_for_a_template() -> None:
+def test_text_from_programs_is_not_used_as_a_template() -> None:
     odd = finding("structured", "repeat", detail="{operator!r} {0} {x.__class__}")
     assert "{operator!r} {0} {x.__class__}" in suggestion_for(odd)
 
@@ -189,6 +189,6 @@ def test_every_advice_can_be_reached() -> None:
             evidence={"fits": advice.fits} if advice.fits else {},
             backward=advice.backward,
         )
-        first = next(one for one in TEXTS.advice if one.fits_to(example))
+        first = next(one for one in TEXTS.advice if one.matches(example))
         reached.add(TEXTS.advice.index(first))
     assert reached == set(range(len(TEXTS.advice)))

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, look_with_steps, names, only, patterns  # noqa: E402
+from looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 pytestmark = pytest.mark.torch
@@ -26,7 +26,7 @@ def test_constants_of_every_dtype(dtype: Any) -> None:
         numbers = torch.randint(1, 9, (16384,)).to(dtype)
         numbers - numbers
 
-    assert only(look(program), "single zero").operator == "aten::sub"
+    assert only(profile_patterns(program), "single zero").operator == "aten::sub"
 
 
 def test_the_value_is_told() -> None:
@@ -34,7 +34,7 @@ def test_the_value_is_told() -> None:
         def program() -> None:
             torch.where(torch.rand(4096) < 2, value, 7.0)
 
-        return only(look(program), "single value").detail
+        return only(profile_patterns(program), "single value").detail
 
     assert constant(2.5) == "every element is 2.5"
     assert constant(math.nan) == "every element is nan"
@@ -42,12 +42,12 @@ def test_the_value_is_told() -> None:
 
 def test_zeros_have_two_signs() -> None:
     def detail(program: Any) -> str:
-        return only(look(program), "single zero").detail
+        return only(profile_patterns(program), "single zero").detail
 
     assert detail(lambda: torch.rand(4096) * 0) == "every element is zero"
     assert detail(lambda: torch.rand(4096) * -0.0) == "every element is zero, of negative sign"
     assert detail(lambda: torch.randn(32768) * 0) == "every element is zero, of either sign"
-    assert patterns(look(lambda: torch.randn(32768) * 0)) == {"single zero"}
+    assert patterns(profile_patterns(lambda: torch.randn(32768) * 0)) == {"single zero"}
 
 
 def test_constants_that_were_asked_for() -> None:
@@ -62,7 +62,7 @@ def test_constants_that_were_asked_for() -> None:
         x.mean().backward()
         x.sum().backward()
 
-    assert SINGLES & patterns(look(program)) == set()
+    assert SINGLES & patterns(profile_patterns(program)) == set()
 
 
 def test_what_follows_from_a_constant_is_not_told_again() -> None:
@@ -71,7 +71,9 @@ def test_what_follows_from_a_constant_is_not_told_again() -> None:
         zero = zero.abs()
         (zero @ torch.randn(64, 64)).exp().log()
 
-    assert [one for one in names(look(program)) if one[0] in SINGLES] == [("single zero", "mul")]
+    assert [one for one in names(profile_patterns(program)) if one[0] in SINGLES] == [
+        ("single zero", "mul")
+    ]
 
 
 def test_a_constant_in_the_first_call_alone_is_the_start_of_a_loop() -> None:
@@ -82,7 +84,7 @@ def test_a_constant_in_the_first_call_alone_is_the_start_of_a_loop() -> None:
         for _ in range(8):
             hidden = (hidden @ weight)[:, :64].tanh() + torch.randn(64, 64)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_in_place_constants() -> None:
@@ -92,7 +94,7 @@ def test_in_place_constants() -> None:
             memory.exp()
             memory.mul_(0)
 
-    assert names(look(program)) == [("single zero", "mul_")]
+    assert names(profile_patterns(program)) == [("single zero", "mul_")]
 
 
 # --- frequent values --------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ def test_a_value_that_is_nearly_everywhere(
             torch.maximum(_mostly(value, share, first=first), torch.tensor(-math.inf)) + 0.0
             _mostly(value, share, first=first).mul(1.5)
 
-    assert ("frequent values" in patterns(look(program))) == wanted
+    assert ("frequent values" in patterns(profile_patterns(program))) == wanted
 
 
 def test_zeros_of_both_signs_count() -> None:
@@ -133,7 +135,7 @@ def test_zeros_of_both_signs_count() -> None:
         for _ in range(3):
             torch.randn(32768) * (torch.rand(32768) < 0.05)
 
-    found = only(look(program), "frequent values")
+    found = only(profile_patterns(program), "frequent values")
     assert found.operator == "aten::mul"
     assert "% of the elements are 0" in found.detail
 
@@ -148,8 +150,8 @@ def test_activations_and_masks_are_ordinary() -> None:
             torch.lt(torch.rand(256, 256), 0.01)
             torch.randn(256, 256).triu(200)
 
-    assert "frequent values" not in patterns(look(program))
-    dead = only(look(lambda: F.relu(torch.randn(128, 512) - 3.5)), "frequent values")
+    assert "frequent values" not in patterns(profile_patterns(program))
+    dead = only(profile_patterns(lambda: F.relu(torch.randn(128, 512) - 3.5)), "frequent values")
     assert dead.operator == "aten::relu"
 
 
@@ -162,7 +164,7 @@ def test_gradients_and_what_is_computed_from_them_are_not_told() -> None:
             table(torch.randint(0, 4000, (16,))).tanh().mean().backward()
             optimizer.step()
 
-    assert patterns(look(program)) == {"sparse gradient"}
+    assert patterns(profile_patterns(program)) == {"sparse gradient"}
 
 
 # --- heavy types ------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def _fits(made: Any) -> str:
             (numbers == 3).sum()
             (numbers > 2).sum()
 
-    found = [one for one in look(program) if one.pattern == "heavy type"]
+    found = [one for one in profile_patterns(program) if one.pattern == "heavy type"]
     return found[0].evidence["fits"] if found else ""
 
 
@@ -225,7 +227,7 @@ def test_narrow_numbers_that_are_no_waste() -> None:
             once = torch.randn(64, 256).round()  # on its way through a formula
             once.mul_(0.3)
 
-    assert "heavy type" not in patterns(look(program))
+    assert "heavy type" not in patterns(profile_patterns(program))
 
 
 def test_what_follows_from_narrow_inputs_is_not_told() -> None:
@@ -237,7 +239,7 @@ def test_what_follows_from_narrow_inputs_is_not_told() -> None:
                 kept.sum()
                 kept.mean()
 
-    assert only(look(program), "heavy type").operator == "aten::_to_copy"
+    assert only(profile_patterns(program), "heavy type").operator == "aten::_to_copy"
 
 
 # --- structured -------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ def test_what_follows_from_narrow_inputs_is_not_told() -> None:
     ],
 )
 def test_constant_along_a_dimension(made: Any, detail: str) -> None:
-    found = only(look(lambda: [made() for _ in range(2)]), "structured")
+    found = only(profile_patterns(lambda: [made() for _ in range(2)]), "structured")
     assert f"constant along {detail}:" in found.detail
     assert 0.4 < found.bytes_wasted / found.bytes_written < 1
 
@@ -280,7 +282,7 @@ def test_constant_along_a_dimension(made: Any, detail: str) -> None:
     ],
 )
 def test_structure_that_is_none(made: Any) -> None:
-    assert "structured" not in patterns(look(lambda: [made() for _ in range(2)]))
+    assert "structured" not in patterns(profile_patterns(lambda: [made() for _ in range(2)]))
 
 
 def test_gradients_are_constant_by_nature() -> None:
@@ -288,7 +290,7 @@ def test_gradients_are_constant_by_nature() -> None:
         x = torch.randn(64, 64, requires_grad=True)
         (x.mean(1).sum() + x.exp().mean(0).sum()).backward()
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_gradients_are_constant_by_nature() -> None:
     ],
 )
 def test_lines(made: Any, wanted: bool) -> None:
-    found = look(lambda: [made() for _ in range(2)])
+    found = profile_patterns(lambda: [made() for _ in range(2)])
     assert any(one.pattern == "structured" and "a line" in one.detail for one in found) == wanted
 
 
@@ -315,8 +317,8 @@ def test_the_approximate_is_an_opinion_to_be_asked_for() -> None:
         for _ in range(2):
             300 + 0.01 * torch.randn(64, 64)
 
-    assert look(program) == []
-    assert only(look(program, approximate=True), "approximate").operator == "aten::add"
+    assert profile_patterns(program) == []
+    assert only(profile_patterns(program, approximate=True), "approximate").operator == "aten::add"
 
 
 def test_far_from_alike_is_not_approximate() -> None:
@@ -326,7 +328,7 @@ def test_far_from_alike_is_not_approximate() -> None:
             300 + 3 * torch.randn(64, 64)
             torch.rand(64, 64) * math.inf
 
-    assert "approximate" not in patterns(look(program, approximate=True))
+    assert "approximate" not in patterns(profile_patterns(program, approximate=True))
 
 
 # --- every pattern ----------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ def test_evidence_is_small_and_plain() -> None:
         numbers * (torch.rand(1 << 16) < 0.02)
         torch.view_as_complex(torch.randn(4096, 2)) * 0
 
-    found = look(program)
+    found = profile_patterns(program)
     assert {"frequent values"} <= patterns(found)
     for one in found:
         plain = one.as_dict()
@@ -360,12 +362,12 @@ def test_layouts_that_are_not_contiguous_are_looked_at_in_their_order() -> None:
             strided = torch.randn(64, 128)[:, ::2]
             strided.mul_(0)  # has gaps: counted, not looked at
 
-    assert names(look(program)) == [("single zero", "sub"), ("single zero", "mul")]
+    assert names(profile_patterns(program)) == [("single zero", "sub"), ("single zero", "mul")]
 
 
 def test_steps_that_end_without_an_optimiser() -> None:
     def step() -> None:
         torch.randn(64, 64) * 0.0
 
-    found = look_with_steps(step, steps=3)
+    found = profile_steps(step, steps=3)
     assert found[0].steps == [1, 2, 3]

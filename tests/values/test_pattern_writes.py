@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, look_with_steps, names, only, patterns  # noqa: E402
+from looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -25,7 +25,7 @@ def test_zeroing_zeros_is_redundant_in_every_dtype(dtype: Any) -> None:
         memory.sum()
         memory.zero_()
 
-    found = only(look(program), REDUNDANT)
+    found = only(profile_patterns(program), REDUNDANT)
     assert found.operator == "aten::zero_"
     assert found.bytes_wasted == found.bytes_written == 8192 * dtype.itemsize
     assert found.dtype == str(dtype).removeprefix("torch.")
@@ -40,7 +40,7 @@ def test_undefined_memory_is_never_already_zero() -> None:
             resized = torch.empty(0).resize_(1 << 18)
             resized.fill_(0)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_bits_are_compared_not_values() -> None:
@@ -54,8 +54,8 @@ def test_bits_are_compared_not_values() -> None:
         memory.sum()
         memory.fill_(math.nan)  # differs from itself, and has the same bits
 
-    assert look(negative_zero) == []
-    assert only(look(not_a_number), REDUNDANT).operator == "aten::fill_"
+    assert profile_patterns(negative_zero) == []
+    assert only(profile_patterns(not_a_number), REDUNDANT).operator == "aten::fill_"
 
 
 def test_views_are_not_writes() -> None:
@@ -66,7 +66,7 @@ def test_views_are_not_writes() -> None:
         memory.detach()
         memory[None].squeeze(0)
 
-    assert patterns(look(program)) <= {"structured"}
+    assert patterns(profile_patterns(program)) <= {"structured"}
 
 
 def test_a_part_of_a_storage_is_compared_by_elements() -> None:
@@ -78,7 +78,7 @@ def test_a_part_of_a_storage_is_compared_by_elements() -> None:
             same[:changed] += 1
             part.copy_(same)
 
-        return names(look(program))
+        return names(profile_patterns(program))
 
     assert (REDUNDANT, "copy_") in rows(0)
     assert (REDUNDANT, "copy_") in rows(1)  # one row of 192
@@ -93,7 +93,7 @@ def test_writing_a_few_chosen_elements_is_no_waste() -> None:
             cache[1:].scatter_(1, torch.tensor([[place]]), 3.0)
             cache[1:].view(-1)[torch.tensor([place])] = float(place)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_choosing_elements_and_changing_none_is_redundant() -> None:
@@ -103,7 +103,7 @@ def test_choosing_elements_and_changing_none_is_redundant() -> None:
         for _ in range(3):
             memory.masked_fill_(memory == 0, 0.0)
 
-    found = look(program)
+    found = profile_patterns(program)
     assert names(found) == [(REDUNDANT, "masked_fill_")]
     assert found[0].count == 3
 
@@ -116,7 +116,7 @@ def test_a_fresh_accumulator_is_no_waste() -> None:
             average.add_(torch.randn(4096), alpha=0.1)
             average.mul_(0.9).add_(torch.randn(4096), alpha=0.1)
 
-    assert look(program) == []
+    assert profile_patterns(program) == []
 
 
 def test_optimisers_of_all_kinds_are_clean() -> None:
@@ -129,10 +129,10 @@ def test_optimisers_of_all_kinds_are_clean() -> None:
             optimizer.step()
 
     for foreach in (False, True):
-        assert look(lambda: train(torch.optim.SGD, momentum=0.9, foreach=foreach)) == []  # noqa: B023
-        assert look(lambda: train(torch.optim.AdamW, foreach=foreach)) == []  # noqa: B023
-        assert look(lambda: train(torch.optim.RMSprop, foreach=foreach)) == []  # noqa: B023
-    assert look(lambda: train(torch.optim.Adam, fused=True)) == []
+        assert profile_patterns(lambda: train(torch.optim.SGD, momentum=0.9, foreach=foreach)) == []  # noqa: B023
+        assert profile_patterns(lambda: train(torch.optim.AdamW, foreach=foreach)) == []  # noqa: B023
+        assert profile_patterns(lambda: train(torch.optim.RMSprop, foreach=foreach)) == []  # noqa: B023
+    assert profile_patterns(lambda: train(torch.optim.Adam, fused=True)) == []
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -147,7 +147,7 @@ def test_set_to_none_is_found_with_every_optimiser(deep: bool, foreach: bool) ->
             loss.backward()
             optimizer.step()
 
-    found = only(look(program, deep=deep), DEAD)
+    found = only(profile_patterns(program, deep=deep), DEAD)
     assert found.detail.startswith("gradient zeroed only to be added to")
     assert found.count == 4  # two weights; the first step has no gradient yet
     assert found.bytes_wasted == 4 * 2 * 64 * 64 * 4
@@ -163,7 +163,7 @@ def test_the_sign_of_zero_does_not_save_a_fill() -> None:
             total += addend  # +0.0 where the addend has -0.0
             total.exp()
 
-    assert only(look(program), DEAD).detail.startswith("zeroed only to be added to")
+    assert only(profile_patterns(program), DEAD).detail.startswith("zeroed only to be added to")
 
 
 def test_zeros_that_are_of_use() -> None:
@@ -212,7 +212,7 @@ def test_zeros_that_are_of_use() -> None:
         overlapping,
         read_in_between,
     ):
-        assert DEAD not in patterns(look(program)), program.__name__
+        assert DEAD not in patterns(profile_patterns(program)), program.__name__
 
 
 def test_reading_the_same_memory_while_overwriting_it_is_a_read() -> None:
@@ -221,7 +221,7 @@ def test_reading_the_same_memory_while_overwriting_it_is_a_read() -> None:
         memory[:1] = torch.randn(1, 128)
         memory[1:] = memory[:-1].clone()
 
-    assert DEAD not in patterns(look(program))
+    assert DEAD not in patterns(profile_patterns(program))
 
 
 @pytest.mark.parametrize("order", ["rows", "backwards", "columns", "interleaved"])
@@ -243,7 +243,7 @@ def test_pieces_in_any_order(order: str) -> None:
                 memory[:, 1::2] = torch.randn(32, 32)
             memory.sum()
 
-    found = only(look(program), DEAD)
+    found = only(profile_patterns(program), DEAD)
     assert found.count == 2
     assert "piece by piece" in found.detail
     assert found.evidence["overwritten_by"]["operator"] == "aten::copy_"
@@ -255,7 +255,7 @@ def test_parameters_that_are_filled_and_then_drawn_are_no_finding() -> None:
         nn.init.normal_(weight)
         nn.init.trunc_normal_(nn.Parameter(torch.ones(64, 64)))
 
-    assert DEAD not in patterns(look(program))
+    assert DEAD not in patterns(profile_patterns(program))
 
 
 def test_what_happens_at_the_start_alone_is_no_finding() -> None:
@@ -267,9 +267,9 @@ def test_what_happens_at_the_start_alone_is_no_finding() -> None:
             state["table"].copy_(torch.randn(64, 64))
         (state["table"] @ torch.randn(64, 64)).sum()
 
-    assert DEAD in patterns(look_with_steps(step, steps=2))
+    assert DEAD in patterns(profile_steps(step, steps=2))
     state.clear()
-    assert look_with_steps(step, steps=4) == []
+    assert profile_steps(step, steps=4) == []
 
 
 def test_small_tensors_are_counted_and_not_looked_at() -> None:
@@ -278,8 +278,8 @@ def test_small_tensors_are_counted_and_not_looked_at() -> None:
         memory.sum()
         memory.zero_()
 
-    assert look(program) == []
-    assert REDUNDANT in patterns(look(program, least_bytes=64))
+    assert profile_patterns(program) == []
+    assert REDUNDANT in patterns(profile_patterns(program, least_bytes=64))
 
 
 def test_zeroed_twice_is_one_finding_not_two() -> None:
@@ -289,7 +289,7 @@ def test_zeroed_twice_is_one_finding_not_two() -> None:
             memory.zero_()
             memory.add_(torch.randn(4096)).add_(torch.randn(4096))
 
-    assert names(look(program)) == [(REDUNDANT, "zero_")]
+    assert names(profile_patterns(program)) == [(REDUNDANT, "zero_")]
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -299,5 +299,5 @@ def test_fills_inside_operators(deep: bool) -> None:
         labels = torch.randint(0, 5, (2, 32, 32))
         nn.functional.cross_entropy(logits, labels).backward()
 
-    found = [one for one in look(program, deep=deep) if one.pattern == REDUNDANT]
+    found = [one for one in profile_patterns(program, deep=deep) if one.pattern == REDUNDANT]
     assert [one.path for one in found] == ([("aten::nll_loss2d_backward",)] if deep else [])

@@ -97,7 +97,7 @@ def test_a_real_run_counts_the_program_and_not_its_start(tmp_path: Path) -> None
     )
     if planned.job.facts.torch_folder is not None:
         pytest.skip("this interpreter has torch")
-    profile, path = run_planned(planned, folder=tmp_path / "kept", say=lambda _: None)
+    profile, path = run_planned(planned, folder=tmp_path / "kept", report_progress=lambda _: None)
     assert profile.exit_code == 4
     assert profile.unit == "instructions"
     # Starting Python takes some 20 million instructions; these are not among them.

@@ -1,4 +1,4 @@
-"""The command line of each tool, word for word, and the same as one line for a shell."""
+"""Exact command line of each profiler, as arguments and as one shell line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torchyard.profile.tools import TOOLS
 from torchyard.profile.tools.gvprof import KNOBS
 from torchyard.profile.tools.interface import (
     OPTION_NAMES,
-    FoundTool,
+    InstalledTool,
     Job,
     TargetFacts,
     ToolOptions,
+    check_options,
     find_tool,
     library_path,
-    refuse_options,
     shell_text,
 )
 
@@ -42,7 +42,7 @@ def job(**changes: object) -> Job:
             perf_trampoline=True,
         ),
         environment={},
-        entry="/yard/run_program.py",
+        entry="/worker/run_program.py",
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ def words_of(tool: str, of: Job) -> list[str]:
     return list(TOOLS[tool].command(tool, of).words)
 
 
-def test_every_tool_of_the_command_is_there_in_its_order() -> None:
+def test_the_command_lists_every_tool_in_order() -> None:
     assert tuple(TOOLS) == TOOL_NAMES
 
 
@@ -103,7 +103,7 @@ def test_nsys_for_some_steps_waits_for_the_switch() -> None:
     assert (
         words[-6:]
         == [
-            *(PYTHON, "/yard/run_program.py", "/results/range.plan.json", "--"),
+            *(PYTHON, "/worker/run_program.py", "/results/range.plan.json", "--"),
             *("train.py", "--epochs", "1"),
         ][-6:]
     )
@@ -151,11 +151,11 @@ def test_perf() -> None:
     assert not command.notes
 
 
-def test_perf_says_that_an_older_python_has_no_names() -> None:
+def test_perf_notes_that_an_older_python_reports_no_functions() -> None:
     old = TargetFacts(python_version=(3, 11, 7))
     command = TOOLS["perf"].command("perf", job(facts=old))
     assert "PYTHONPERFSUPPORT" not in dict(command.variables)
-    assert "Python 3.11 tells perf no names" in command.notes[0]
+    assert "Python 3.11 cannot report Python functions" in command.notes[0]
 
 
 def test_callgrind_takes_one_thread_and_escapes_percent_signs() -> None:
@@ -171,7 +171,7 @@ def test_callgrind_takes_one_thread_and_escapes_percent_signs() -> None:
 def test_torch_runs_inside_the_target() -> None:
     options = ToolOptions(skip_steps=1, active_steps=4, stacks=True)
     command = TOOLS["torch"].command("", job(options=options))
-    assert command.words[:4] == (PYTHON, "/yard/run_program.py", "/results/plan.json", "--")
+    assert command.words[:4] == (PYTHON, "/worker/run_program.py", "/results/plan.json", "--")
     plan = json.loads(command.files[0][1])
     assert plan["tool"] == "torch"
     assert plan["trace"] == "/results/trace.json.gz"
@@ -191,43 +191,45 @@ def test_words_of_the_user_are_handed_on_before_the_program(tool: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "options", "said"),
+    ("tool", "options", "message"),
     [
-        ("perf", ToolOptions(skip_steps=1), "perf has no use for --skip-steps"),
-        ("rocprof", ToolOptions(active_steps=1), "rocprof has no use for --active-steps"),
-        ("gvprof", ToolOptions(frequency_hz=99), "gvprof has no use for --frequency"),
-        ("torch", ToolOptions(extra=("-x",)), "torch has no use for --tool-arg"),
-        ("callgrind", ToolOptions(stacks=True), "callgrind has no use for --stacks"),
-        ("nsys", ToolOptions(knobs=(("A", "1"),)), "nsys has no use for --knob"),
+        ("perf", ToolOptions(skip_steps=1), "--skip-steps is not supported by --tool perf"),
+        (
+            "rocprof",
+            ToolOptions(active_steps=1),
+            "--active-steps is not supported by --tool rocprof",
+        ),
+        ("gvprof", ToolOptions(frequency_hz=99), "--frequency is not supported by --tool gvprof"),
+        ("torch", ToolOptions(extra=("-x",)), "--tool-arg is not supported by --tool torch"),
+        ("callgrind", ToolOptions(stacks=True), "--stacks is not supported by --tool callgrind"),
+        ("nsys", ToolOptions(knobs=(("A", "1"),)), "--knob is not supported by --tool nsys"),
     ],
 )
-def test_options_that_mean_nothing_to_a_tool_are_refused(
-    tool: str, options: ToolOptions, said: str
-) -> None:
-    refuse_options(TOOLS[tool], ToolOptions())
-    with pytest.raises(UsageError, match=said) as caught:
-        refuse_options(TOOLS[tool], options)
-    assert caught.value.hint.startswith("it takes --")
+def test_unsupported_options_are_rejected(tool: str, options: ToolOptions, message: str) -> None:
+    check_options(TOOLS[tool], ToolOptions())
+    with pytest.raises(UsageError, match=message) as caught:
+        check_options(TOOLS[tool], options)
+    assert caught.value.hint.startswith("supported options: --")
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
 def test_the_command_offers_every_option_that_a_tool_takes(tool: str) -> None:
     offered = {word for parameter in profile.params for word in parameter.opts}
-    assert {OPTION_NAMES[name] for name in TOOLS[tool].takes} <= offered
+    assert {OPTION_NAMES[name] for name in TOOLS[tool].supported_options} <= offered
 
 
 def test_a_target_without_torch_has_no_library_path() -> None:
     bare = job(facts=TargetFacts(python_version=(3, 12)))
     assert library_path(bare) == ()
     with pytest.raises(MissingTool, match="has no torch"):
-        TOOLS["torch"].check(FoundTool(path=""), bare)
+        TOOLS["torch"].check(InstalledTool(path=""), bare)
 
 
 @pytest.mark.parametrize(
     "name", ["a b.py", "$(touch x).py", "it's;rm -rf.py", "-e.py", "\n.py", "ü.py"]
 )
 def test_a_shell_hands_on_exactly_the_same_words(tmp_path: Path, name: str) -> None:
-    fake = fake_tool(tmp_path / "bin", "ncu", said={name: ""})
+    fake = fake_tool(tmp_path / "bin", "ncu", outputs={name: ""})
     folder = tmp_path / "re sult'$"
     of = job(
         words=(name, name),
@@ -254,7 +256,10 @@ def test_finding_a_tool(tmp_path: Path) -> None:
     assert find_tool(tool, str(tmp_path)) == (None, "ncu is not installed")
     fake_tool(tmp_path, "ncu", version="NVIDIA (R)\nCopyright (c) 2018-2024\nVersion 2024.1")
     found, missing = find_tool(tool, str(tmp_path))
-    assert (found, missing) == (FoundTool(path=str(tmp_path / "ncu"), version="Version 2024.1"), "")
+    assert (found, missing) == (
+        InstalledTool(path=str(tmp_path / "ncu"), version="Version 2024.1"),
+        "",
+    )
 
 
 def test_a_tool_that_does_not_run_is_missing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`torchyard profile` with tools that only note how they were called: arguments, variables, endings."""
+"""`torchyard profile` with tools that only note how they were called: arguments, variables, suffixes."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_nsys_runs_and_its_kernels_are_read(
     fake = fake_tool(
         tmp_path / "bin",
         "nsys",
-        leaves={"--output=": "timeline"},
-        endings={"--output=": ".nsys-rep"},
-        said={"stats": NSYS_STATS},
+        files={"--output=": "timeline"},
+        suffixes={"--output=": ".nsys-rep"},
+        outputs={"stats": NSYS_STATS},
     )
     on_path(fake, monkeypatch)
     python = torch_in(tmp_path / "target")
@@ -106,7 +106,7 @@ def test_ncu_reads_units_and_adds_calls_up(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_tool(
-        tmp_path / "bin", "ncu", leaves={"report.ncu-rep": ""}, said={"--import": NCU_CSV}
+        tmp_path / "bin", "ncu", files={"report.ncu-rep": ""}, outputs={"--import": NCU_CSV}
     )
     on_path(fake, monkeypatch)
     code, out, err = called(capfd, "--tool", "ncu", "--json", script(tmp_path))
@@ -122,7 +122,7 @@ def test_ncu_without_permission_says_the_mend(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access counters\n"
-    fake = fake_tool(tmp_path / "bin", "ncu", leaves={"ncu.log": text})
+    fake = fake_tool(tmp_path / "bin", "ncu", files={"ncu.log": text})
     on_path(fake, monkeypatch)
     code, _, err = called(capfd, "--tool", "ncu", script(tmp_path))
     assert code == 4
@@ -136,8 +136,8 @@ def test_rocprof_reads_its_table(
     fake = fake_tool(
         tmp_path / "bin",
         "rocprofv3",
-        leaves={"profiles": ROCPROF_CSV},
-        endings={"profiles": "/host/1_kernel_stats.csv"},
+        files={"profiles": ROCPROF_CSV},
+        suffixes={"profiles": "/host/1_kernel_stats.csv"},
     )
     on_path(fake, monkeypatch)
     code, out, err = called(capfd, "--tool", "rocprof", script(tmp_path))
@@ -152,8 +152,8 @@ def test_gvprof_gets_library_path_knobs_and_a_folder(
     fake = fake_tool(
         tmp_path / "bin",
         "hpcrun",
-        leaves={"measurements": "digraph {}"},
-        endings={"measurements": "/data_flow/data_flow.dot"},
+        files={"measurements": "digraph {}"},
+        suffixes={"measurements": "/data_flow/data_flow.dot"},
     )
     on_path(fake, monkeypatch)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
@@ -225,11 +225,11 @@ def test_a_dry_run_runs_nothing(
 def test_perf_without_permission_says_the_mend(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = (
+    error_text = (
         "Error:\nAccess to performance monitoring and observability operations is limited.\n"
         "Consider adjusting /proc/sys/kernel/perf_event_paranoid setting\n"
     )
-    on_path(fake_tool(tmp_path / "bin", "perf", refusal=refusal), monkeypatch)
+    on_path(fake_tool(tmp_path / "bin", "perf", error_text=error_text), monkeypatch)
     code, _, err = called(capfd, "--tool", "perf", script(tmp_path))
     assert code == 4
     assert "sudo sysctl kernel.perf_event_paranoid=1" in err
@@ -240,7 +240,7 @@ def test_the_programs_exit_code_passes_through(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_tool(
-        tmp_path / "bin", "ncu", leaves={"report.ncu-rep": ""}, said={"--import": NCU_CSV}
+        tmp_path / "bin", "ncu", files={"report.ncu-rep": ""}, outputs={"--import": NCU_CSV}
     )
     on_path(fake, monkeypatch)
     code, out, _ = called(capfd, "--tool", "ncu", script(tmp_path, "raise SystemExit(7)\n"))
@@ -255,31 +255,31 @@ def test_a_failed_program_that_leaves_nothing_keeps_its_exit_code(
     on_path(fake_tool(tmp_path / "bin", "nsys"), monkeypatch)
     code, out, _ = called(capfd, "--tool", "nsys", script(tmp_path, "raise SystemExit(9)\n"))
     assert code == 9
-    assert "nsys left no report" in out
+    assert "nsys wrote no report" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("nowhere.py",), "there is no file nowhere.py"),
-        ((".",), ". is a folder"),
-        ((), "no program is named"),
-        (("--tool", "gvprof", "--knob", "X", "p.py"), "'X' has no value"),
+        (("nowhere.py",), "no such file: nowhere.py"),
+        ((".",), ". is a directory"),
+        ((), "no program given"),
+        (("--tool", "gvprof", "--knob", "X", "p.py"), "'X' is not of the form NAME=VALUE"),
         (("--tool", "nothing", "p.py"), "nothing"),
-        (("--tool", "perf", "--knob", "A=1", "p.py"), "perf has no use for --knob"),
+        (("--tool", "perf", "--knob", "A=1", "p.py"), "--knob is not supported by --tool perf"),
         (("--limit", "soon", "p.py"), "'soon' is not a duration"),
         (("--target", "/nowhere/python", "p.py"), "there is no interpreter"),
-        (("--show", "latest"), "there is no profile of a tool yet"),
-        (("--show", "latest", "p.py"), "--show runs nothing"),
+        (("--show", "latest"), "no stored profile"),
+        (("--show", "latest", "p.py"), "--show cannot be combined"),
     ],
 )
 def test_wrong_requests(
-    home: Path, tmp_path: Path, capfd: Capture, arguments: tuple[str, ...], said: str
+    home: Path, tmp_path: Path, capfd: Capture, arguments: tuple[str, ...], message: str
 ) -> None:
     script(tmp_path, name="p.py")
     code, _, err = called(capfd, *arguments)
     assert code == 2
-    assert said in err
+    assert message in err
     assert "hint:" in err
 
 
@@ -300,7 +300,7 @@ def test_show_again(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_tool(
-        tmp_path / "bin", "ncu", leaves={"report.ncu-rep": ""}, said={"--import": NCU_CSV}
+        tmp_path / "bin", "ncu", files={"report.ncu-rep": ""}, outputs={"--import": NCU_CSV}
     )
     on_path(fake, monkeypatch)
     place = tmp_path / "kept"
@@ -319,7 +319,7 @@ def test_show_again(
 def test_a_module_and_a_stop_from_outside(home: Path, tmp_path: Path) -> None:
     """SIGTERM reaches the program through the tool's process, and the profile is kept."""
     fake = fake_tool(
-        tmp_path / "bin", "ncu", leaves={"report.ncu-rep": ""}, said={"--import": NCU_CSV}
+        tmp_path / "bin", "ncu", files={"report.ncu-rep": ""}, outputs={"--import": NCU_CSV}
     )
     # exec instead of a child, as the signal goes to the tool's own process.
     text = (fake.folder / "ncu").read_text()

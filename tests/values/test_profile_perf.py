@@ -52,7 +52,7 @@ def test_stacks_are_folded_outermost_first() -> None:
     assert names[("main", "at::native::add(at::Tensor const&, at::Tensor const&)")] == 1000
     assert names[("[unknown]",)] == 500
     assert not any("execvp" in stack for stack in names), "perf's own start is no part of it"
-    assert folded.notes == ("the table is of cpu-clock; perf.data also has page-faults",)
+    assert folded.notes == ("the table shows cpu-clock; perf.data also contains page-faults",)
 
 
 def test_rows_count_a_recursive_function_once() -> None:
@@ -130,7 +130,7 @@ def test_a_real_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     planned = plan_run(
         "perf", Target(name="here", python=sys.executable), (str(script), "3"), ToolOptions()
     )
-    profile, path = run_planned(planned, folder=tmp_path / "kept", say=lambda _: None)
+    profile, path = run_planned(planned, folder=tmp_path / "kept", report_progress=lambda _: None)
     assert profile.exit_code == 3
     assert profile.state == "crashed"
     assert profile.unit == "ns"
@@ -181,5 +181,5 @@ def test_python_functions_have_names(tmp_path: Path) -> None:
     planned = plan_run(
         "perf", Target(name="here", python=sys.executable), (str(script), "0"), ToolOptions()
     )
-    profile, _ = run_planned(planned, folder=tmp_path / "kept", say=lambda _: None)
+    profile, _ = run_planned(planned, folder=tmp_path / "kept", report_progress=lambda _: None)
     assert any("squares" in row.name for row in profile.rows)

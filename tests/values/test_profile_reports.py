@@ -147,10 +147,10 @@ def test_names_from_outside_are_one_line_of_text() -> None:
 
 def test_nothing_recorded() -> None:
     empty = ToolProfile(tool="nsys", row_kind="kernel", state="interrupted")
-    assert "No kernel was recorded." in profile_text(empty)
+    assert "No kernels were recorded." in profile_text(empty)
     assert "interrupted" in profile_text(empty)
-    assert "No kernel was recorded." in profile_page(empty)
-    assert "The tool left no file." in profile_page(empty)
+    assert "No kernels were recorded." in profile_page(empty)
+    assert "The profiler wrote no files." in profile_page(empty)
 
 
 def test_a_profile_survives_being_kept() -> None:

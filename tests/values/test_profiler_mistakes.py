@@ -18,7 +18,7 @@ def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
     session = Session(Options(prove=False))
 
     def fails() -> None:
-        if session.watch.step == 3:
+        if session.mode.step == 3:
             raise ZeroDivisionError("ours")
 
     session.patterns[0].end_step = fails
@@ -31,10 +31,10 @@ def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
     finally:
         session.stop()
     result = session.result("finished")
-    (note,) = (one for one in result["notes"] if "ran before the watch began" not in one)
+    (note,) = (one for one in result["notes"] if "started before profiling" not in one)
     assert note == (
         "the profile ends after step 3, because the profiler failed: ZeroDivisionError: ours"
     )
-    assert session.watch.off
+    assert session.mode.off
     assert result["steps"] == 3
     assert "dead initialisation" in {found["pattern"] for found in result["findings"]}

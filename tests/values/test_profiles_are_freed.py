@@ -20,8 +20,8 @@ def test_a_session_that_ended_is_freed() -> None:
     session.start()
     torch.zeros(64, 64).add_(1.0)
     session.stop()
-    assert session.watch.room_bytes() <= session.options.memory_bytes
-    assert session.watch._copies.copy(torch.zeros(64).data_ptr(), 64) is None, "its block is gone"
+    assert session.mode.available_bytes() <= session.options.memory_bytes
+    assert session.mode._copies.copy(torch.zeros(64).data_ptr(), 64) is None, "its block is gone"
     gone = weakref.ref(session)
     del session
     gc.collect()

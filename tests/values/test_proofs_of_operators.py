@@ -142,8 +142,8 @@ def test_draws_of_random_numbers_are_not_tried_and_stay_as_they_were() -> None:
 
 
 def test_an_operator_that_differs_each_time_proves_nothing() -> None:
-    from torchyard.worker.values.proofs.replay import Inside, Untouched, run_clean
-    from torchyard.worker.values.proofs.trials import Trial, Untested, try_fill
+    from torchyard.worker.values.proofs.replay import InnerOperator, StateGuard, run_clean
+    from torchyard.worker.values.proofs.trials import NotTestable, Trial, try_fill
 
     calls: list[int] = []
     library = torch.library.Library("torchyard_test", "FRAGMENT")
@@ -158,10 +158,10 @@ def test_an_operator_that_differs_each_time_proves_nothing() -> None:
     x = torch.randn(300)
     func = torch.ops.torchyard_test.unsteady.default
     path = ("torchyard_test::unsteady",)
-    with Untouched((x,), {}) as keep:
+    with StateGuard((x,), {}) as keep:
         trial = Trial(func, (x,), {}, keep, run_clean)
-        inside = Inside(1, "aten::zeros_like", path, (300,))
-        with pytest.raises(Untested, match="other results each time"):
+        inside = InnerOperator(1, "aten::zeros_like", path, (300,))
+        with pytest.raises(NotTestable, match="not deterministic"):
             try_fill(trial, inside, torch.float32)
     session = watched(lambda: func(x))
     assert findings_of(session, DEAD) == []

@@ -137,7 +137,7 @@ def test_expanded_empty_and_zero_dimensional_tensors() -> None:
 
 
 def test_what_cannot_be_written_down_says_so() -> None:
-    with pytest.raises(NoRecipe, match="no plain memory"):
+    with pytest.raises(NoRecipe, match="no strided memory"):
         recipe_of(aten.clone.default, (torch.eye(2).to_sparse(),), {})
     with pytest.raises(NoRecipe, match="object"):
         recipe_of(aten.clone.default, (object(),), {})

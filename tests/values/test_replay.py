@@ -11,23 +11,23 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torchyard.worker.values.proofs.replay import (  # noqa: E402  # noqa: E402
-    Inside,
-    Untouched,
-    Void,
+    InnerOperator,
+    ReplayFailed,
+    StateGuard,
     can_skip,
     left_out,
+    replay_blocker,
     run_clean,
     run_native,
     run_poisoned,
     run_skipped,
-    why_not_now,
 )
 from torchyard.worker.values.proofs.trial_inputs import (  # noqa: E402
     own_call,
     poisons_for,
     same_results,
 )
-from torchyard.worker.values.redispatch import NativeEvents, times_seen  # noqa: E402
+from torchyard.worker.values.redispatch import NativeEvents, count_chain  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -41,21 +41,21 @@ def loss_call() -> Any:
 
 def chains_of(call: Any) -> dict[tuple[str, ...], int]:
     chains: dict[tuple[str, ...], int] = {}
-    with Untouched(call.args, call.kwargs) as keep:
+    with StateGuard(call.args, call.kwargs) as keep:
         run_clean(call, keep, chains)
     return chains
 
 
-def fill_of(call: Any) -> Inside:
+def fill_of(call: Any) -> InnerOperator:
     """The zero_ inside: its number is its place in the order in which operators began."""
     path = ("aten::mse_loss_backward", "aten::zeros_like")
     number = list(chains_of(call)).index((*path, "aten::zero_"))
-    return Inside(number, "aten::zero_", path, (50,))
+    return InnerOperator(number, "aten::zero_", path, (50,))
 
 
 def test_a_clean_replay_is_the_operator() -> None:
     call = loss_call()
-    with Untouched(call.args, call.kwargs) as keep:
+    with StateGuard(call.args, call.kwargs) as keep:
         assert same_results(run_clean(call, keep), run_native(call, keep))
         assert same_results(run_native(call, keep), [call.func(*call.args)])
 
@@ -63,7 +63,7 @@ def test_a_clean_replay_is_the_operator() -> None:
 def test_poison_in_a_dead_fill_changes_nothing() -> None:
     call = loss_call()
     inside = fill_of(call)
-    with Untouched(call.args, call.kwargs) as keep:
+    with StateGuard(call.args, call.kwargs) as keep:
         clean = run_clean(call, keep)
         for poison in poisons_for(torch.float32).values():
             assert same_results(clean, run_poisoned(call, keep, inside, poison))
@@ -73,8 +73,8 @@ def test_poison_in_a_needed_fill_shows() -> None:
     call = own_call(aten.select_backward.default, (torch.randn(5), [4, 5], 0, 1), {})
     chains = list(chains_of(call))
     number = next(n for n, chain in enumerate(chains) if chain[-1] == "aten::zero_")
-    inside = Inside(number, "aten::zero_", chains[number][:-1], (4, 5))
-    with Untouched(call.args, call.kwargs) as keep:
+    inside = InnerOperator(number, "aten::zero_", chains[number][:-1], (4, 5))
+    with StateGuard(call.args, call.kwargs) as keep:
         clean = run_clean(call, keep)
         for poison in poisons_for(torch.float32).values():
             assert not same_results(clean, run_poisoned(call, keep, inside, poison))
@@ -91,9 +91,9 @@ def test_what_is_not_there_again_makes_the_replay_void() -> None:
         inside._replace(shape=(51,)),
         inside._replace(position=3),
     ]
-    with Untouched(call.args, call.kwargs) as keep:
+    with StateGuard(call.args, call.kwargs) as keep:
         for other in wrong:
-            with pytest.raises(Void):
+            with pytest.raises(ReplayFailed):
                 run_poisoned(call, keep, other, poison)
 
 
@@ -101,8 +101,8 @@ def test_leaving_out_a_needed_write_shows() -> None:
     call = own_call(aten.full.default, ([64], 3.0), {})
     chains = list(chains_of(call))
     number = next(n for n, chain in enumerate(chains) if chain[-1] == "aten::fill_")
-    inside = Inside(number, "aten::fill_", chains[number][:-1], (64,))
-    with Untouched(call.args, call.kwargs) as keep:
+    inside = InnerOperator(number, "aten::fill_", chains[number][:-1], (64,))
+    with StateGuard(call.args, call.kwargs) as keep:
         assert not same_results(run_clean(call, keep), run_skipped(call, keep, inside))
 
 
@@ -128,7 +128,7 @@ def test_random_numbers_are_the_programs_again_afterwards() -> None:
     own = torch.Generator().manual_seed(7)
     before = own.get_state()
     call = own_call(aten.bernoulli_.float, (torch.empty(10), 0.5), {"generator": own})
-    with Untouched(call.args, call.kwargs) as keep:
+    with StateGuard(call.args, call.kwargs) as keep:
         one = run_native(call, keep)[0].clone()
         two = run_native(call, keep)[0].clone()
         torch.rand(10)
@@ -143,7 +143,7 @@ def test_no_gradient_graph_and_no_words_from_a_replay(capsys: pytest.CaptureFixt
     filters = list(warnings.filters)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with Untouched(call.args, call.kwargs) as keep:
+        with StateGuard(call.args, call.kwargs) as keep:
             result = run_native(call, keep)[0]
             warnings.warn("from a replay", stacklevel=1)
     assert result.grad_fn is None
@@ -157,7 +157,7 @@ def test_state_comes_back_when_a_replay_raises() -> None:
     shown = warnings.showwarning
 
     def fail() -> None:
-        with Untouched((), {}):
+        with StateGuard((), {}):
             torch.rand(3)
             raise ZeroDivisionError
 
@@ -169,22 +169,22 @@ def test_state_comes_back_when_a_replay_raises() -> None:
 
 
 def test_moments_at_which_nothing_is_replayed() -> None:
-    assert why_not_now() is None
+    assert replay_blocker() is None
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False):
-        assert "mode" in str(why_not_now())
+        assert "mode" in str(replay_blocker())
     with NativeEvents():
-        assert "profiler" in str(why_not_now())
+        assert "profiler" in str(replay_blocker())
     said = []
 
     def ask(x: Any) -> Any:
-        said.append(why_not_now())
+        said.append(replay_blocker())
         return x
 
     torch.func.vmap(ask)(torch.ones(2))
     assert "transform" in str(said[0])
-    assert why_not_now() is None
+    assert replay_blocker() is None
 
 
 def test_events_give_chains_of_operators() -> None:
@@ -193,9 +193,9 @@ def test_events_give_chains_of_operators() -> None:
         call.func(*call.args)
     chain = ("aten::mse_loss_backward", "aten::zeros_like", "aten::zero_")
     assert events.chains[chain] == 1
-    assert times_seen(events.chains, chain[1:]) == 1
-    assert times_seen(events.chains, ("aten::sort",)) == 0
-    assert times_seen({("MulBackward0", *chain): 2, chain: 1}, chain) == 3
+    assert count_chain(events.chains, chain[1:]) == 1
+    assert count_chain(events.chains, ("aten::sort",)) == 0
+    assert count_chain({("MulBackward0", *chain): 2, chain: 1}, chain) == 3
 
 
 def test_events_can_be_recorded_again_and_add_up() -> None:
@@ -203,5 +203,5 @@ def test_events_can_be_recorded_again_and_add_up() -> None:
     for _ in range(2):
         with events:
             torch.ones(3).sort()
-    assert times_seen(events.chains, ("aten::sort",)) >= 2
+    assert count_chain(events.chains, ("aten::sort",)) >= 2
     events.stop()

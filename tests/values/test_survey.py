@@ -71,19 +71,19 @@ def test_surveyed_steps_count_what_closely_watched_ones_count(forward: Forward) 
     closely, surveyed = _session(forward, 0), _session(forward, 3)
     assert _counted(closely)
     assert _counted(surveyed) == _counted(closely)
-    assert closely.watch.counts.steps_surveyed == 0
-    assert surveyed.watch.counts.steps_surveyed >= 4
+    assert closely.mode.counts.steps_surveyed == 0
+    assert surveyed.mode.counts.steps_surveyed >= 4
     for name in ("operators", "written_bytes", "small_bytes", "not_seen_bytes"):
-        assert getattr(surveyed.watch.counts, name) == getattr(closely.watch.counts, name), name
+        assert getattr(surveyed.mode.counts, name) == getattr(closely.mode.counts, name), name
 
 
 def test_steps_that_are_left_out_are_not_surveyed_either() -> None:
     closely = _session(_regular, 0, steps=12, every=2)
     surveyed = _session(_regular, 2, steps=12, every=2)
     assert _counted(surveyed) == _counted(closely)
-    assert surveyed.watch.counts.steps_left_out == closely.watch.counts.steps_left_out
-    assert 0 < surveyed.watch.counts.steps_surveyed < 6
-    assert surveyed.watch.counts.written_bytes < closely.watch.counts.written_bytes * 1.01
+    assert surveyed.mode.counts.steps_left_out == closely.mode.counts.steps_left_out
+    assert 0 < surveyed.mode.counts.steps_surveyed < 6
+    assert surveyed.mode.counts.written_bytes < closely.mode.counts.written_bytes * 1.01
 
 
 def _later(step: int, model: torch.nn.Module) -> torch.Tensor:
@@ -94,7 +94,7 @@ def _later(step: int, model: torch.nn.Module) -> torch.Tensor:
 def test_waste_that_begins_late_is_looked_at_closely() -> None:
     session = _session(_later, 3, steps=30)
     assert ("single zero", "aten::mul") in {key[:2] for key in _counted(session)}
-    assert session.watch.counts.steps_surveyed > 10
+    assert session.mode.counts.steps_surveyed > 10
 
 
 def _stops(step: int, model: torch.nn.Module) -> torch.Tensor:

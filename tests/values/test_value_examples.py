@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import look, names  # noqa: E402
+from looked_at import names, profile_patterns  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -30,7 +30,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 @pytest.mark.parametrize("name", HISTORIC)
 def test_a_historic_case_is_found_at_its_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, source = HISTORIC[name]
-    found = look(lambda: run(name, monkeypatch))
+    found = profile_patterns(lambda: run(name, monkeypatch))
     assert names(found) == [("redundant write", operator)]
     place = found[0].place
     assert Path(place.file) == EXAMPLES / f"{name}.py"
@@ -40,7 +40,7 @@ def test_a_historic_case_is_found_at_its_line(name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("deep", [False, True], ids=["fast", "deep"])
 @pytest.mark.parametrize("name", HISTORIC)
 def test_today_there_is_nothing(name: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert names(look(lambda: run(name, monkeypatch, "--today"), deep=deep)) == []
+    assert names(profile_patterns(lambda: run(name, monkeypatch, "--today"), deep=deep)) == []
 
 
 @pytest.mark.parametrize("name", HISTORIC)
@@ -81,7 +81,7 @@ def test_the_residual_network_trains_without_findings(
 ) -> None:
     # Batch norm fills its buffers twice when it is made: too rare to matter in four steps, not in two.
     words = ("--batch", "1", "--size", "64", "--steps", "4")
-    assert names(look(lambda: run("resnet50_training", monkeypatch, *words))) == []
+    assert names(profile_patterns(lambda: run("resnet50_training", monkeypatch, *words))) == []
     assert capsys.readouterr().out.count("loss ") == 4
 
 
@@ -89,5 +89,5 @@ def test_the_residual_network_trains_without_findings(
 def test_the_language_model_has_a_sparse_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     words = ("--batch", "1", "--length", "32", "--layers", "1", "--steps", "2")
-    found = look(lambda: run("bert_training", monkeypatch, *words))
+    found = profile_patterns(lambda: run("bert_training", monkeypatch, *words))
     assert ("sparse gradient", "embedding_dense_backward") in names(found)

@@ -83,7 +83,16 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_option_that_there_is_not() -> None:
     with pytest.raises(UsageError, match="depth"):
-        torchyard.values(depth="deep")  # type: ignore[operator]
+        torchyard.profile_values(depth="deep")
+
+
+def test_calling_the_package_is_deprecated() -> None:
+    import torchyard.values  # a package: this import keeps working
+
+    with pytest.warns(DeprecationWarning, match="profile_values"):
+        profiler = torchyard.values(deep=True)  # type: ignore[operator]
+    assert isinstance(profiler, Values)
+    assert profiler.options == torchyard.profile_values(deep=True).options
 
 
 def test_the_profile_is_read_after_the_block() -> None:

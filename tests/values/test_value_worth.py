@@ -268,7 +268,7 @@ def test_waste_of_torch_is_found_proven_priced_and_measured(
     worth = gained.findings[losses[0]].worth
     assert worth.gain is not None
     assert 0.5 < worth.gain < 5
-    assert "into memory that nobody filled" in worth.method
+    assert "with uninitialized memory" in worth.method
     assert (tmp_path / "run" / "gains").is_dir()
 
     gained = measure_set_to_none(request, tmp_path / "run", found, say=said.append, launches=2)

@@ -75,7 +75,7 @@ def test_it_shows_findings_and_a_picture(browser: Browser, sample: Path, dark: b
     browser.frame()
     assert shown(browser) == 6
     assert text(browser, "#shown") == "all 6 shown"
-    assert text(browser, "#about") == "31 of 31 operators, 100% of all bytes"
+    assert text(browser, "#about") == "31 of 31 operators, 100% of written bytes"
     assert dots(browser) > 5000
     page = browser.value("getComputedStyle(document.body).backgroundColor")
     assert page == ("rgb(21, 24, 27)" if dark else "rgb(253, 253, 252)")
@@ -115,7 +115,7 @@ def test_a_click_chooses_an_operator_and_the_panel_walks_on(browser: Browser, sa
     browser.value("document.getElementById('canvas').scrollIntoView({ block: 'center' })")
     browser.frame()
     browser.press("Escape")
-    assert "Choose an operator" in text(browser, "#panel")
+    assert "Select an operator" in text(browser, "#panel")
     box = browser.value(
         "(({x, y, width, height}) => [x, y, width, height])(document.getElementById('canvas').getBoundingClientRect())"
     )
@@ -143,11 +143,11 @@ def test_keys_move_and_zoom(browser: Browser, sample: Path) -> None:
 def test_search_and_views(browser: Browser, sample: Path) -> None:
     browser.open(sample)
     enter(browser, "search", "bmm layers.1")
-    assert text(browser, "#panel h4") == "2 found"
+    assert text(browser, "#panel h4") == "2 matches"
     enter(browser, "search", "nowhere")
-    assert text(browser, "#panel") == "Nothing found in this view."
+    assert text(browser, "#panel") == "No matches in this view."
     browser.value("document.querySelector('[data-kind=modules]').click()")
-    assert "modules, forward and backward apart" in text(browser, "#about")
+    assert "modules, forward and backward separately" in text(browser, "#about")
     enter(browser, "search", "layers.0")
     browser.value("document.querySelector('#panel button').click()")
     assert "operators" in text(browser, "#panel")

@@ -157,8 +157,8 @@ def test_it_can_be_read_aloud_and_used_without_a_mouse(page: Page) -> None:
     assert page.all("html")[0]["lang"] == "en"
 
 
-def test_what_a_reader_looks_for_is_there(page: Page) -> None:
-    for said in (
+def test_the_page_contains_the_report(page: Page) -> None:
+    for text in (
         "Fixing 3 of them: estimated saving 0.71-27.1% of a step (CPU time), no upper bound",
         "dead initialisation",
         "mse_loss_backward > zeros_like > zero_",
@@ -171,18 +171,18 @@ def test_what_a_reader_looks_for_is_there(page: Page) -> None:
         "1907 of 50257 rows have a gradient",
         "layers.0.attn (4), layers.1.attn (4), layers.2.attn (4)",
         "196 times in 4 steps (1-4)",
-        "Let go of gradients",
-        "155 among 4,096 looked at",
+        "Release gradients",
+        "155 among 4,096 sampled",
         "tril at modelkit/layers.py:13",
         "overwritten while the memory for copies",
-        "torch.compile was turned off",
+        "torch.compile was disabled",
         "train.py --epochs 1 --name 'two words'",
-        "Seen every time, but not tested",
+        "Observed in every call, but not tested",
     ):
-        assert said in page.text, said
+        assert text in page.text, text
 
 
-def test_the_dearest_finding_is_the_first_and_can_be_filtered(page: Page) -> None:
+def test_findings_are_sorted_by_cost_and_can_be_filtered(page: Page) -> None:
     cards = [item for item in page.all("details") if item.get("id", "").startswith("finding-")]
     assert [card["id"] for card in cards] == [f"finding-{n}" for n in range(1, 7)]
     assert cards[0]["data-pattern"] == "dead initialisation"
@@ -193,7 +193,7 @@ def test_the_dearest_finding_is_the_first_and_can_be_filtered(page: Page) -> Non
         assert offered == {card[f"data-{kind}"] for card in cards}
 
 
-def test_source_is_that_of_the_time_of_the_profile(tmp_path: Path) -> None:
+def test_source_excerpts_are_those_of_the_profile(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("".join(f"line_{number} = {number}\n" for number in range(1, 31)))
     finding = replace(sample_findings()[0], place=place(20, file=str(file)))
@@ -208,27 +208,27 @@ def test_source_is_that_of_the_time_of_the_profile(tmp_path: Path) -> None:
     assert "line_20" not in text
 
 
-def test_no_source_is_no_trouble() -> None:
+def test_findings_without_source() -> None:
     finding = replace(sample_findings()[0], place=place(20, file="<stdin>"))
     made = Page(values_html(replace(BARE, findings=(finding,))))
     assert "figure" not in {tag for tag, attributes in made.elements if "source" in str(attributes)}
 
 
-def test_an_empty_profile_is_a_page_too() -> None:
+def test_empty_profile() -> None:
     text = Page(values_html(BARE)).text
-    assert "Nothing was found, because no operator was seen." in text
+    assert "No findings, because no operator was observed." in text
     assert "The flow graph was not recorded." in text
 
 
-def test_findings_without_anything_are_shown() -> None:
+def test_findings_without_data_are_shown() -> None:
     bare = ValueFinding(pattern="of tomorrow", operator="", place=place(0, file=""))
     text = Page(values_html(replace(BARE, findings=(bare,)))).text
     assert "of tomorrow" in text
-    assert "an unknown place" in text
-    assert "Seen, and not tested." in text
+    assert "unknown location" in text
+    assert "Observed, not tested." in text
 
 
-def test_numbers_that_are_none() -> None:
+def test_non_finite_numbers() -> None:
     nan = float("nan")
     worth = Worth(per_step_ns=nan, share_of_step=nan, operator_ns=nan, wasted_ns=nan, gain=nan)
     finding = replace(sample_findings()[0], worth=worth, evidence={"zero_share": nan, "range": nan})
@@ -236,13 +236,13 @@ def test_numbers_that_are_none() -> None:
     assert "dead initialisation" in Page(values_html(profile)).text
 
 
-def test_findings_beyond_the_most_are_counted() -> None:
+def test_hidden_findings_are_counted() -> None:
     finding = sample_findings()[4]
     many = tuple(replace(finding, bytes_wasted=number) for number in range(MOST_FINDINGS + 40))
     made = values_html(replace(BARE, findings=many))
     page = Page(made)
     assert sum(item.get("id", "").startswith("finding-") for item in page.all("details")) == 300
-    assert "40 more findings are worth less than these" in page.text
+    assert "40 smaller findings are not shown" in page.text
     assert len(made) < 3_000_000
 
 
@@ -253,7 +253,7 @@ def test_without_the_layout_library_the_rest_is_there(monkeypatch: pytest.Monkey
     assert "pip install 'torchyard[graph]'" in page.text
     assert not page.all("canvas")
     assert flow_of(made) is None
-    assert "The 31 operators that write most" in page.text
+    assert "The 31 operators that write the most bytes" in page.text
     assert "embedding_dense_backward" in page.text
 
 

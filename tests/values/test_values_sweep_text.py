@@ -114,7 +114,7 @@ def test_what_only_the_profiler_causes_is_counted_and_not_shown() -> None:
     text = values_sweep_text(sample())
 
     assert "logical_or_" not in text
-    assert "1 left out: torch does that work only while it is watched" in text
+    assert "1 not shown: torch does this work only while it is profiled" in text
 
 
 def test_nothing_found_is_said() -> None:
@@ -124,12 +124,12 @@ def test_nothing_found_is_said() -> None:
     assert "No wasted work was found." in values_sweep_markdown(empty)
 
 
-def test_a_device_that_cannot_be_looked_into_is_not_called_clean() -> None:
+def test_a_device_that_cannot_be_examined_is_not_reported_as_clean() -> None:
     case = OperatorCase(case="a", state=CaseState.DONE, written_bytes=64, not_seen_bytes=64)
     blind = Sweep(settings=SETTINGS, torch="2.13.0", device="odd", names=("a",), cases=(case,))
 
-    assert values_sweep_text(blind).startswith("nothing was looked into\n")
-    assert "64 B of 64 B that were written could not be looked into" in values_sweep_text(blind)
+    assert values_sweep_text(blind).startswith("nothing was examined\n")
+    assert "64 B of 64 B written could not be examined" in values_sweep_text(blind)
 
 
 def test_names_from_outside_steer_nothing() -> None:

@@ -70,25 +70,25 @@ def test_golden(ending: str) -> None:
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_from_outside_are_only_ever_read(ending: str, text: str) -> None:
-    said = FORMATS[ending](hostile_profile(text))
-    said.encode()
-    assert not CONTROLS.search(said)
+    texts = FORMATS[ending](hostile_profile(text))
+    texts.encode()
+    assert not CONTROLS.search(texts)
     # A huge name is cut wherever it is shown; data formats keep it whole.
-    assert len(said) < (2e5 if ending != "json" else 2e7)
+    assert len(texts) < (2e5 if ending != "json" else 2e7)
     if ending == "json":
-        assert json.loads(said)["program"][0] == text
+        assert json.loads(texts)["program"][0] == text
     else:
-        assert max(map(len, said.splitlines())) < 6000
+        assert max(map(len, texts.splitlines())) < 6000
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_markdown_keeps_its_table_and_makes_no_html(text: str) -> None:
-    said = values_markdown(hostile_profile(text))
-    rows = [line for line in said.splitlines() if line.startswith("| ")]
+    texts = values_markdown(hostile_profile(text))
+    rows = [line for line in texts.splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + len(sample_findings())
     for row in rows:
         assert len(re.findall(r"(?<!\\)\|", row)) == 9
-    outside_of_code = re.sub(r"`[^`\n]*`", "", said.replace("\\`", ""))
+    outside_of_code = re.sub(r"`[^`\n]*`", "", texts.replace("\\`", ""))
     assert set(re.findall(r"<(/?\w+)", outside_of_code)) == {
         "details",
         "summary",
@@ -112,18 +112,18 @@ def test_the_dearest_comes_first_then_the_largest() -> None:
             ),
         ),
     )
-    said = [found.detail for found in ordered(profile)]
-    assert said == ["dear", "cheap", "unknown", "sure", "large", "small"]
+    texts = [found.detail for found in ordered(profile)]
+    assert texts == ["dear", "cheap", "unknown", "sure", "large", "small"]
 
 
-def test_the_first_line_says_it_all() -> None:
+def test_summary_line() -> None:
     assert " ".join(values_text(sample_profile()).split()).startswith(
         "6 findings (2 proven, 3 likely, 1 input-dependent). Fixing 3 of them: estimated saving "
         "0.71-27.1% of a step (CPU time), no upper bound. 3 not measured."
     )
     one = replace(BARE, findings=(finding(bytes_wasted=MIB),))
     assert summary_sentence(one) == (
-        "1 finding (1 likely). They waste 1.00 MiB of writes per step; their time was not measured."
+        "1 finding (1 likely). It wastes 1.00 MiB of writes per step; the time was not measured."
     )
     known = saving(5e6, 8e6, bound=9e6)
     timed = replace(one, saving=known, findings=(finding(worth=Worth(saving=known)),))
@@ -147,8 +147,8 @@ def test_no_bound_is_claimed_that_was_not_measured() -> None:
     assert time_text(noisy) == "–"
 
 
-def test_nothing_found_and_nothing_seen_are_told_apart() -> None:
-    assert values_text(BARE).startswith("Nothing was found, because no operator was seen.\n")
+def test_no_findings_and_no_operators_are_distinguished() -> None:
+    assert values_text(BARE).startswith("No findings, because no operator was observed.\n")
     looked = replace(BARE, counts={"operators": 1200})
     assert summary_sentence(looked) == "No wasted work was found in 1,200 operators."
     for render in FORMATS.values():
@@ -156,7 +156,7 @@ def test_nothing_found_and_nothing_seen_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "said"),
+    ("state", "code", "texts"),
     [
         ("finished", 0, ""),
         ("finished", 3, "Its exit code is 3."),
@@ -164,28 +164,28 @@ def test_nothing_found_and_nothing_seen_are_told_apart() -> None:
         (
             "crashed",
             1,
-            "The program failed. What follows is what was found by then. Its exit code is 1.",
+            "The program failed. The report shows the findings until then. Its exit code is 1.",
         ),
         ("running", None, "still running"),
     ],
 )
-def test_a_program_that_did_not_end_well_is_said_to_have(
-    state: Any, code: int | None, said: str
+def test_a_program_that_did_not_finish_is_reported(
+    state: Any, code: int | None, texts: str
 ) -> None:
     sentence = state_sentence(replace(BARE, state=state, exit_code=code))
-    assert said in sentence
-    assert bool(said) == bool(sentence)
+    assert texts in sentence
+    assert bool(texts) == bool(sentence)
     if sentence:
         joined = " ".join(values_text(replace(BARE, state=state, exit_code=code)).split())
         assert sentence in joined
 
 
-def test_many_findings_are_counted_where_they_are_not_shown() -> None:
+def test_hidden_findings_are_counted() -> None:
     many = replace(BARE, findings=tuple(finding(bytes_wasted=n) for n in range(500)))
-    assert "460 more findings are worth less than these" in values_text(many)
-    assert "400 more findings" in values_markdown(many)
+    assert "460 smaller findings are not shown" in values_text(many)
+    assert "400 smaller findings" in values_markdown(many)
     assert len(json.loads(values_json(many))["findings"]) == 500
-    assert "more findings" not in values_text(sample_profile())
+    assert "smaller findings" not in values_text(sample_profile())
 
 
 def test_lines_fit_the_terminal() -> None:
@@ -195,19 +195,19 @@ def test_lines_fit_the_terminal() -> None:
         assert max(len(line) for line in lines if line not in table) <= width
 
 
-def test_what_was_left_out_is_said() -> None:
+def test_the_scope_lists_what_was_not_examined() -> None:
     rows = scope_rows(sample_profile())
-    said = " / ".join(f"{name}: {text}" for name, text in rows)
+    texts = " / ".join(f"{name}: {text}" for name, text in rows)
     for words in (
-        "steps: 4 looked at, 5 left out, in 12.2 s",
-        "deep: also the operators inside",
-        "one step in 2, the first step left out",
+        "steps: 4 profiled, 5 skipped, in 12.2 s",
+        "deep: including operators called inside",
+        "every 2nd step, first step skipped",
         "2.00 MiB (0.17%) in tensors below 4.00 KiB",
         "overwritten while the memory for copies (256 MiB) was full",
-        "4 sparse, nested and other tensors",
+        "4 tensors without strided memory",
         "2.13.0+cpu on cpu, 2 threads",
     ):
-        assert words in said, words
+        assert words in texts, words
 
 
 def test_options_and_counts_that_are_odd_or_missing() -> None:
@@ -226,16 +226,16 @@ def test_options_and_counts_that_are_odd_or_missing() -> None:
         threads=1,
         flow=FlowGraph(),
     )
-    said = dict(scope_rows(odd))
-    assert said["sampling"] == (
-        "the first 3 steps left out, nothing after step 9, tensors above 1.00 MiB by a part of them"
+    texts = dict(scope_rows(odd))
+    assert texts["sampling"] == (
+        "first 3 steps skipped, nothing after step 9, tensors above 1.00 MiB sampled"
     )
-    assert said["left out"] == "newly counted: 7"
-    assert "nothing here can be more than likely" in said["proofs"]
-    assert "opinions" in said["approximate"]
-    assert said["flow graph"] == "not recorded"
-    assert said["torch"].endswith("1 thread")
-    assert dict(scope_rows(BARE))["sampling"] == "none: every step, all of every tensor"
+    assert texts["not examined"] == "newly counted: 7"
+    assert "findings are at most likely" in texts["proofs"]
+    assert "hints" in texts["approximate"]
+    assert texts["flow graph"] == "not recorded"
+    assert texts["torch"].endswith("1 thread")
+    assert dict(scope_rows(BARE))["sampling"] == "none: every step, whole tensors"
 
 
 def test_notes_are_bounded() -> None:
@@ -254,14 +254,14 @@ def test_notes_are_bounded() -> None:
         ("", ""),
     ],
 )
-def test_files_without_the_folders_everybody_has(file: str, short: str) -> None:
+def test_file_names_are_shortened(file: str, short: str) -> None:
     assert short_file(file) == short
 
 
 def test_places() -> None:
     assert place_text(place(3, file="a.py")) == "a.py:3"
     assert place_text(place(3, "m", file="a.py", backward=True)) == "a.py:3 (m, backward)"
-    assert place_text(place(0, file="")) == "an unknown place"
+    assert place_text(place(0, file="")) == "unknown location"
 
 
 def test_steps_are_runs() -> None:
@@ -314,15 +314,15 @@ def test_a_profile_of_an_older_version_has_one_number() -> None:
     assert time_text(Worth(per_step_ns=2e6, share_of_step=0.5)) == "about 2.00 ms (50.0%)"
 
 
-def test_every_certainty_has_a_mark_of_its_own() -> None:
+def test_every_certainty_has_its_own_symbol() -> None:
     assert set(MARKS) == set(Certainty)
     assert len(set(MARKS.values())) == len(Certainty)
 
 
-def test_tests_say_what_they_showed() -> None:
+def test_results_of_proof_tests() -> None:
     assert result_text(ProofTest(test="poison", passed=True)) == "no result changed"
     assert result_text(ProofTest(test="skip", passed=False)) == "a result changed"
-    assert result_text(ProofTest(test="of tomorrow", passed=False)) == "did not pass"
+    assert result_text(ProofTest(test="of tomorrow", passed=False)) == "failed"
 
 
 def test_json_is_versioned_and_whole() -> None:
@@ -346,12 +346,12 @@ def test_json_is_versioned_and_whole() -> None:
         "backward": False,
     }
     assert first["bytes_wasted_per_step"] == 72 * MIB
-    assert first["suggestion"].startswith("Let go of gradients")
+    assert first["suggestion"].startswith("Release gradients")
     assert "recipe" not in first
     assert document["looked_at"]["flow_nodes"] == len(sample_profile().flow.nodes)
 
 
-def test_json_has_no_numbers_that_are_none() -> None:
+def test_json_has_no_non_finite_numbers() -> None:
     odd = replace(
         BARE,
         step_ns=float("nan"),
@@ -361,7 +361,7 @@ def test_json_has_no_numbers_that_are_none() -> None:
     assert document["findings"][0]["evidence"] == {"range": [None, {"x": None}]}
 
 
-def test_what_ran_elsewhere_and_what_was_too_much_is_said() -> None:
+def test_the_scope_reports_omitted_findings_and_trials() -> None:
     counts = {
         "operators": 10,
         "other_threads": 2,
@@ -373,22 +373,22 @@ def test_what_ran_elsewhere_and_what_was_too_much_is_said() -> None:
         "not_tried": 2,
     }
     rows = scope_rows(replace(BARE, steps=6, counts=counts, findings_left_out=1500))
-    said = [text for name, text in rows if name == "left out"]
-    assert said == [
-        "2 operators with findings that were not tried again; the notes say why",
-        "1,500 sightings of more causes than are kept: the findings are not all",
+    omitted = [text for name, text in rows if name in {"not examined", "not reported"}]
+    assert omitted == [
+        "2 operators with findings that were not tested; see the notes",
+        "1,500 occurrences beyond the limit of stored findings: the list is incomplete",
     ]
-    assert dict(rows)["steps"].startswith("5 looked at: 2 closely, 3 surveyed for what changed")
-    assert dict(rows)["trials"].startswith("1 operator tried again")
+    assert dict(rows)["steps"].startswith("5 profiled: 2 in full, 3 checked for changes only")
+    assert dict(rows)["trials"].startswith("1 operator re-executed")
 
 
-def test_a_program_without_steps_is_one() -> None:
+def test_a_program_without_steps_counts_as_one_step() -> None:
     rows = dict(scope_rows(replace(BARE, steps=1)))
-    assert rows["steps"].startswith("none that were seen: the whole program counts as one")
+    assert rows["steps"].startswith("no step boundaries observed: the whole program counts as one")
 
 
-def test_what_a_gain_is_of() -> None:
+def test_speedups_name_what_they_refer_to() -> None:
     assert mended_text(Worth()) == ""
-    assert mended_text(Worth(gain=1.2)) == "mended, the operator is 1.2x as fast"
+    assert mended_text(Worth(gain=1.2)) == "with the fix, the operator is 1.2x as fast"
     whole = Worth(gain=1.2, method="best of 9; gain: steps of the whole program, in turns")
-    assert mended_text(whole) == "mended, a whole step is 1.2x as fast"
+    assert mended_text(whole) == "with the fix, a whole step is 1.2x as fast"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
-_what, _how, _out = section("What to run"), section("How to look"), section("Where results go")
+_what, _how, _out = section("What to run"), section("Recording"), section("Output")
 
 TOOL_NAMES = ("torch", "perf", "callgrind", "nsys", "ncu", "rocprof", "gvprof")
 
@@ -37,22 +37,22 @@ Examples:
   torchyard profile train.py --epochs 1                      torch.profiler
   torchyard profile --skip-steps 2 --active-steps 5 --html time.html train.py
   torchyard profile --tool perf --target build:pytorch-2.6.0-trimmed train.py
-  torchyard profile --tool gvprof --dry-run train.py         only print the command
+  torchyard profile --tool gvprof --dry-run train.py         print the command only
   torchyard profile --show latest --html time.html
 
-Run a program as Python runs it under a profiler, with the library path, variables and options that
-a Python program in a target needs. Its output, signals and exit code are its own; when it fails,
-what was recorded up to there is kept. Where the tool is not installed, the exact command is printed
-with what is missing, and the exit code is 4.
+Run a Python program under a profiler. Torchyard sets the library path, environment variables and
+options that the profiler needs for a Python program in that target. The program keeps its output,
+signals and exit code; if it fails, the data recorded so far are kept. If the profiler is not
+installed, the command prints what is missing and the exact command line, and exits with code 4.
 
 \b
 Tools:
-  torch      operators, kernels, memory and a Chrome trace, inside the target
-  perf       sampled stacks, counters of the kernel and processor
-  callgrind  instructions of every function, exactly and slowly
-  nsys, ncu  timeline and kernel counters of NVIDIA GPUs
-  rocprof    kernels and copies of AMD GPUs (rocprofv3)
-  gvprof     values of CUDA programs (GVProf's hpcrun)
+  torch      operators, kernels, memory and a Chrome trace (torch.profiler in the target)
+  perf       stack samples; software and hardware counters
+  callgrind  exact instruction counts per function; very slow
+  nsys, ncu  timeline and kernel metrics of NVIDIA GPUs
+  rocprof    kernels and memory copies of AMD GPUs (rocprofv3)
+  gvprof     value patterns of CUDA programs (GVProf's hpcrun)
 """
 
 
@@ -62,75 +62,116 @@ Tools:
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
-@_what("--tool", type=click.Choice(TOOL_NAMES), default="torch", help="torch when left out.")
+@_what(
+    "--tool",
+    type=click.Choice(TOOL_NAMES),
+    default="torch",
+    help="Profiler to use. [default: torch]",
+)
 @_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
 @_what(
     "--target",
     metavar="PYTHON|build:NAME",
-    help="Interpreter with a torch; this one when left out.",
+    help="Python interpreter or build to run the program with. [default: this interpreter]",
 )
-@_what("--dry-run", is_flag=True, help="Run nothing, and print the command for a shell.")
-@_what("--show", metavar="PROFILE", help="Show a kept one again: latest, a folder or a file.")
+@_what("--dry-run", is_flag=True, help="Print the shell command without running it.")
+@_what("--show", metavar="PROFILE", help="Show a stored profile: latest, a folder or a file.")
 @_how(
     *("--skip-steps", "skip_steps"),
     default=0,
     type=Count(0),
     metavar="N",
-    help="Leave out the optimiser's first steps (torch, callgrind, nsys, ncu).",
+    help="Optimizer steps to skip before recording (torch, callgrind, nsys, ncu). [default: 0]",
 )
 @_how(
     *("--warm-steps", "warm_steps"),
     default=0,
     type=Count(0),
     metavar="N",
-    help="Then have the profiler on for so many without recording (torch).",
+    help="Warm-up steps: profiler on, nothing recorded (torch). [default: 0]",
 )
 @_how(
     *("--active-steps", "active_steps"),
     default=0,
     type=Count(0),
     metavar="N",
-    help="Then record so many; to the end when left out.",
+    help="Steps to record after that. [default: all remaining steps]",
 )
 @_how(
     "--limit",
     default="60s",
     metavar="TIME",
-    help="Stop recording after it (torch); 60s.",
+    help="Stop recording after this time (torch). [default: 60s]",
 )
-@_how("--shapes/--no-shapes", default=True, help="Input shapes (torch); yes when left out.")
-@_how("--memory/--no-memory", default=True, help="Memory (torch, nsys); yes when left out.")
-@_how("--stacks/--no-stacks", default=False, help="Python stacks (torch, nsys); no.")
+@_how("--shapes/--no-shapes", default=True, help="Record input shapes (torch). [default: shapes]")
+@_how(
+    "--memory/--no-memory", default=True, help="Record memory use (torch, nsys). [default: memory]"
+)
+@_how(
+    "--stacks/--no-stacks",
+    default=False,
+    help="Record Python stacks (torch, nsys). [default: no-stacks]",
+)
 @_how(
     "--event",
     "events",
     multiple=True,
     metavar="NAME",
     help="perf: event to sample; nsys: API to trace; ncu: section; rocprof: counter; gvprof: "
-    "data_flow, value_pattern, ...",
+    "analysis, such as data_flow or value_pattern.",
 )
-@_how("--frequency", default=199, type=Count(1, 100_000), help="Samples a second (perf).")
+@_how(
+    "--frequency",
+    default=199,
+    type=Count(1, 100_000),
+    help="Samples per second (perf). [default: 199]",
+)
 @_how(
     "--call-graph",
     type=click.Choice(("fp", "dwarf", "lbr")),
     default="fp",
-    help="How perf walks stacks; fp.",
+    help="Stack unwinding method (perf). [default: fp]",
 )
-@_how("--launches", default=100, type=Count(1), help="Kernels to look at (ncu); 100.")
-@_how("--threads", type=Threads(), help="Of torch's libraries; callgrind takes 1.")
-@_how("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Of GVProf's hpcrun (-ck).")
-@_how("--tool-arg", "extra", multiple=True, metavar="WORD", help="Hand a word to the tool.")
-@_out("--rows", default=20, type=Count(1), help="Rows of the table; 20.")
-@_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
-@_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep results here.")
-@_out("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@_how(
+    "--launches",
+    default=100,
+    type=Count(1),
+    help="Kernel launches to profile (ncu). [default: 100]",
+)
+@_how(
+    "--threads",
+    type=Threads(),
+    help="Threads of OpenMP, MKL and OpenBLAS. [default: unchanged; callgrind: 1]",
+)
+@_how(
+    "--knob",
+    "knobs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Control knob of GVProf's hpcrun (-ck).",
+)
+@_how(
+    "--tool-arg", "extra", multiple=True, metavar="WORD", help="Argument passed on to the profiler."
+)
+@_out("--rows", default=20, type=Count(1), help="Rows of the table. [default: 20]")
+@_out(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an HTML report to a file.",
+)
+@_out(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the results; must be new or empty.",
+)
+@_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Run a program under a profiler."""
     if options["html"] is not None:
         check_writable(options["html"], option="--html")
     if options["show"] is not None:
-        return _show_again(program, as_json, options)
+        return _show_stored(program, as_json, options)
     planned = _plan(program, options)
     if options["dry_run"]:
         if as_json:
@@ -138,15 +179,17 @@ def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         else:
             print_data(printable(planned.shell))
         return 0
-    if planned.found is None:
-        return _say_missing(planned, as_json=as_json)
+    if planned.installed is None:
+        return _report_missing_tool(planned, as_json=as_json)
     from torchyard.profile.tool_run import run_planned
 
-    say = (lambda _: None) if options["quiet"] else talk
-    made, path = run_planned(planned, folder=options["run_dir"], quiet_program=as_json, say=say)
-    _show(made, path, as_json, options)
-    say(f"profile: {path}")
-    return made.exit_code
+    report_progress = (lambda _: None) if options["quiet"] else talk
+    result, path = run_planned(
+        planned, folder=options["run_dir"], quiet_program=as_json, report_progress=report_progress
+    )
+    _show(result, path, as_json, options)
+    report_progress(f"profile: {path}")
+    return result.exit_code
 
 
 def _plan(program: tuple[str, ...], options: dict[str, Any]) -> PlannedRun:
@@ -163,7 +206,7 @@ def _plan(program: tuple[str, ...], options: dict[str, Any]) -> PlannedRun:
     if options["target"]:
         text = with_build_folder(options["target"])
         target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
-    asked = ToolOptions(
+    tool_options = ToolOptions(
         **{
             key: options[key]
             for key in (
@@ -175,7 +218,7 @@ def _plan(program: tuple[str, ...], options: dict[str, Any]) -> PlannedRun:
         frequency_hz=options["frequency"],
         knobs=tuple(_knob(text) for text in options["knobs"]),
     )
-    return plan_run(options["tool"], target, program, asked)
+    return plan_run(options["tool"], target, program, tool_options)
 
 
 def _knob(text: str) -> tuple[str, str]:
@@ -183,18 +226,21 @@ def _knob(text: str) -> tuple[str, str]:
 
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise UsageError(f"--knob: {text!r} has no value", hint="write NAME=VALUE")
+        raise UsageError(
+            f"--knob: {text!r} is not of the form NAME=VALUE",
+            hint="for example --knob HPCRUN_SANITIZER_DATA_FLOW_HASH=1",
+        )
     return name, value
 
 
-def _say_missing(planned: PlannedRun, *, as_json: bool) -> int:
-    """What is missing, and on stdout the command that would be run."""
+def _report_missing_tool(planned: PlannedRun, *, as_json: bool) -> int:
+    """Print the command line on stdout and what is missing on stderr."""
     from torchyard.errors import MissingTool
 
     error = MissingTool(
         f"--tool {planned.tool.name}: {planned.missing}",
-        why="the command on stdout is what would be run",
-        hint=f"install it: {planned.tool.package}",
+        why="the command printed on stdout was not run",
+        hint=f"install {planned.tool.name}: {planned.tool.package}",
     )
     if as_json:
         record = {
@@ -216,7 +262,7 @@ def _say_missing(planned: PlannedRun, *, as_json: bool) -> int:
 def _command_record(planned: PlannedRun) -> dict[str, Any]:
     return {
         "tool": planned.tool.name,
-        "installed": planned.found is not None,
+        "installed": planned.installed is not None,
         "command": list(planned.command.words),
         "variables": dict(planned.command.variables),
         "shell": planned.shell,
@@ -224,18 +270,21 @@ def _command_record(planned: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _show_again(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> int:
+def _show_stored(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> int:
     from torchyard.errors import UsageError
     from torchyard.profile.model import find_tool_profile, read_tool_profile
 
     if program or options["module"] or options["dry_run"]:
-        raise UsageError("--show runs nothing", hint="leave out the program and --dry-run")
+        raise UsageError(
+            "--show cannot be combined with a program, -m or --dry-run",
+            hint="remove them, or remove --show to run the program",
+        )
     path = find_tool_profile(options["show"])
     _show(read_tool_profile(path), path, as_json, options)
     return 0
 
 
-def _show(made: ToolProfile, path: Path, as_json: bool, options: dict[str, Any]) -> None:
+def _show(result: ToolProfile, path: Path, as_json: bool, options: dict[str, Any]) -> None:
     from torchyard.core.records import encode
     from torchyard.profile.report import profile_text
 
@@ -244,10 +293,10 @@ def _show(made: ToolProfile, path: Path, as_json: bool, options: dict[str, Any])
         from torchyard.profile.report_page import profile_page
 
         files_at = os.path.relpath(path.parent, page.absolute().parent)
-        write_file(page, profile_page(made, files_at=files_at), option="--html")
+        write_file(page, profile_page(result, files_at=files_at), option="--html")
     if as_json:
-        print_json({"profile": encode(made), "file": str(path)})
+        print_json({"profile": encode(result), "file": str(path)})
     else:
         sys.stdout.flush()
-        text = profile_text(made, folder=path.parent, rows=options["rows"])
+        text = profile_text(result, folder=path.parent, rows=options["rows"])
         print_data(printable(text))

@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeCost:
-    """One set of input shapes of an operator."""
+    """Cost of an operator for one set of input shapes."""
 
     shapes: str
     calls: int
@@ -28,52 +28,55 @@ class ShapeCost:
 
 @dataclass(frozen=True, kw_only=True)
 class CostRow:
-    """An operator, a kernel or a function, and what it cost in the profile's unit."""
+    """Cost of an operator, kernel or function in the profile's unit."""
 
     name: str
     where: str = ""
-    """The file or library it is in, where the tool knows."""
+    """File or library, if the tool reports it."""
     calls: int | None = None
     on_device: bool = False
-    """A kernel or a copy, in a profile of operators: its time is also in the row of its operator."""
+    """A kernel or memory copy in an operator profile; its operator's row contains the time, too."""
     self_cost: float = 0.0
-    """Without what it called."""
+    """Cost without callees."""
     total_cost: float | None = None
     self_device_cost: float = 0.0
     total_device_cost: float = 0.0
     memory_bytes: int = 0
-    """Allocated and not given back inside it and what it called."""
+    """Allocated minus freed bytes, callees included."""
     device_memory_bytes: int = 0
     shapes: tuple[ShapeCost, ...] = ()
-    """The costliest ones."""
+    """The most expensive shapes."""
 
     @property
     def all_self_cost(self) -> float:
-        """By what rows are put in order: processor and device together."""
+        """CPU and device self cost together; the sort key of rows."""
         return self.self_cost + self.self_device_cost
 
 
 def sum_of_costs(rows: Iterable[CostRow]) -> float:
-    """All self costs; what ran on a device is in the rows of kernels and of operators, and counts once."""
+    """Return the sum of all self costs.
+
+    Device time appears in the rows of kernels and of their operators; it counts once.
+    """
     rows = tuple(rows)
-    begun = sum(row.self_device_cost for row in rows if not row.on_device)
-    ran = sum(row.self_device_cost for row in rows if row.on_device)
-    return sum(row.self_cost for row in rows) + max(begun, ran)
+    attributed = sum(row.self_device_cost for row in rows if not row.on_device)
+    executed = sum(row.self_device_cost for row in rows if row.on_device)
+    return sum(row.self_cost for row in rows) + max(attributed, executed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CounterValue:
-    """A number that was counted over the whole run."""
+    """A counter over the whole run."""
 
     name: str
     value: float | None
-    """None when this machine cannot count it."""
+    """None if the counter is not supported on this machine."""
     unit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackCost:
-    """A stack, outermost first, and what was spent in its last frame."""
+    """A stack, outermost frame first, and the cost of its innermost frame."""
 
     frames: tuple[str, ...]
     cost: float
@@ -81,7 +84,7 @@ class StackCost:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptFile:
-    """A file that is kept beside the profile."""
+    """A file stored beside the profile."""
 
     name: str
     """Relative to the profile's folder."""
@@ -103,22 +106,22 @@ class ToolProfile:
     exit_code: int = 0
     command: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
-    """What the tool's process was given besides the environment it was started in."""
+    """Environment variables added for the tool's process."""
     shell: str = ""
-    """The same as one line for a shell."""
+    """The command as one shell line."""
     unit: str = "ns"
-    """Of costs: ns, instructions, or the name of an event."""
+    """Unit of costs: ns, instructions, or an event name."""
     row_kind: str = "operator"
-    """What a row is: operator, kernel or function."""
+    """What a row stands for: operator, kernel or function."""
     rows: tuple[CostRow, ...] = ()
     rows_left_out: int = 0
     total_cost: float = 0.0
-    """Self costs of all rows, also of those left out."""
+    """Self costs of all rows, including those left out."""
     recorded_ns: float = 0.0
     steps: int = 0
     recorded_steps: int = 0
     peak_memory_bytes: int = 0
-    """Of the process, resident."""
+    """Peak resident memory of the process."""
     peak_device_bytes: int = 0
     counters: tuple[CounterValue, ...] = ()
     stacks: tuple[StackCost, ...] = ()
@@ -130,30 +133,30 @@ TOOL_PROFILE_FILE: Final = "tool-profile.json"
 
 
 def tool_profiles_home() -> Path:
-    """The folder that profiles of tools go to when none is named."""
+    """Return the default directory of tool profiles."""
     return home_folder() / "profiles"
 
 
 def new_tool_folder(folder: Path | None) -> Path:
-    """An empty folder: the one that is named, or a new one at home."""
+    """Return an empty folder: the given one, or a new one in the results directory."""
     return new_kept_folder(folder, home=tool_profiles_home())
 
 
 def write_tool_profile(folder: Path, profile: ToolProfile) -> Path:
-    """Keep it; a reader sees all of it or none."""
+    """Write the profile atomically."""
     return write_kept(folder / TOOL_PROFILE_FILE, profile)
 
 
 def find_tool_profile(text: str) -> Path:
-    """The file of a profile: `latest`, a folder, or the file itself."""
+    """Return the file of a stored profile, given `latest`, a folder or the file itself."""
     none_yet = UsageError(
-        "there is no profile of a tool yet",
-        hint="make one with `torchyard profile --tool torch SCRIPT`",
+        "no stored profile",
+        hint="create one with `torchyard profile SCRIPT`",
     )
     home = tool_profiles_home()
     return find_kept(text, home=home, file_name=TOOL_PROFILE_FILE, none_yet=none_yet)
 
 
 def read_tool_profile(path: Path) -> ToolProfile:
-    """A kept profile; raises ResultsDamaged when it is broken or newer than we are."""
+    """Read a stored profile; raise ResultsDamaged if it is corrupt or in a newer format."""
     return read_kept(ToolProfile, path, newest=FORMAT)

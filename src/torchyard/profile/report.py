@@ -18,23 +18,23 @@ HOW_TO_OPEN: Final = (
     "Chrome at chrome://tracing."
 )
 _STATES: Final = {
-    "finished": "The program ended well.",
-    "crashed": "The program failed with exit code {code}: this is what was recorded up to there.",
-    "interrupted": "The program was interrupted: this is what was recorded up to there.",
-    "running": "The profile was not finished.",
+    "finished": "The program finished successfully.",
+    "crashed": "The program failed with exit code {code}; the data recorded until then are shown.",
+    "interrupted": "The program was interrupted; the data recorded until then are shown.",
+    "running": "The profile is incomplete.",
 }
 
 
 def state_sentence(profile: ToolProfile) -> str:
-    """How the program ended."""
-    said = _STATES.get(profile.state, profile.state)
+    """Return one sentence on how the program ended."""
+    sentence = _STATES.get(profile.state, profile.state)
     if profile.state == "finished" and profile.exit_code:
-        said = _STATES["crashed"]
-    return said.format(code=profile.exit_code)
+        sentence = _STATES["crashed"]
+    return sentence.format(code=profile.exit_code)
 
 
 def cost_text(cost: float | None, unit: str) -> str:
-    """A cost in the profile's unit."""
+    """Format a cost in the profile's unit."""
     if cost is None:
         return ""
     if cost == 0:
@@ -43,56 +43,56 @@ def cost_text(cost: float | None, unit: str) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size; nothing for none, a minus for what was given back."""
+    """Format a number of bytes: empty for 0, negative if more was freed than allocated."""
     return format_bytes(size_bytes) if size_bytes else ""
 
 
 def share_of(row: CostRow, profile: ToolProfile) -> float:
-    """The row's part of all self costs."""
+    """Return the row's share of all self costs."""
     return row.all_self_cost / profile.total_cost if profile.total_cost > 0 else 0.0
 
 
 def counter_text(counter: CounterValue) -> str:
-    """A counter with its unit."""
+    """Format a counter with its unit."""
     if counter.value is None:
-        return "cannot be counted on this machine"
+        return "not supported on this machine"
     if counter.unit == "msec":
         return format_duration(counter.value * 1e6)
     return f"{counter.value:,.0f}{' ' + counter.unit if counter.unit else ''}"
 
 
 def has_calls(rows: Iterable[CostRow]) -> bool:
-    """Whether the tool counts calls."""
+    """Return whether the tool counts calls."""
     return any(row.calls is not None for row in rows)
 
 
 def has_total(rows: Iterable[CostRow]) -> bool:
-    """Whether the tool knows what was called from what."""
+    """Return whether the tool reports costs that include callees."""
     return any(row.total_cost is not None for row in rows)
 
 
 def has_device(rows: Iterable[CostRow]) -> bool:
-    """Whether anything ran on a device."""
+    """Return whether any row has device time."""
     return any(row.self_device_cost or row.total_device_cost for row in rows)
 
 
 def has_memory(rows: Iterable[CostRow]) -> bool:
-    """Whether memory was recorded."""
+    """Return whether memory was recorded."""
     return any(row.memory_bytes or row.device_memory_bytes for row in rows)
 
 
-def _tool(profile: ToolProfile) -> str:
-    """Name and version; most tools put their name before the version themselves."""
+def _tool_and_version(profile: ToolProfile) -> str:
+    """Return name and version; most version strings begin with the name already."""
     version = profile.tool_version
     return version if version.startswith(profile.tool) else f"{profile.tool} {version}".strip()
 
 
-def facts_of(profile: ToolProfile) -> list[tuple[str, str]]:
-    """What was run and recorded."""
+def run_facts(profile: ToolProfile) -> list[tuple[str, str]]:
+    """Return the program, tool and totals as (label, text) pairs."""
     rows = [
         ("program", " ".join(profile.program)),
         ("interpreter", profile.python),
-        ("tool", _tool(profile)),
+        ("tool", _tool_and_version(profile)),
         ("started", profile.started),
     ]
     if profile.recorded_ns:
@@ -105,33 +105,31 @@ def facts_of(profile: ToolProfile) -> list[tuple[str, str]]:
     if profile.peak_memory_bytes:
         rows.append(("peak memory", f"{format_bytes(profile.peak_memory_bytes)} resident"))
     if profile.peak_device_bytes:
-        rows.append(("peak on device", format_bytes(profile.peak_device_bytes)))
+        rows.append(("peak device memory", format_bytes(profile.peak_device_bytes)))
     return [(name, text) for name, text in rows if text]
 
 
 _NAME_WIDTH: Final = 52
-_FACT_WIDTH: Final = 18
+_LABEL_WIDTH: Final = 18
 
 
 def profile_text(profile: ToolProfile, *, folder: Path | None = None, rows: int = 20) -> str:
-    """The whole report, with the costliest `rows`."""
+    """Return the whole report with the `rows` most expensive rows."""
     lines = [one_line(f"{profile.tool}: {state_sentence(profile)}"), ""]
     lines += [
-        f"{one_line(name):<{_FACT_WIDTH}} {one_line(text)}" for name, text in facts_of(profile)
+        f"{one_line(name):<{_LABEL_WIDTH}} {one_line(text)}" for name, text in run_facts(profile)
     ]
     if profile.rows:
         lines += ["", *_table(profile, profile.rows[:rows])]
-        left = len(profile.rows) + profile.rows_left_out - min(rows, len(profile.rows))
-        if left:
-            lines.append(
-                f"... and {left} more; --rows shows more, --json and --html all that is kept"
-            )
+        omitted = len(profile.rows) + profile.rows_left_out - min(rows, len(profile.rows))
+        if omitted:
+            lines.append(f"... and {omitted} more rows; use --rows, --json or --html to see them")
     else:
-        lines += ["", f"No {profile.row_kind} was recorded."]
+        lines += ["", f"No {profile.row_kind}s were recorded."]
     if profile.counters:
         lines += ["", "Counters of the whole run:"]
         lines += [
-            f"  {one_line(counter.name):<{_FACT_WIDTH}} {one_line(counter_text(counter))}"
+            f"  {one_line(counter.name):<{_LABEL_WIDTH}} {one_line(counter_text(counter))}"
             for counter in profile.counters
         ]
     lines += _files(profile, folder)
@@ -152,30 +150,30 @@ def _files(profile: ToolProfile, folder: Path | None) -> list[str]:
 
 
 def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
-    every = profile.rows
+    all_rows = profile.rows
     columns: list[tuple[str, list[str]]] = []
     unit = profile.unit
-    if has_calls(every):
+    if has_calls(all_rows):
         calls = [str(row.calls) if row.calls is not None else "" for row in rows]
         columns.append(("calls", calls))
-    only_device = has_device(every) and not any(row.self_cost for row in every)
+    only_device = has_device(all_rows) and not any(row.self_cost for row in all_rows)
     if not only_device:
         columns.append(("self", [cost_text(row.self_cost, unit) for row in rows]))
-        if has_total(every):
+        if has_total(all_rows):
             columns.append(("total", [cost_text(row.total_cost, unit) for row in rows]))
-    if has_device(every):
+    if has_device(all_rows):
         columns.append(("self device", [cost_text(row.self_device_cost, unit) for row in rows]))
     columns.append(("share", [format_percent(share_of(row, profile)) for row in rows]))
-    if has_memory(every):
+    if has_memory(all_rows):
         columns.append(("memory", [size_text(row.memory_bytes) for row in rows]))
-        if any(row.device_memory_bytes for row in every):
+        if any(row.device_memory_bytes for row in all_rows):
             sizes = [size_text(row.device_memory_bytes) for row in rows]
             columns.append(("device memory", sizes))
     names = [shortened(one_line(row.name), _NAME_WIDTH) for row in rows]
     width = max(len(name) for name in (*names, profile.row_kind))
     widths = [max(len(text) for text in (head, *cells)) for head, cells in columns]
-    heads = "  ".join(head.rjust(size) for (head, _), size in zip(columns, widths, strict=True))
-    lines = [f"{profile.row_kind:<{width}}  {heads}"]
+    header = "  ".join(head.rjust(size) for (head, _), size in zip(columns, widths, strict=True))
+    lines = [f"{profile.row_kind:<{width}}  {header}"]
     for index, name in enumerate(names):
         cells = "  ".join(
             cells[index].rjust(size) for (_, cells), size in zip(columns, widths, strict=True)

@@ -13,11 +13,11 @@ from torchyard.profile.report import (
     HOW_TO_OPEN,
     cost_text,
     counter_text,
-    facts_of,
     has_calls,
     has_device,
     has_memory,
     has_total,
+    run_facts,
     share_of,
     size_text,
     state_sentence,
@@ -27,7 +27,7 @@ __all__ = ["profile_page"]
 
 
 def profile_page(profile: ToolProfile, *, files_at: str = "") -> str:
-    """The whole page. `files_at` is the folder of the tool's files as seen from the page."""
+    """Return the page. `files_at` is the folder of the tool's files, relative to the page."""
     style = asset("report.css") + asset("profile.css")
     rows = profile.rows
     return (
@@ -37,7 +37,7 @@ def profile_page(profile: ToolProfile, *, files_at: str = "") -> str:
             profile=profile,
             good=profile.state == "finished" and not profile.exit_code,
             sentence=state_sentence(profile),
-            facts=facts_of(profile),
+            facts=run_facts(profile),
             rows=[_row(row, profile) for row in rows],
             left_out=profile.rows_left_out,
             shows={
@@ -89,7 +89,7 @@ def _row(row: CostRow, profile: ToolProfile) -> dict[str, Any]:
 
 
 def _link(folder: str, name: str) -> str:
-    """A relative address; a name from outside can make no other kind of address of it."""
+    """Return a relative URL; a file name can never turn it into an absolute one."""
     path = PurePosixPath(folder) / name if folder else PurePosixPath(name)
     text = quote(str(path))
     return text if text.startswith(("/", ".")) else f"./{text}"

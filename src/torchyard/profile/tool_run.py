@@ -27,14 +27,14 @@ from torchyard.profile.model import ToolProfile, new_tool_folder, sum_of_costs, 
 from torchyard.profile.tools import TOOLS
 from torchyard.profile.tools.interface import (
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
     ToolOptions,
-    ask_target,
+    check_options,
     find_tool,
-    refuse_options,
+    query_target,
     shell_text,
 )
 
@@ -44,7 +44,7 @@ _TERMINATED: Final = 143
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEnd:
-    """How the tool's process ended; the tools pass the program's own exit code on."""
+    """How the tool's process ended; tools return the exit code of the program."""
 
     exit_code: int
     interrupted: bool
@@ -53,7 +53,7 @@ class ToolEnd:
 def prepare_job(
     target: Target, words: tuple[str, ...], *, folder: Path, options: ToolOptions
 ) -> Job:
-    """Check the program, and ask the target what tools need to know."""
+    """Check the program and query the target for the facts that tools need."""
     _check_program(words)
     spec = LaunchSpec(name=target.name, python=target.python, variables=target.variables)
     ready = prepare(spec, launch_mark=secrets.token_hex(8), entry=PROGRAM_ENTRY)
@@ -61,7 +61,7 @@ def prepare_job(
         python=ready.python,
         words=words,
         folder=folder,
-        facts=ask_target(ready.python, ready.environment),
+        facts=query_target(ready.python, ready.environment),
         options=options,
         environment=ready.environment,
         entry=str(PROGRAM_ENTRY),
@@ -69,7 +69,7 @@ def prepare_job(
 
 
 def run_tool(job: Job, command: ToolCommand, *, quiet_program: bool = False) -> ToolEnd:
-    """Run to the end. `quiet_program` sends what the program prints on stdout to stderr."""
+    """Run the command to its end; `quiet_program` redirects the program's stdout to stderr."""
     for path, text in command.files:
         replace_file(Path(path), text)
     try:
@@ -81,47 +81,47 @@ def run_tool(job: Job, command: ToolCommand, *, quiet_program: bool = False) -> 
     except OSError as error:
         raise StepFailed(
             f"cannot run {command.words[0]}: {error.strerror or error}",
-            hint="look whether the tool is installed as a whole",
+            hint="check that the profiler is completely installed",
         ) from error
     code, ended_by = wait_passing_signals(process)
     if ended_by == signal.SIGINT and code == _TERMINATED:
-        # On Ctrl-C perf ends its program with SIGTERM, and then itself the same way.
+        # On Ctrl-C perf terminates the program and then itself with SIGTERM.
         code = _INTERRUPTED
     return ToolEnd(exit_code=code, interrupted=bool(ended_by))
 
 
 def _check_program(words: tuple[str, ...]) -> None:
     if not words:
-        raise UsageError("no program is named", hint="`torchyard profile --tool torch SCRIPT`")
+        raise UsageError("no program given", hint="`torchyard profile SCRIPT [ARGUMENTS]...`")
     for word in words:
         if "\0" in word:
-            raise UsageError(f"{word!r} holds a zero byte", hint="remove it")
+            raise UsageError(f"argument {word!r} contains a null byte", hint="remove it")
     if words[0] == "-m":
         return
     path = Path(words[0])
     if path.is_dir():
-        raise UsageError(f"{words[0]} is a folder", hint="give the path of a Python script")
+        raise UsageError(f"{words[0]} is a directory", hint="give the path of a Python script")
     if not path.is_file():
-        raise UsageError(f"there is no file {words[0]}", hint="give the path of a Python script")
+        raise UsageError(f"no such file: {words[0]}", hint="give the path of a Python script")
 
 
 MOST_ROWS: Final = 500
-_FOLDER_IN_TEXT: Final = "torchyard-profile"
-"""Where the printed command puts results: it may be run on another machine."""
+_PRINTED_FOLDER: Final = "torchyard-profile"
+"""Results folder in printed commands, which may be run on another machine."""
 _INTERRUPTED_CODES: Final = (130, 143)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """What would be run."""
+    """A profiler command that is ready to run."""
 
     tool: Tool
-    found: FoundTool | None
+    installed: InstalledTool | None
     missing: str
-    """Why it cannot be run here; empty when it can."""
+    """Why the tool cannot run here; empty if it can."""
     command: ToolCommand
     shell: str
-    """One line that does the same in a shell, with results in a folder of the working folder."""
+    """The command as one shell line, with results in a folder of the working directory."""
     job: Job
     target: Target
 
@@ -129,19 +129,19 @@ class PlannedRun:
 def plan_run(
     tool_name: str, target: Target, words: tuple[str, ...], options: ToolOptions
 ) -> PlannedRun:
-    """Make the command without running the program. Raises for a program that is not there."""
+    """Build the command without running it; raise UsageError if the program does not exist."""
     tool = TOOLS[tool_name]
-    refuse_options(tool, options)
-    place = Path(_FOLDER_IN_TEXT).absolute()
-    job = prepare_job(target, words, folder=place, options=options)
-    found, missing = find_tool(tool, job.environment.get("PATH", os.defpath))
-    command = _command(tool, found, job, target)
+    check_options(tool, options)
+    folder = Path(_PRINTED_FOLDER).absolute()
+    job = prepare_job(target, words, folder=folder, options=options)
+    installed, missing = find_tool(tool, job.environment.get("PATH", os.defpath))
+    command = _command(tool, installed, job, target)
     return PlannedRun(
         tool=tool,
-        found=found,
+        installed=installed,
         missing=missing,
         command=command,
-        shell=shell_text(command, place),
+        shell=shell_text(command, folder),
         job=job,
         target=target,
     )
@@ -152,80 +152,82 @@ def run_planned(
     *,
     folder: Path | None = None,
     quiet_program: bool = False,
-    say: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> tuple[ToolProfile, Path]:
-    """Run the tool, read what it left, keep the profile; the path of its file."""
-    tool, found = planned.tool, planned.found
-    if found is None:
+    """Run the tool, read its output and store the profile; return it and its path."""
+    tool, installed = planned.tool, planned.installed
+    if installed is None:
         raise StepFailed(planned.missing)
-    tool.check(found, planned.job)
+    tool.check(installed, planned.job)
     sweep_orphans()
-    place = new_tool_folder(folder)
-    job = replace(planned.job, folder=place)
-    command = _command(tool, found, job, planned.target)
+    output = new_tool_folder(folder)
+    job = replace(planned.job, folder=output)
+    command = _command(tool, installed, job, planned.target)
     profile = ToolProfile(
         tool=tool.name,
-        tool_version=found.version,
+        tool_version=installed.version,
         program=job.words,
         python=job.python,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         state="running",
         command=command.words,
         variables=command.variables,
-        shell=shell_text(command, place),
+        shell=shell_text(command, output),
     )
-    write_tool_profile(place, profile)
-    say(f"{tool.name}: running {' '.join(job.words)}")
+    write_tool_profile(output, profile)
+    report_progress(f"{tool.name}: running {' '.join(job.words)}")
     end = run_tool(job, command, quiet_program=quiet_program)
-    say(f"{tool.name}: reading what it left")
-    collected = _collect(tool, found, job, end)
-    profile = _with(profile, collected, command, end)
-    return profile, write_tool_profile(place, profile)
+    report_progress(f"{tool.name}: reading the recorded data")
+    collected = _collect(tool, installed, job, end)
+    profile = _completed(profile, collected, command, end)
+    return profile, write_tool_profile(output, profile)
 
 
-def _command(tool: Tool, found: FoundTool | None, job: Job, target: Target) -> ToolCommand:
+def _command(tool: Tool, installed: InstalledTool | None, job: Job, target: Target) -> ToolCommand:
     name = tool.programs[0] if tool.programs else ""
-    command = tool.command(found.path if found is not None else name, job)
+    command = tool.command(installed.path if installed is not None else name, job)
     return replace(command, variables=(*target.variables, *command.variables))
 
 
-def _collect(tool: Tool, found: FoundTool, job: Job, end: ToolEnd) -> Collected:
+def _collect(tool: Tool, installed: InstalledTool, job: Job, end: ToolEnd) -> Collected:
     if end.exit_code:
         tool.explain_failure(job)
     try:
-        return tool.collect(found, job)
+        return tool.collect(installed, job)
     except StepFailed as error:
-        # A program that failed, or was stopped, may leave nothing to read: it has the word.
+        # A failed or interrupted program may leave no data; its own exit code is the result.
         if end.exit_code:
             return Collected(notes=(error.what,))
         raise
 
 
-def _with(profile: ToolProfile, said: Collected, command: ToolCommand, end: ToolEnd) -> ToolProfile:
-    rows = said.rows
+def _completed(
+    profile: ToolProfile, collected: Collected, command: ToolCommand, end: ToolEnd
+) -> ToolProfile:
+    rows = collected.rows
     if end.interrupted or end.exit_code in _INTERRUPTED_CODES:
         state = "interrupted"
-    elif said.state in ("finished", "crashed", "interrupted"):
-        state = said.state
+    elif collected.state in ("finished", "crashed", "interrupted"):
+        state = collected.state
     else:
-        state = "crashed" if end.exit_code or said.state == "running" else "finished"
+        state = "crashed" if end.exit_code or collected.state == "running" else "finished"
     return replace(
         profile,
-        tool_version=profile.tool_version or said.tool_version,
+        tool_version=profile.tool_version or collected.tool_version,
         state=state,
         exit_code=end.exit_code,
-        unit=said.unit,
-        row_kind=said.row_kind,
+        unit=collected.unit,
+        row_kind=collected.row_kind,
         rows=rows[:MOST_ROWS],
         rows_left_out=max(0, len(rows) - MOST_ROWS),
         total_cost=sum_of_costs(rows),
-        recorded_ns=said.recorded_ns,
-        steps=said.steps,
-        recorded_steps=said.recorded_steps,
-        peak_memory_bytes=said.peak_memory_bytes,
-        peak_device_bytes=said.peak_device_bytes,
-        counters=said.counters,
-        stacks=said.stacks,
-        files=said.files,
-        notes=(*command.notes, *said.notes),
+        recorded_ns=collected.recorded_ns,
+        steps=collected.steps,
+        recorded_steps=collected.recorded_steps,
+        peak_memory_bytes=collected.peak_memory_bytes,
+        peak_device_bytes=collected.peak_device_bytes,
+        counters=collected.counters,
+        stacks=collected.stacks,
+        files=collected.files,
+        notes=(*command.notes, *collected.notes),
     )

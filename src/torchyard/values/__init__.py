@@ -6,17 +6,17 @@ without to confirm the findings, and measures what each fix would save. Where to
 - `model.py`: findings, profiles, requests and their file format
 - `profiled_run.py`: the whole sequence, from the program to a stored profile
 - `confirmation.py`, `prices.py`, `savings.py`, `gains.py`: is it true, what does it cost, what
-  does a fix bring
+  does a fix save
 - `operator_sweep/`: the operators of one PyTorch build instead of a program
 - `report/`: terminal, Markdown, JSON, DOT and HTML; `command.py`: the command line
 
-The package can be called: `with torchyard.values() as v:` profiles a block of code in its own
-process.
+`with torchyard.profile_values() as v:` profiles a block of code in its own process.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +25,16 @@ from torchyard.values.context_manager import Values
 __all__ = ["Values"]
 
 
-class _CallableModule(ModuleType):
+class _DeprecatedCall(ModuleType):
+    """Keep `torchyard.values()` working in 0.1; delete the class and the assignment in 0.2."""
+
     def __call__(self, **options: Any) -> Values:
-        """A watch for a `with` block; options as in `WatchOptions`."""
+        warnings.warn(
+            "torchyard.values() is deprecated; use torchyard.profile_values()",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return Values(**options)
 
 
-sys.modules[__name__].__class__ = _CallableModule
+sys.modules[__name__].__class__ = _DeprecatedCall

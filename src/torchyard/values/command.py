@@ -24,7 +24,7 @@ from torchyard.cli.output import (
     write_file,
 )
 
-_what, _how, _out = section("What to run"), section("How to look"), section("Where results go")
+_what, _how, _out = section("What to run"), section("Profiling"), section("Output")
 
 _RUN_HELP = """
 \b
@@ -34,12 +34,12 @@ Examples:
   torchyard values --workload models/gpt --mode training --steps 8
   torchyard values --target build:pytorch-2.6.0-trimmed -m mypackage.train
 
-Run a program as Python runs it and look at what its operators write. Its output, signals and exit
-code are its own; when it fails, what was found up to there is kept and reported. Exit code 7 when
-the program ended well and a --fail-on limit is crossed.
+Run a Python program and inspect the values that its operators write. The program keeps its output,
+signals and exit code; if it fails, the findings so far are stored and reported. The exit code is 7
+if the program succeeded and a finding meets a --fail-on condition.
 
-A program that ends well is then run again without the profiler, to confirm findings and to time
-them; --once leaves that out.
+A program that succeeds is then run again without the profiler, to confirm the findings and to
+measure their cost; --once skips these runs.
 """
 
 
@@ -50,70 +50,103 @@ them; --once leaves that out.
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
-@_what("--workload", metavar="SUITE/NAME", help="A workload of a suite instead of a script.")
+@_what(
+    "--workload", metavar="SUITE/NAME", help="Profile a workload of a suite instead of a script."
+)
 @_what(
     "--mode",
     type=click.Choice(("inference", "training")),
     default="training",
-    help="Of the workload.",
+    help="Mode of the workload. [default: training]",
 )
-@_what("--steps", default=4, type=Count(1), help="Steps of the workload; 4.")
-@_what("--batch-size", type=Count(1), help="Of the workload; its own when left out.")
-@_what("--device", default="cpu", metavar="DEVICE", help="Of the workload: cpu, cuda, ...")
+@_what("--steps", default=4, type=Count(1), help="Steps of the workload. [default: 4]")
+@_what("--batch-size", type=Count(1), help="Batch size of the workload. [default: its own]")
+@_what(
+    "--device",
+    default="cpu",
+    metavar="DEVICE",
+    help="Device of the workload: cpu, cuda, cuda:1. [default: cpu]",
+)
 @_what(
     "--precision",
     type=click.Choice(("float32", "float16", "bfloat16", "amp")),
     default="float32",
-    help="Of the workload.",
+    help="Precision of the workload. [default: float32]",
 )
-@_what("--target", metavar="PYTHON", help="Interpreter with a torch; this one when left out.")
-@_what("--eager", is_flag=True, help="Turn torch.compile off and profile the eager program.")
+@_what(
+    "--target",
+    metavar="PYTHON",
+    help="Python interpreter or build:NAME. [default: this interpreter]",
+)
+@_what("--eager", is_flag=True, help="Disable torch.compile and profile the eager program.")
+@_how("--deep/--fast", default=False, help="Also profile inside C++ operators. [default: fast]")
 @_how(
-    "--deep/--fast", default=False, help="Also inside operators written in C++; fast when left out."
+    "--every", default=1, type=Count(1), metavar="N", help="Profile every N-th step. [default: 1]"
 )
-@_how("--every", default=1, type=Count(1), metavar="N", help="Look at each N-th step; 1.")
 @_how(
     "--skip-steps",
     default=0,
     type=Count(0),
     metavar="N",
-    help="Leave out the first steps.",
+    help="Skip the first N steps. [default: 0]",
 )
 @_how(
     "--close-steps",
     default=3,
     type=Count(0),
     metavar="N",
-    help="Look closely at N steps, and again when something new shows; 0 at all. 3.",
+    help="Profile N steps in full, then only changes; 0: all steps in full. [default: 3]",
 )
-@_how("--last-step", default=0, type=Count(0), metavar="N", help="Stop looking after it.")
-@_how("--least", default="4KiB", metavar="SIZE", help="Smaller tensors are only counted; 4KiB.")
-@_how("--memory", default="256MiB", metavar="SIZE", help="Extra memory at most; 256MiB.")
 @_how(
-    "--device-memory", default="4GiB", metavar="SIZE", help="Extra memory of a GPU at most; 4GiB."
+    "--last-step",
+    default=0,
+    type=Count(0),
+    metavar="N",
+    help="Stop profiling after step N. [default: no limit]",
 )
-@_how("--prove/--no-prove", default=True, help="Test findings; yes when left out.")
+@_how(
+    "--least",
+    default="4KiB",
+    metavar="SIZE",
+    help="Only count tensors below this size. [default: 4KiB]",
+)
+@_how("--memory", default="256MiB", metavar="SIZE", help="Limit of extra memory. [default: 256MiB]")
+@_how(
+    "--device-memory",
+    default="4GiB",
+    metavar="SIZE",
+    help="Limit of extra GPU memory. [default: 4GiB]",
+)
+@_how("--prove/--no-prove", default=True, help="Test findings with trials. [default: prove]")
 @_how(
     "--once",
     is_flag=True,
-    help="Run the program only once: findings are neither confirmed nor priced.",
+    help="Run the program only once: findings are neither confirmed nor timed.",
 )
 @_how(
     "--gains",
     is_flag=True,
     help="Measure what fixes save: run the program with and without the largest fixes; takes minutes.",
 )
-@_how("--approximate", is_flag=True, help="Also what holds only nearly: an opinion, no proof.")
+@_how("--approximate", is_flag=True, help="Also report approximate patterns (hints, not proofs).")
 @_out(
     "--fail-on",
     "limits",
     multiple=True,
     metavar="LIMIT",
-    help="any, proven, tested, a pattern, share=1%, ...",
+    help="Fail if a finding meets the condition: any, proven, tested, a pattern, share=1%, ...",
 )
-@_out("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page to a file.")
-@_out("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the profile here.")
-@_out("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@_out(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an HTML report to a file.",
+)
+@_out(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the profile; must be new or empty.",
+)
+@_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Profile a program."""
@@ -130,8 +163,8 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         check_writable(options["html"], option="--html")
     if options["once"] and options["gains"]:
         raise UsageError(
-            "--once and --gains exclude each other: gains need more runs of the program",
-            hint="leave out one of them",
+            "--once and --gains cannot be combined: gains need more runs of the program",
+            hint="remove one of them",
         )
     say = (lambda _: None) if options["quiet"] else talk
     profile, path = profile_values(
@@ -153,7 +186,9 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         return profile.exit_code
     for limit, finding in failed:
         where = f"{finding.place.file}:{finding.place.line}"
-        talk(printable(f"limit {limit.text}: {finding.pattern} by {finding.operator} at {where}"))
+        talk(
+            printable(f"--fail-on {limit.text}: {finding.pattern} by {finding.operator} at {where}")
+        )
     return GateFailed.exit_code if failed else 0
 
 
@@ -209,9 +244,9 @@ def _workload(options: dict[str, Any]) -> Any:
     spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
     choice = choose_workload(spec)
     device = check_device(options["device"], where="--device")
-    found = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
+    workload = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
     size = options["batch_size"]
-    return replace(found, batch_size=size) if size is not None else found
+    return replace(workload, batch_size=size) if size is not None else workload
 
 
 if TYPE_CHECKING:
@@ -227,34 +262,34 @@ Examples:
   torchyard values show latest --format html --output waste.html
   torchyard values show ./profile --format dot | dot -Tsvg > flow.svg
 
-Show a profile: `latest`, a folder, or a file.
+Show a stored profile: `latest`, a folder, or a file.
 """
 
 
 @click.command(help=_SHOW_HELP)
 @click.argument("profile", default="latest")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", help="Text when left out."
+    "--format", "form", type=click.Choice(FORMATS), default="text", help="[default: text]"
 )
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write here instead of to stdout.",
+    help="Write to a file instead of stdout.",
 )
 @common_options
 def show(profile: str, form: str, output: Path | None, as_json: bool) -> None:
-    """Show a profile again."""
+    """Show a stored profile."""
     from torchyard.core.records import encode
     from torchyard.values.model import find_profile, read_profile
 
     if output is not None:
         check_writable(output, option="--output")
-    found = read_profile(find_profile(profile))
+    stored = read_profile(find_profile(profile))
     if as_json:
-        print_json({"profile": encode(found)})
+        print_json({"profile": encode(stored)})
         return
-    text = _text(found, form)
+    text = _text(stored, form)
     if output is not None:
         write_file(output, text, option="--output")
     else:
@@ -280,11 +315,11 @@ def _text(profile: ValueProfile, form: str) -> str:
 VALUES_COMMANDS: Final[CommandTable] = {
     "sweep": (
         "torchyard.values.operator_sweep.command:sweep",
-        "sweep the operators of a torch for wasted work",
+        "search the operators of a torch build for wasted work",
     ),
-    "show": ("torchyard.values.command:show", "show a profile again, in any format"),
+    "show": ("torchyard.values.command:show", "show a stored profile in any format"),
 }
-"""Name -> (where the click command is, one line about it)."""
+"""Name -> (location of the click command, one line of help)."""
 
 _GROUP_HELP = """
 \b
@@ -295,9 +330,9 @@ Examples:
   torchyard values --fail-on proven,share=1% train.py
   torchyard values show latest --format html --output waste.html
 
-Find wasted work in a PyTorch program by its values: writes that change nothing, zeros that are
-overwritten, copies of what is there, types that are too wide. Everything after SCRIPT is the
-script's own.
+Find wasted work in a PyTorch program by value profiling: writes that change nothing, zeros that are
+overwritten, redundant copies, dtypes that are too wide. All arguments after SCRIPT are passed to the
+script.
 """
 
 
@@ -305,10 +340,10 @@ script's own.
     cls=RunningGroup,
     table=VALUES_COMMANDS,
     run="torchyard.values.command:run",
-    run_help="`torchyard values run --help` shows the options of a profile.",
+    run_help="`torchyard values run --help` shows the options.",
     help=_GROUP_HELP,
     no_args_is_help=True,
     subcommand_metavar="SCRIPT|COMMAND [OPTIONS]",
 )
 def values() -> None:
-    """Find wasted work by values."""
+    """Find wasted work by value profiling."""

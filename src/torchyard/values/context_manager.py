@@ -1,17 +1,18 @@
-"""`with torchyard.values() as v:`: profile a block of code in its own process.
+"""`with torchyard.profile_values() as v:`: profile a block of code in its own process.
 
     import torchyard
 
-    with torchyard.values(deep=True) as v:
+    with torchyard.profile_values(deep=True) as v:
         for batch in batches:
             train(batch)
             v.step()
-    v.prove(lambda: train(batch))    # the same work again without profiling: confirms findings
-    v.save("waste")          # then: torchyard values show waste --format html --output waste.html
+    v.prove(lambda: train(batch))  # repeats the work without profiling to confirm the findings
+    v.save("waste")  # then: torchyard values show waste --format html --output waste.html
 
-Needs Torchyard in the environment of the program; `torchyard values SCRIPT` does not. The trials
-of a finding ran during profiling. A proof also needs a native run: in a process of its own the
-whole program runs again; here it is the callable that the caller passes to `prove`.
+Torchyard must be installed in the environment of the program; `torchyard values SCRIPT` does not
+need that. The trials of a finding run during profiling. A proof also needs a run without the
+profiler: `torchyard values SCRIPT` runs the whole program again; here it is the callable that is
+passed to `prove`.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, read_native_run
 
 PRICED_CALLS: Final = 4
-"""Calls of the function in which operators are timed; between them it is timed untouched."""
+"""Calls of the function with timed operators; calls without timers alternate with them."""
 
 _MOST_NAMES: Final = 3
 _MOST_MISSING: Final = 0.25
-"""Share of the block's operators that the function may lack: some run in a first step alone, some only
-under a watch. With more it is other work, and confirms nothing."""
-_SECONDS_EACH: Final = 0.3
+"""Share of the block's operators that the function may lack: some run only in the first step or only
+under the profiler. Beyond this the function does different work and confirms nothing."""
+_SECONDS_PER_FINDING: Final = 0.3
 
 
 def confirm_here(
     profile: ValueProfile, function: Callable[[], Any], *, scratch: Path, timed_runs: int
 ) -> tuple[ValueProfile, NativeRun | None]:
-    """Call the function without the watch: once for the operators that run, then for the time."""
+    """Call the function without the profiler: once to record operators, then to measure time."""
     native = _recorded(profile, function, scratch / "native.json")
     steps = native.steps or 1
     took = [_timed_ns(function) for _ in range(timed_runs)]
@@ -65,19 +66,19 @@ def confirm_here(
             steps_cpu_ns=tuple(one[1] / steps for one in took),
             recorded_whole=False,
         )
-    watched, missing = _missing(profile, native)
-    if len(missing) > _MOST_MISSING * len(watched):
-        return unconfirmed(profile, _said(watched, missing)), None
+    profiled, missing = _missing(profile, native)
+    if len(missing) > _MOST_MISSING * len(profiled):
+        return unconfirmed(profile, _missing_text(profiled, missing)), None
     confirmed = confirm(profile, native)
     if missing:
-        confirmed = replace(confirmed, notes=(*confirmed.notes, _said(watched, missing)))
+        confirmed = replace(confirmed, notes=(*confirmed.notes, _missing_text(profiled, missing)))
     return confirmed, native
 
 
 def price_here(
     profile: ValueProfile, function: Callable[[], Any], native: NativeRun, *, scratch: Path
 ) -> ValueProfile:
-    """Price each finding in this process: the function is called with its operators timed."""
+    """Measure the cost of each finding in this process by calling the function with timers."""
     from torchyard.worker.values.pricing.fix_timing import price
     from torchyard.worker.values.pricing.native_run import Native
     from torchyard.worker.values.program import Ending
@@ -95,20 +96,20 @@ def price_here(
                 timed.resume_sites()
         finally:
             timed.stop(Ending(0, "finished"))
-        found = read_native_run(scratch / "sites.json")
+        timed_run = read_native_run(scratch / "sites.json")
         steps = max(1, native.steps)
         native = replace(
             native,
-            sites=found.sites,
+            sites=timed_run.sites,
             site_steps=PRICED_CALLS * steps,
-            other_ns=found.other_ns,
-            costs=found.costs,
+            other_ns=timed_run.other_ns,
+            costs=timed_run.costs,
             steps_ns=tuple(one[0] / steps for one in took),
             steps_cpu_ns=tuple(one[1] / steps for one in took),
             step_faults=max(one[2] for one in took) / steps,
             recorded_whole=False,
         )
-    prices = [price(found.recipe, _SECONDS_EACH) for found in profile.findings]
+    prices = [price(finding.recipe, _SECONDS_PER_FINDING) for finding in profile.findings]
     return priced(profile, prices, native)
 
 
@@ -139,32 +140,32 @@ def _timed_ns(function: Callable[[], Any]) -> tuple[int, int, int]:
 
 
 def _missing(profile: ValueProfile, native: NativeRun) -> tuple[set[str], list[str]]:
-    """Operators of the block, and those of them that the function does not run."""
+    """Return the operators of the block, and those that the function does not run."""
     ran = {name for item in native.chains for name in item.chain}
-    watched = {node.operator for node in profile.flow.nodes if not node.path}
-    return watched, sorted(watched - ran)
+    profiled = {node.operator for node in profile.flow.nodes if not node.path}
+    return profiled, sorted(profiled - ran)
 
 
-def _said(watched: set[str], missing: list[str]) -> str:
+def _missing_text(profiled: set[str], missing: list[str]) -> str:
     named = ", ".join(missing[:_MOST_NAMES]) + (" and others" if len(missing) > _MOST_NAMES else "")
     return (
-        f"the function that was given to prove does not run {len(missing)} of the {len(watched)} "
-        f"operators that were watched ({named})"
+        f"the function passed to prove() does not run {len(missing)} of the {len(profiled)} "
+        f"profiled operators ({named})"
     )
 
 
 class Values:
-    """Watches the thread that entered it; afterwards `profile` has what was found."""
+    """Context manager that profiles the current thread; `profile` has the findings afterwards."""
 
     def __init__(self, **options: Any) -> None:
         try:
             self.options = WatchOptions(**options)
         except TypeError:
-            known = asdict(WatchOptions())
-            unknown = ", ".join(sorted(set(options) - set(known)))
+            valid = asdict(WatchOptions())
+            unknown = ", ".join(sorted(set(options) - set(valid)))
             raise UsageError(
-                f"torchyard.values(): there is no option {unknown}",
-                hint="options: " + ", ".join(known),
+                f"torchyard.profile_values(): unknown option {unknown}",
+                hint="valid options: " + ", ".join(valid),
             ) from None
         self._session: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -175,7 +176,7 @@ class Values:
         from torchyard.worker.values.profiling_session import Session
 
         self._folder = tempfile.TemporaryDirectory(prefix="torchyard-values-")
-        output = str(Path(self._folder.name) / "watched.json")
+        output = str(Path(self._folder.name) / "profile.json")
         self._session = Session(options_from(asdict(self.options)), output)
         self._session.start()
         return self
@@ -189,36 +190,37 @@ class Values:
         if self._session is None or self._folder is None:
             return
         self._session.stop("finished" if kind is None else "crashed")
-        self._profile = with_excerpts(read_profile(Path(self._folder.name) / "watched.json"))
+        self._profile = with_excerpts(read_profile(Path(self._folder.name) / "profile.json"))
         self._folder.cleanup()
 
     def step(self) -> None:
-        """A step of the program is over. Steps of optimisers are seen without it."""
+        """Mark the end of a step; optimizer steps are detected without it."""
         self._session.step()
 
     def prove(
         self, function: Callable[[], Any], *, timed_runs: int = 1, price: bool = True
     ) -> ValueProfile:
-        """Call a function that does again what the block did, unwatched, and judge every finding.
+        """Repeat the work of the block without the profiler and confirm each finding.
 
-        It is called `1 + timed_runs` times, and with `price` 8 times more, with its side effects:
-        give it a step, or all that the block did where that has no steps. A finding whose trials
-        passed in the block, and whose operators run here, too, is proven. `price` measures what each
-        finding costs.
+        The function is called `1 + timed_runs` times, with `price` 8 more times, including its side
+        effects: pass one step, or the whole block if it has no steps. A finding is confirmed if its
+        trials passed in the block and its operators run here, too. `price` measures what each finding
+        costs.
         """
         profile = self.profile
         if not self.options.prove:
             raise UsageError(
-                "nothing was tried while the block was watched, so nothing can be proven",
-                hint="use torchyard.values() without prove=False",
+                "findings cannot be proven: no trials ran while the block was profiled",
+                hint="use torchyard.profile_values() without prove=False",
             )
         if not self.options.graph:
             raise UsageError(
-                "the flow graph was not recorded: the function cannot be held against the block",
-                hint="use torchyard.values() without graph=False",
+                "findings cannot be proven: the flow graph, which is compared with the function, was not "
+                "recorded",
+                hint="use torchyard.profile_values() without graph=False",
             )
         if profile.state != "finished":
-            raise UsageError("the block did not finish", hint="mend it and watch it again")
+            raise UsageError("the block did not finish", hint="fix it and profile it again")
         with tempfile.TemporaryDirectory(prefix="torchyard-values-") as folder:
             scratch = Path(folder)
             profile, native = confirm_here(
@@ -230,12 +232,12 @@ class Values:
         return profile
 
     def save(self, folder: str | Path) -> Path:
-        """Keep the profile in a new folder, for `torchyard values show`."""
+        """Write the profile to a new folder, for `torchyard values show`."""
         return write_profile(new_profile_folder(Path(folder)), self.profile)
 
     @property
     def profile(self) -> ValueProfile:
-        """What was found; after the block."""
+        """The profile; available after the `with` block."""
         if self._profile is None:
-            raise UsageError("the profile is not finished", hint="read it after the `with` block")
+            raise UsageError("the profile is not finished", hint="access it after the `with` block")
         return self._profile

@@ -1,4 +1,4 @@
-"""`--fail-on`: which findings fail a run. Decides only; the command exits.
+"""`--fail-on`: conditions under which findings fail a run; the command sets the exit code.
 
 Separate from `command.py`, which imports it only when a program is profiled.
 """
@@ -20,7 +20,7 @@ _CERTAINTIES = {certainty.value for certainty in Certainty}
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """One condition; a finding that meets all of its parts crosses it."""
+    """One condition; a finding meets it if all parts hold."""
 
     text: str
     certainty: str = ""
@@ -30,7 +30,7 @@ class Limit:
 
 
 def parse_limit(text: str, patterns: Sequence[str]) -> Limit:
-    """From parts joined by commas: any, a certainty, a pattern, `bytes=10MiB`, `share=1%`."""
+    """Parse comma-separated parts: any, a certainty, a pattern, `bytes=10MiB`, `share=1%`."""
     certainty = pattern = ""
     size, share = 0, 0.0
     for part in (word.strip() for word in text.split(",")):
@@ -43,13 +43,13 @@ def parse_limit(text: str, patterns: Sequence[str]) -> Limit:
                 share = parse_fraction(value)
                 continue
         except (UsageError, ValueError):
-            raise _no_condition(part, text, patterns) from None
+            raise _invalid_condition(part, text, patterns) from None
         if part in _CERTAINTIES:
             certainty = part
         elif part in patterns:
             pattern = part
         elif part != "any":
-            raise _no_condition(part, text, patterns)
+            raise _invalid_condition(part, text, patterns)
     return Limit(
         text=text,
         certainty=certainty,
@@ -59,9 +59,9 @@ def parse_limit(text: str, patterns: Sequence[str]) -> Limit:
     )
 
 
-def _no_condition(part: str, text: str, patterns: Sequence[str]) -> UsageError:
+def _invalid_condition(part: str, text: str, patterns: Sequence[str]) -> UsageError:
     return UsageError(
-        f"--fail-on: {part!r} in {text!r} is no condition",
+        f"--fail-on: {part!r} in {text!r} is not a valid condition",
         hint="give any, proven, tested, likely, a pattern ("
         + ", ".join(patterns)
         + "), bytes=SIZE (per "
@@ -70,14 +70,14 @@ def _no_condition(part: str, text: str, patterns: Sequence[str]) -> UsageError:
 
 
 def crossed(profile: ValueProfile, limits: Sequence[Limit]) -> list[tuple[Limit, ValueFinding]]:
-    """Every finding that crosses a limit, once, with the first limit that it crosses."""
-    found: list[tuple[Limit, ValueFinding]] = []
+    """Return each finding that meets a condition, with the first condition that it meets."""
+    failed: list[tuple[Limit, ValueFinding]] = []
     for finding in profile.findings:
         for limit in limits:
             if _crosses(finding, limit, steps_of(finding, profile)):
-                found.append((limit, finding))
+                failed.append((limit, finding))
                 break
-    return found
+    return failed
 
 
 def _crosses(finding: ValueFinding, limit: Limit, steps: int) -> bool:

@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 FIELDS = ("operator", "inside", "dtype", "shape", "detail", "fits", "first")
-"""What a suggestion may take from a finding."""
+"""Fields of a finding that a suggestion may use."""
 _ANY = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatternText:
-    """All there is to say of one pattern."""
+    """Texts about one pattern."""
 
     short: str
     definition: str
@@ -42,33 +42,33 @@ class PatternText:
     suggestion: str
     """Template; see FIELDS."""
     doubts: str
-    """When not to believe it."""
+    """When to doubt a finding."""
 
     @property
     def whole(self) -> str:
-        """As one paragraph."""
+        """Definition, reason and doubts as one paragraph."""
         parts = (self.definition, self.why, self.doubts)
         return " ".join(" ".join(part.split()) for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to do about a known cause; a condition that is empty holds always."""
+    """Suggestion for a known cause; empty conditions always hold."""
 
     pattern: str
     text: str
     operators: tuple[str, ...] = ()
     """Without `aten::`."""
     inside: str = ""
-    """An operator that it runs inside of; `*` is any."""
+    """Operator that encloses it; `*` is any."""
     detail: str = ""
-    """Words in the finding's detail."""
+    """Text contained in the finding's detail."""
     dtype: str = ""
     fits: str = ""
     backward: bool = False
 
-    def fits_to(self, finding: ValueFinding) -> bool:
-        """Whether this is the finding's cause."""
+    def matches(self, finding: ValueFinding) -> bool:
+        """Return whether the conditions match a finding."""
         around = tuple(_bare(name) for name in finding.path)
         return (
             finding.pattern == self.pattern
@@ -83,7 +83,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class PatternTexts:
-    """The file."""
+    """Contents of pattern_texts.toml."""
 
     patterns: dict[str, PatternText]
     advice: tuple[Advice, ...] = ()
@@ -91,35 +91,35 @@ class PatternTexts:
 
 @cache
 def load_pattern_texts() -> PatternTexts:
-    """All texts, in the file's order."""
+    """Return all texts, in file order."""
     path = files("torchyard.values").joinpath("pattern_texts.toml")
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     return decode(PatternTexts, table, where="pattern_texts.toml")
 
 
 def pattern_names() -> tuple[str, ...]:
-    """Every pattern, in the order in which they are explained."""
+    """Return the names of all patterns, in file order."""
     return tuple(load_pattern_texts().patterns)
 
 
 def pattern_text(name: str) -> PatternText | None:
-    """What there is to say of a pattern; None for one that only a newer worker knows."""
+    """Return the texts about a pattern; None for a pattern of a newer version."""
     return load_pattern_texts().patterns.get(name)
 
 
 def suggestion_for(finding: ValueFinding) -> str:
-    """What to do about a finding: for its known cause, else for its pattern."""
+    """Return the suggestion for a finding: for its known cause, else for its pattern."""
     texts = load_pattern_texts()
-    known = next((advice.text for advice in texts.advice if advice.fits_to(finding)), None)
+    advice = next((one.text for one in texts.advice if one.matches(finding)), None)
     text = texts.patterns.get(finding.pattern)
-    if known is None and text is None:
+    if advice is None and text is None:
         return ""
-    template = known if known is not None else text.suggestion if text is not None else ""
+    template = advice if advice is not None else text.suggestion if text is not None else ""
     return " ".join(template.split()).format_map(_fields(finding))
 
 
 def placeholders(template: str) -> Iterable[str]:
-    """The fields that a template takes."""
+    """Return the field names of a template."""
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 
 
@@ -142,5 +142,5 @@ def _fields(finding: ValueFinding) -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    """An operator without its namespace."""
+    """Return an operator name without its namespace."""
     return name.removeprefix("aten::")

@@ -1,4 +1,4 @@
-"""Supported profilers. Each is a sibling module with a `TOOL`; add one with a line in `TOOLS`."""
+"""Supported profilers: one module each, which defines `TOOL` and is listed in `TOOLS`."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ _ALL: Final[tuple[Tool, ...]] = (
     gvprof.TOOL,
 )
 TOOLS: Final[dict[str, Tool]] = {tool.name: tool for tool in _ALL}
-"""Name -> tool, in the order in which they are listed."""
+"""Name -> tool, in the order of the help text."""

@@ -1,6 +1,6 @@
 """GVProf (ValueExpert): value profiles of CUDA programs by its own hpcrun. Unmaintained since 2021.
 
-`torchyard values` finds the same patterns on any PyTorch; this module is for comparing with it.
+`torchyard values` finds the same patterns with any PyTorch; this module allows a comparison.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torchyard.errors import StepFailed
 from torchyard.profile.model import KeptFile
 from torchyard.profile.tools.interface import (
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
@@ -28,14 +28,14 @@ KNOBS: Final[dict[str, str]] = {
     "HPCRUN_SANITIZER_GPU_ANALYSIS_BLOCKS": "1",
     "HPCRUN_SANITIZER_GPU_PATCH_RECORD_NUM": "131072",
 }
-"""As its authors ran PyTorch: reads and hashes are left out, and the analysis runs on the GPU."""
+"""Settings of its authors for PyTorch: no reads, no hashes, analysis on the GPU."""
 _ANALYSIS: Final = "data_flow"
-_ABOUT: Final = {".dot": "flow of values: `dot -Tsvg` draws it", ".csv": "patterns of values"}
+_ABOUT: Final = {".dot": "value flow graph; draw it with `dot -Tsvg`", ".csv": "value patterns"}
 _MOST_FILES: Final = 20
 
 
 def command(program: str, job: Job) -> ToolCommand:
-    """`hpcrun` with the library path and the knobs that a Python program needs."""
+    """Return the `hpcrun` command with the library path and knobs for a Python program."""
     options = job.options
     knobs = {**KNOBS, **dict(options.knobs)}
     analysis = options.events or (_ANALYSIS,)
@@ -49,44 +49,48 @@ def command(program: str, job: Job) -> ToolCommand:
         ),
         variables=(
             *library_path(job),
-            # GVProf asks for it with drivers newer than 470.57.
+            # Required by GVProf with drivers newer than 470.57.
             ("SANITIZER_DISABLE_PARALLEL_LAUNCHES", "1"),
             *thread_variables(options.threads),
         ),
-        notes=("`torchyard values` finds the same patterns on any torch, without this tool",),
+        notes=("`torchyard values` finds the same patterns with any PyTorch and without GVProf",),
     )
 
 
-def collect(_found: FoundTool, job: Job) -> Collected:
-    """Names what it left; its formats are for its own viewers."""
+def collect(_installed: InstalledTool, job: Job) -> Collected:
+    """List the output files; only GVProf's viewers read their formats."""
     folder = job.folder / MEASUREMENTS
     if not folder.is_dir():
         raise StepFailed(
-            "hpcrun left no measurements",
-            why="an hpcrun that is not GVProf's does not know its events",
+            "hpcrun wrote no measurements",
+            why="an hpcrun that is not GVProf's does not support its events",
             hint="put gvprof/hpctoolkit/bin of GVProf first on the PATH",
         )
-    found = [path for path in sorted(folder.rglob("*")) if path.suffix in _ABOUT]
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _ABOUT]
     return Collected(
         row_kind="kernel",
         files=(
             *(
                 KeptFile(name=str(path.relative_to(job.folder)), about=_ABOUT[path.suffix])
-                for path in found[:_MOST_FILES]
+                for path in files[:_MOST_FILES]
             ),
-            KeptFile(name=MEASUREMENTS, about="database: hpcstruct and hpcprof read it"),
+            KeptFile(
+                name=MEASUREMENTS, about="measurement database; read it with hpcstruct and hpcprof"
+            ),
         ),
-        notes=("hpcprof may hang on libtorch_python.so: end it, run hpcstruct on it, try again",),
+        notes=(
+            "if hpcprof hangs on libtorch_python.so: stop it, run hpcstruct on that library, try again",
+        ),
     )
 
 
 TOOL: Final = Tool(
     name="gvprof",
-    about="values of CUDA programs (GVProf's hpcrun)",
-    package="no distribution has it: build GVProf (github.com/GVProf/GVProf, bin/install) and put "
+    about="value patterns of CUDA programs (GVProf's hpcrun)",
+    package="not packaged by any distribution: build GVProf (github.com/GVProf/GVProf, bin/install) and put "
     "gvprof/hpctoolkit/bin on the PATH",
     programs=("hpcrun",),
-    takes=("events", "knobs", "threads", "extra"),
+    supported_options=("events", "knobs", "threads", "extra"),
     command=command,
     collect=collect,
 )

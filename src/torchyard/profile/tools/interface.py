@@ -21,10 +21,10 @@ from typing import Any, Final
 from torchyard.errors import UsageError, WorkerFailed
 from torchyard.profile.model import CostRow, CounterValue, KeptFile, StackCost
 
-_LIMIT_S: Final = 60.0
-# find_spec of a top-level module runs nothing of it. The working folder is taken off the path first:
-# a folder called `torch` there is not the target's.
-_QUESTION: Final = """
+_QUERY_LIMIT_S: Final = 60.0
+# find_spec does not execute a top-level module. The working directory is removed from sys.path first:
+# a folder named `torch` in it is not the target's torch.
+_QUERY: Final = """
 import sys
 if sys.path and not sys.path[0]:
     del sys.path[0]
@@ -41,30 +41,30 @@ print(json.dumps({"version": list(sys.version_info[:3]), "torch": places[:1],
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFacts:
-    """An interpreter and where its torch is."""
+    """Version of an interpreter and the location of its torch."""
 
     python_version: tuple[int, ...] = ()
     torch_folder: str | None = None
     perf_trampoline: bool = False
-    """Whether this Python can tell perf the names of Python functions."""
+    """Whether this Python supports perf (`sys.activate_stack_trampoline`)."""
 
     @property
     def library_folder(self) -> str | None:
-        """Where torch's libraries are."""
+        """Folder of torch's shared libraries."""
         return None if self.torch_folder is None else str(Path(self.torch_folder) / "lib")
 
 
-def ask_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
-    """Start the interpreter once, shortly."""
+def query_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
+    """Run the interpreter once and return its facts."""
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION],
+            [python, "-c", _QUERY],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_LIMIT_S,
+            timeout=_QUERY_LIMIT_S,
             check=False,
         )
         answer = json.loads(done.stdout.splitlines()[-1])
@@ -76,9 +76,9 @@ def ask_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
         )
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, KeyError) as error:
         raise WorkerFailed(
-            f"the interpreter {python} does not answer",
+            f"cannot query the interpreter {python}",
             why=f"{type(error).__name__}: {error}",
-            hint="`torchyard target` tells more about it",
+            hint="`torchyard target` shows details about it",
         ) from error
 
 
@@ -88,7 +88,7 @@ _VERSION_LIMIT_S: Final = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions:
-    """What the user may choose; each tool takes what it understands."""
+    """Options of the command line; each tool supports some of them."""
 
     shapes: bool = True
     memory: bool = True
@@ -96,29 +96,29 @@ class ToolOptions:
     skip_steps: int = 0
     warm_steps: int = 0
     active_steps: int = 0
-    """Steps to record; 0 for all that follow."""
+    """Steps to record; 0 for all remaining steps."""
     most_s: float = 60.0
-    """Stop recording after so long."""
+    """Time limit of recording."""
     frequency_hz: int = 199
-    """Samples in a second. Not a round number, so that it does not beat with timers."""
+    """Samples per second; not a round number, to avoid sampling in lockstep with timers."""
     events: tuple[str, ...] = ()
     call_graph: str = "fp"
     launches: int = 100
-    """Kernels that ncu looks at: it runs each of them many times."""
+    """Kernel launches that ncu profiles; it replays each several times."""
     threads: int | None = None
     knobs: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
-    """Words handed to the tool as they are."""
+    """Additional arguments for the tool."""
 
     @property
-    def ranged(self) -> bool:
-        """Whether only some of the steps are wanted."""
+    def records_some_steps(self) -> bool:
+        """Whether only some of the steps are recorded."""
         return bool(self.skip_steps or self.warm_steps or self.active_steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One program in one target, and where results go."""
+    """A program to profile, its target, and the folder of the results."""
 
     python: str
     words: tuple[str, ...]
@@ -127,34 +127,34 @@ class Job:
     facts: TargetFacts
     options: ToolOptions = field(default_factory=ToolOptions)
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the target, before the tool adds to it."""
+    """Environment of the target without the variables of the tool."""
     entry: str = ""
-    """The file of ours that runs a program inside a target."""
+    """Path of Torchyard's script that runs a program inside a target."""
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The program as Python runs it."""
+        """Command line of the program alone."""
         return (self.python, *self.words)
 
-    def surrounded(self, plan: str) -> tuple[str, ...]:
-        """The program as our worker runs it, with the plan's surrounding."""
+    def inside_worker(self, plan: str) -> tuple[str, ...]:
+        """Return the command line that runs the program inside the worker, with a plan file."""
         return (self.python, self.entry, plan, "--", *self.words)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCommand:
-    """What to run."""
+    """Command line of a tool."""
 
     words: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
-    """(path, text) to write before."""
+    """(path, text) of files to write before the start."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundTool:
-    """A tool that is installed and answers."""
+class InstalledTool:
+    """Path and version of an installed tool."""
 
     path: str
     version: str = ""
@@ -162,7 +162,7 @@ class FoundTool:
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What a tool's files say."""
+    """Data read from a tool's output files."""
 
     rows: tuple[CostRow, ...] = ()
     unit: str = "ns"
@@ -177,9 +177,9 @@ class Collected:
     files: tuple[KeptFile, ...] = ()
     notes: tuple[str, ...] = ()
     tool_version: str = ""
-    """Where only the target knows it."""
+    """Set if only the target can report it."""
     state: str = ""
-    """How the program ended, where the tool's files say so better than the exit code does."""
+    """How the program ended, if the output files are more precise than the exit code."""
 
 
 OPTION_NAMES: Final = {
@@ -190,13 +190,9 @@ OPTION_NAMES: Final = {
     "knobs": "--knob",
     "extra": "--tool-arg",
 }
-"""Field of ToolOptions -> what the user writes."""
+"""Field of ToolOptions -> command line option."""
 STEPS: Final = ("skip_steps", "warm_steps", "active_steps")
 _DEFAULTS: Final = ToolOptions()
-
-
-def _nothing_to_check(_found: FoundTool, _job: Job) -> None:
-    """Most tools find out for themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,45 +202,47 @@ class Tool:
     name: str
     about: str
     package: str
-    """What to install, and where it comes from."""
+    """How to install it."""
     programs: tuple[str, ...] = ()
-    """Its program and those it cannot do without; none for what runs inside the target."""
+    """Required executables, the tool's own first; empty for torch.profiler."""
     places: tuple[str, ...] = ()
-    """Folders to look into besides the PATH."""
+    """Folders to search in addition to PATH."""
     version_words: tuple[str, ...] = ("--version",)
-    takes: tuple[str, ...] = ()
-    """Fields of ToolOptions that mean something to it."""
+    supported_options: tuple[str, ...] = ()
+    """Supported fields of ToolOptions."""
     command: Callable[[str, Job], ToolCommand]
-    """From the path of the program."""
-    collect: Callable[[FoundTool, Job], Collected]
-    check: Callable[[FoundTool, Job], None] = _nothing_to_check
-    """Raises when the system would refuse it, before the program is started."""
+    """Build the command from the path of the executable."""
+    collect: Callable[[InstalledTool, Job], Collected]
+    check: Callable[[InstalledTool, Job], None] = lambda _installed, _job: None
+    """Raise if the system does not permit the tool; called before the program starts."""
     explain_failure: Callable[[Job], None] = lambda _job: None
-    """Raises when it was the tool that failed, not the program."""
+    """Raise if the tool failed and not the program."""
 
 
-def refuse_options(tool: Tool, options: ToolOptions) -> None:
-    """Raise UsageError for an option that the tool would silently leave out."""
+def check_options(tool: Tool, options: ToolOptions) -> None:
+    """Raise UsageError for an option that the tool does not support."""
     for item in fields(ToolOptions):
         chosen = getattr(options, item.name) != getattr(_DEFAULTS, item.name)
-        if chosen and item.name not in tool.takes:
-            names = ", ".join(OPTION_NAMES[name] for name in tool.takes)
+        if chosen and item.name not in tool.supported_options:
+            names = ", ".join(OPTION_NAMES[name] for name in tool.supported_options)
             raise UsageError(
-                f"{tool.name} has no use for {OPTION_NAMES[item.name]}",
-                hint=f"it takes {names}",
+                f"{OPTION_NAMES[item.name]} is not supported by --tool {tool.name}",
+                hint=f"supported options: {names}",
             )
 
 
-def find_tool(tool: Tool, path: str) -> tuple[FoundTool | None, str]:
-    """The tool, or None and what is missing."""
+def find_tool(tool: Tool, path: str) -> tuple[InstalledTool | None, str]:
+    """Return the installed tool, or None and the reason."""
     if not tool.programs:
-        return FoundTool(path=""), ""
+        return InstalledTool(path=""), ""
     folders = os.pathsep.join((path, *tool.places))
-    found = [shutil.which(name, path=folders) for name in tool.programs]
-    missing = [name for name, place in zip(tool.programs, found, strict=True) if place is None]
+    paths = [shutil.which(name, path=folders) for name in tool.programs]
+    missing = [
+        name for name, path_found in zip(tool.programs, paths, strict=True) if path_found is None
+    ]
     if missing:
         return None, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-    program = str(found[0])
+    program = str(paths[0])
     try:
         done = subprocess.run(
             [program, *tool.version_words],
@@ -257,14 +255,17 @@ def find_tool(tool: Tool, path: str) -> tuple[FoundTool | None, str]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"{program} cannot be run: {error}"
-    said = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
+    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
     if done.returncode != 0:
-        return None, f"{program} does not run: {' / '.join(said[:3]) or 'it says nothing'}"
-    return FoundTool(path=program, version=_version_line(said)), ""
+        return (
+            None,
+            f"{program} exited with code {done.returncode}: {' / '.join(lines[:3]) or 'no output'}",
+        )
+    return InstalledTool(path=program, version=_version_line(lines)), ""
 
 
 def _version_line(lines: list[str]) -> str:
-    """The line that has the version: some tools begin with a banner."""
+    """Return the line with the version; some tools print a banner before it."""
     for line in lines:
         if any(char.isdigit() for char in line) and "copyright" not in line.lower():
             return line
@@ -272,25 +273,25 @@ def _version_line(lines: list[str]) -> str:
 
 
 def library_path(job: Job) -> tuple[tuple[str, str], ...]:
-    """LD_LIBRARY_PATH with torch's libraries first, as tools need it that load them themselves."""
+    """Return LD_LIBRARY_PATH with torch's libraries first, for tools that load them."""
     if job.facts.library_folder is None:
         return ()
-    before = job.environment.get("LD_LIBRARY_PATH", "")
-    return (("LD_LIBRARY_PATH", job.facts.library_folder + (f":{before}" if before else "")),)
+    inherited = job.environment.get("LD_LIBRARY_PATH", "")
+    return (("LD_LIBRARY_PATH", job.facts.library_folder + (f":{inherited}" if inherited else "")),)
 
 
 def thread_variables(count: int | None) -> tuple[tuple[str, str], ...]:
-    """Variables that set the number of threads of torch's libraries."""
+    """Return the variables that set the thread count of torch's libraries."""
     return () if count is None else tuple((name, str(count)) for name in THREAD_VARIABLES)
 
 
-def plain_path(path: Path) -> str:
-    """A path for tools that read %p, %q{VARIABLE} and the like in names of files."""
+def escaped_path(path: Path) -> str:
+    """Escape a path for tools that expand %p and %q{VARIABLE} in file names."""
     return str(path).replace("%", "%%")
 
 
 def shell_text(command: ToolCommand, folder: Path) -> str:
-    """The command for a shell: makes the folder and the files it needs, then runs the tool."""
+    """Return one shell line that creates the folder and files and runs the tool."""
     steps = [shlex.join(("mkdir", "-p", str(folder)))]
     steps += [
         f"printf %s {shlex.quote(text)} > {shlex.quote(path)}" for path, text in command.files
@@ -304,8 +305,10 @@ PLAN_FILE: Final = "range.plan.json"
 RANGE_FILE: Final = "range.json"
 
 
-def range_program(job: Job, switch: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The words that run the program, and the files they need."""
+def step_range_command(
+    job: Job, switch: str
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the command line that records some steps only, and the files it needs."""
     options = job.options
     plan = {
         "tool": "range",
@@ -318,11 +321,11 @@ def range_program(job: Job, switch: str) -> tuple[tuple[str, ...], tuple[tuple[s
         },
     }
     path = str(job.folder / PLAN_FILE)
-    return job.surrounded(path), ((path, json.dumps(plan)),)
+    return job.inside_worker(path), ((path, json.dumps(plan)),)
 
 
-def ranged(job: Job) -> Collected:
-    """What the worker says of steps; nothing when the program ran without it."""
+def recorded_steps_of(job: Job) -> Collected:
+    """Return the steps that the worker recorded; empty if the program ran without it."""
     try:
         data: Any = json.loads((job.folder / RANGE_FILE).read_bytes())
         return Collected(
@@ -335,8 +338,8 @@ def ranged(job: Job) -> Collected:
         return Collected()
 
 
-def range_pid(job: Job) -> int | None:
-    """The process of the program; None when its worker wrote nothing."""
+def program_pid(job: Job) -> int | None:
+    """Return the process id of the program; None if the worker wrote no file."""
     try:
         return int(json.loads((job.folder / RANGE_FILE).read_bytes())["pid"])
     except (OSError, ValueError, KeyError, TypeError):

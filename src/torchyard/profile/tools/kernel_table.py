@@ -1,4 +1,4 @@
-"""Rows of kernels from the CSV tables of GPU profilers."""
+"""Kernel rows from the CSV tables of GPU profilers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from torchyard.profile.model import CostRow
 
-__all__ = ["Columns", "ask_for_kernels", "kernel_rows", "nanoseconds"]
+__all__ = ["Columns", "kernel_rows", "nanoseconds", "query_kernels"]
 
 _SCALES: Final = {
     unit: scale
@@ -24,18 +24,18 @@ _SCALES: Final = {
 
 
 class Columns(NamedTuple):
-    """Headings of a table."""
+    """Column names of a table."""
 
     name: str
     time: str
     calls: str | None = None
-    """None when each line is one call."""
+    """None if each line is one call."""
 
 
-def ask_for_kernels(
+def query_kernels(
     command: Sequence[str], columns: Columns, *, tool: str, limit_s: float
 ) -> tuple[tuple[CostRow, ...], tuple[str, ...]]:
-    """Kernels of a report, from the tool that wrote it; and notes, when it has none to show."""
+    """Run a tool's export command; return its kernels, and notes if it failed or has none."""
     try:
         done = subprocess.run(
             command,
@@ -47,30 +47,30 @@ def ask_for_kernels(
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return (), (f"{tool} cannot read its report: {error}",)
+        return (), (f"cannot export the {tool} report: {error}",)
     rows = kernel_rows(done.stdout.splitlines(), columns)
-    said = done.stderr.strip()[:300]
+    message = done.stderr.strip()[:300]
     if done.returncode != 0:
-        return rows, (f"{tool} ended with {done.returncode}: {said}".rstrip(": "),)
-    return rows, () if rows else (f"{tool} shows no kernel: {said}".rstrip(": "),)
+        return rows, (f"{tool} exited with code {done.returncode}: {message}".rstrip(": "),)
+    return rows, () if rows else (f"{tool} recorded no kernels: {message}".rstrip(": "),)
 
 
 def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:
-    """Kernels by their time on the device; lines before the headings are passed over."""
+    """Return kernels sorted by device time; lines before the header are skipped."""
     table = csv.reader(lines)
-    heads: list[str] = []
+    header: list[str] = []
     scale = 1.0
     calls: dict[str, int] = {}
     times: dict[str, float] = {}
     for cells in table:
-        if not heads:
+        if not header:
             if columns.name in cells and columns.time in cells:
-                heads = cells
+                header = cells
             continue
-        row = dict(zip(heads, cells, strict=False))
+        row = dict(zip(header, cells, strict=False))
         name, time = row.get(columns.name, ""), row.get(columns.time, "").replace(",", "")
         if not name:
-            # ncu puts a line of units below the headings.
+            # ncu prints a line with units below the header.
             scale = nanoseconds(row.get(columns.time, ""))
             continue
         try:
@@ -86,7 +86,7 @@ def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:
 
 
 def nanoseconds(unit: str) -> float:
-    """How many of them are in one of these; 1 for a unit that is not known."""
+    """Return the length of a time unit in nanoseconds; 1 for an unknown unit."""
     return _SCALES.get(unit.strip().lower(), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""ncu (NVIDIA Nsight Compute): counters of single kernels, each of which it runs many times."""
+"""ncu (NVIDIA Nsight Compute): metrics of single kernels, each of which it replays."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torchyard.profile.model import KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
+    escaped_path,
     library_path,
-    plain_path,
-    range_program,
-    ranged,
+    recorded_steps_of,
+    step_range_command,
     thread_variables,
 )
-from torchyard.profile.tools.kernel_table import Columns, ask_for_kernels
+from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
 __all__ = ["TOOL"]
 
@@ -31,39 +31,41 @@ _IMPORT_LIMIT_S: Final = 600.0
 
 
 def command(program: str, job: Job) -> ToolCommand:
-    """A bounded number of kernels; for some steps only, it waits for CUDA's switch."""
+    """Return the command; to record some steps only, ncu waits for cudaProfilerStart."""
     options = job.options
     words = job.program
     files: tuple[tuple[str, str], ...] = ()
-    switched: tuple[str, ...] = ()
-    if options.ranged:
-        words, files = range_program(job, "cuda")
-        switched = ("--profile-from-start", "off")
+    capture_range: tuple[str, ...] = ()
+    if options.records_some_steps:
+        words, files = step_range_command(job, "cuda")
+        capture_range = ("--profile-from-start", "off")
     return ToolCommand(
         words=(
             *(program, "--target-processes", "all", "--set", "basic"),
             *(word for event in options.events for word in ("--section", event)),
-            *("--launch-count", str(options.launches), *switched),
-            *("--log-file", plain_path(job.folder / LOG_FILE)),
-            *("--force-overwrite", "--export", plain_path(job.folder / REPORT_FILE)),
+            *("--launch-count", str(options.launches), *capture_range),
+            *("--log-file", escaped_path(job.folder / LOG_FILE)),
+            *("--force-overwrite", "--export", escaped_path(job.folder / REPORT_FILE)),
             *options.extra,
             *words,
         ),
         variables=(*library_path(job), *thread_variables(options.threads)),
         files=files,
-        notes=(f"ncu looks at the first {options.launches} kernels, and runs each several times",),
+        notes=(
+            f"ncu profiles the first {options.launches} kernel launches and replays each several times",
+        ),
     )
 
 
 def explain_failure(job: Job) -> None:
-    """Raise when the driver keeps its counters to itself."""
+    """Raise NotAllowed if the driver denies access to the counters."""
     try:
         log = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
     if "ERR_NVGPUCTRPERM" in log:
         raise NotAllowed(
-            "the NVIDIA driver does not let this user read counters of the GPU",
+            "the NVIDIA driver does not permit this user to read GPU performance counters",
             why="ERR_NVGPUCTRPERM",
             hint="run as root, or load the driver with the module option "
             "NVreg_RestrictProfilingToAdminUsers=0",
@@ -71,18 +73,16 @@ def explain_failure(job: Job) -> None:
         )
 
 
-def collect(found: FoundTool, job: Job) -> Collected:
-    """Times of the kernels it looked at."""
+def collect(installed: InstalledTool, job: Job) -> Collected:
+    """Read the times of the profiled kernels."""
     explain_failure(job)
     report = job.folder / REPORT_FILE
-    said = ranged(job)
+    recorded = recorded_steps_of(job)
     if not report.is_file():
-        raise StepFailed(
-            "ncu left no report", hint="look at its log", log=str(job.folder / LOG_FILE)
-        )
-    rows, notes = ask_for_kernels(
+        raise StepFailed("ncu wrote no report", hint="see its log", log=str(job.folder / LOG_FILE))
+    rows, notes = query_kernels(
         (
-            *(found.path, "--import", str(report), "--csv"),
+            *(installed.path, "--import", str(report), "--csv"),
             *("--page", "raw", "--metrics", _TIME),
         ),
         _COLUMNS,
@@ -92,24 +92,24 @@ def collect(found: FoundTool, job: Job) -> Collected:
     return Collected(
         rows=rows,
         row_kind="kernel",
-        steps=said.steps,
-        recorded_steps=said.recorded_steps,
-        state=said.state,
+        steps=recorded.steps,
+        recorded_steps=recorded.recorded_steps,
+        state=recorded.state,
         files=(
-            KeptFile(name=REPORT_FILE, about="counters of each kernel: open them in ncu-ui"),
-            KeptFile(name=LOG_FILE, about="what ncu said"),
+            KeptFile(name=REPORT_FILE, about="metrics of each kernel; open with ncu-ui"),
+            KeptFile(name=LOG_FILE, about="log of ncu"),
         ),
-        notes=(*said.notes, *notes),
+        notes=(*recorded.notes, *notes),
     )
 
 
 TOOL: Final = Tool(
     name="ncu",
-    about="counters of single CUDA kernels (NVIDIA Nsight Compute)",
+    about="metrics of single CUDA kernels (NVIDIA Nsight Compute)",
     package="NVIDIA's CUDA repository: apt install nsight-compute",
     programs=("ncu",),
     places=("/usr/local/cuda/bin",),
-    takes=(*STEPS, "launches", "events", "threads", "extra"),
+    supported_options=(*STEPS, "launches", "events", "threads", "extra"),
     command=command,
     collect=collect,
     explain_failure=explain_failure,

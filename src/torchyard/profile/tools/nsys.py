@@ -9,17 +9,17 @@ from torchyard.profile.model import KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
+    escaped_path,
     library_path,
-    plain_path,
-    range_program,
-    ranged,
+    recorded_steps_of,
+    step_range_command,
     thread_variables,
 )
-from torchyard.profile.tools.kernel_table import Columns, ask_for_kernels
+from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
 __all__ = ["TOOL"]
 
@@ -31,14 +31,14 @@ _STATS_LIMIT_S: Final = 600.0
 
 
 def command(program: str, job: Job) -> ToolCommand:
-    """`nsys profile`; for some steps only, it waits for CUDA's switch."""
+    """Return the command; to record some steps only, nsys waits for cudaProfilerStart."""
     options = job.options
     words = job.program
     files: tuple[tuple[str, str], ...] = ()
-    switched: tuple[str, ...] = ()
-    if options.ranged:
-        words, files = range_program(job, "cuda")
-        switched = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+    capture_range: tuple[str, ...] = ()
+    if options.records_some_steps:
+        words, files = step_range_command(job, "cuda")
+        capture_range = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     sampled = (
         ("--sample=process-tree", "--python-sampling=true")
         if options.stacks
@@ -48,8 +48,8 @@ def command(program: str, job: Job) -> ToolCommand:
         words=(
             *(program, "profile", f"--trace={','.join(options.events or _TRACED)}", *sampled),
             *(("--cuda-memory-usage=true",) if options.memory else ()),
-            *switched,
-            *("--force-overwrite=true", f"--output={plain_path(job.folder / REPORT)}"),
+            *capture_range,
+            *("--force-overwrite=true", f"--output={escaped_path(job.folder / REPORT)}"),
             *options.extra,
             *words,
         ),
@@ -58,15 +58,15 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def collect(found: FoundTool, job: Job) -> Collected:
-    """Kernels from `nsys stats`."""
+def collect(installed: InstalledTool, job: Job) -> Collected:
+    """Read the kernels with `nsys stats`."""
     report = job.folder / REPORT_FILE
-    said = ranged(job)
+    recorded = recorded_steps_of(job)
     if not report.is_file():
-        raise StepFailed("nsys left no report", hint="look at what it printed")
-    rows, notes = ask_for_kernels(
+        raise StepFailed("nsys wrote no report", hint="see its output above")
+    rows, notes = query_kernels(
         (
-            *(found.path, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv"),
+            *(installed.path, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv"),
             *("--force-export=true", str(report)),
         ),
         _COLUMNS,
@@ -76,21 +76,21 @@ def collect(found: FoundTool, job: Job) -> Collected:
     return Collected(
         rows=rows,
         row_kind="kernel",
-        steps=said.steps,
-        recorded_steps=said.recorded_steps,
-        state=said.state,
-        files=(KeptFile(name=REPORT_FILE, about="timeline: open it in nsys-ui"),),
-        notes=(*said.notes, *notes),
+        steps=recorded.steps,
+        recorded_steps=recorded.recorded_steps,
+        state=recorded.state,
+        files=(KeptFile(name=REPORT_FILE, about="timeline; open with nsys-ui"),),
+        notes=(*recorded.notes, *notes),
     )
 
 
 TOOL: Final = Tool(
     name="nsys",
-    about="a timeline of CUDA calls, kernels and copies (NVIDIA Nsight Systems)",
+    about="timeline of CUDA calls, kernels and copies (NVIDIA Nsight Systems)",
     package="NVIDIA's CUDA repository: apt install nsight-systems",
     programs=("nsys",),
     places=("/usr/local/cuda/bin", "/opt/nvidia/nsight-systems/bin"),
-    takes=(*STEPS, "memory", "stacks", "events", "threads", "extra"),
+    supported_options=(*STEPS, "memory", "stacks", "events", "threads", "extra"),
     command=command,
     collect=collect,
 )

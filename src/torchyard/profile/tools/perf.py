@@ -22,7 +22,7 @@ from torchyard.errors import MissingTool, NotAllowed, StepFailed
 from torchyard.profile.model import CostRow, CounterValue, KeptFile, StackCost
 from torchyard.profile.tools.interface import (
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
@@ -35,7 +35,7 @@ _HEAD: Final = re.compile(
     r"^(?P<comm>\S.*?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+(?P<period>\d+)\s+(?P<event>.+?):\s*$"
 )
 _FRAME: Final = re.compile(r"^\s+[0-9a-f]+\s+(?P<symbol>.+?)(?:\s+\((?P<library>[^()]*|.*)\))?\s*$")
-_OURS: Final = re.compile(r"^perf(-exec)?$")
+_PERF_ITSELF: Final = re.compile(r"^perf(-exec)?$")
 _PYTHON: Final = "py::"
 _NO_SYMBOL: Final = "[unknown]"
 
@@ -48,13 +48,13 @@ class Frame(NamedTuple):
 
     @property
     def folded(self) -> str:
-        """As one part of a folded stack, where semicolons and ends of lines part."""
+        """Name for a folded stack, in which semicolons and newlines are separators."""
         return " ".join(self.symbol.replace(";", ":").split())
 
 
 @dataclass
 class Folded:
-    """Stacks, outermost frame first, with what was sampled in them."""
+    """Stacks, outermost frame first, with the sum of their samples."""
 
     event: str = ""
     costs: dict[tuple[Frame, ...], float] = field(default_factory=dict)
@@ -64,14 +64,14 @@ class Folded:
 
 
 def fold_script(lines: Iterable[str]) -> Folded:
-    """Stacks from `perf script`; samples of perf's own start of the program are left out."""
+    """Fold the output of `perf script`; samples of perf itself are skipped."""
     folded = Folded()
     head: re.Match[str] | None = None
     frames: list[Frame] = []
     others: set[str] = set()
 
     def add() -> None:
-        if head is None or _OURS.match(head["comm"]):
+        if head is None or _PERF_ITSELF.match(head["comm"]):
             return
         event = head["event"].split(":")[0]
         folded.pids.add(int(head["pid"]))
@@ -90,13 +90,13 @@ def fold_script(lines: Iterable[str]) -> Folded:
         elif not line[0].isspace():
             head, frames = _HEAD.match(line), []
         elif head is not None:
-            found = _FRAME.match(line.rstrip("\n"))
-            if found is not None:
-                frames.append(Frame(found["symbol"], found["library"] or ""))
+            frame = _FRAME.match(line.rstrip("\n"))
+            if frame is not None:
+                frames.append(Frame(frame["symbol"], frame["library"] or ""))
     add()
     if others:
         folded.notes = (
-            f"the table is of {folded.event}; perf.data also has {', '.join(sorted(others))}",
+            f"the table shows {folded.event}; perf.data also contains {', '.join(sorted(others))}",
         )
     return folded
 
@@ -104,12 +104,12 @@ def fold_script(lines: Iterable[str]) -> Folded:
 def stack_rows(
     folded: Folded, *, most_stacks: int
 ) -> tuple[tuple[CostRow, ...], tuple[StackCost, ...]]:
-    """Functions by what was spent in them, and the costliest stacks."""
+    """Return functions sorted by self cost, and the most expensive stacks."""
     own: dict[Frame, float] = {}
     whole: dict[Frame, float] = {}
     for frames, cost in folded.costs.items():
         own[frames[-1]] = own.get(frames[-1], 0.0) + cost
-        for frame in set(frames):  # a function that calls itself is on the stack twice
+        for frame in set(frames):  # a recursive function counts once
             whole[frame] = whole.get(frame, 0.0) + cost
     rows = tuple(
         CostRow(
@@ -129,7 +129,7 @@ def stack_rows(
 
 
 def read_counters(path: Path) -> tuple[CounterValue, ...]:
-    """Lines of `perf stat --field-separator ';'`; what cannot be counted here has no value."""
+    """Read the output of `perf stat --field-separator ';'`; unsupported counters are None."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -152,7 +152,7 @@ _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - where Python and perf agree to 
 
 
 def take_maps(pids: Iterable[int], folder: Path, *, temporary: Path = _TEMPORARY) -> list[str]:
-    """Move the maps of these processes; only plain files of this user's own."""
+    """Move the perf maps of these processes; only regular files of this user."""
     taken = []
     for pid in sorted(set(pids)):
         path = temporary / f"perf-{pid}.map"
@@ -167,9 +167,9 @@ def take_maps(pids: Iterable[int], folder: Path, *, temporary: Path = _TEMPORARY
 DATA_FILE: Final = "perf.data"
 COUNTERS_FILE: Final = "counters.csv"
 FOLDED_FILE: Final = "stacks.folded"
-SAMPLED: Final = "cpu-clock"
-"""Of software, so that it works in virtual machines that show no counters of the processor."""
-COUNTED: Final = (
+SAMPLED_EVENT: Final = "cpu-clock"
+"""A software event: works in virtual machines without hardware counters."""
+COUNTERS: Final = (
     *("cpu-clock", "task-clock", "page-faults", "major-faults", "context-switches"),
     *("cpu-migrations", "cycles", "instructions", "cache-misses", "branch-misses"),
 )
@@ -180,9 +180,9 @@ _REFUSALS: Final = ("access to performance monitoring", "permission", "not permi
 
 
 def command(program: str, job: Job) -> ToolCommand:
-    """Counters inside, samples outside."""
+    """Return the command: `perf stat` inside `perf record`."""
     options = job.options
-    events = options.events or (SAMPLED,)
+    events = options.events or (SAMPLED_EVENT,)
     record = (
         *(program, "record", "--quiet", "--output", str(job.folder / DATA_FILE)),
         *("--freq", str(options.frequency_hz), "--call-graph", options.call_graph),
@@ -191,17 +191,17 @@ def command(program: str, job: Job) -> ToolCommand:
     )
     count = (
         *(program, "stat", "--field-separator", ";"),
-        *("--output", str(job.folder / COUNTERS_FILE), "--event", ",".join(COUNTED)),
+        *("--output", str(job.folder / COUNTERS_FILE), "--event", ",".join(COUNTERS)),
     )
     names: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     if job.facts.perf_trampoline:
-        # Python writes /tmp/perf-PID.map, where perf looks for names of code made at run time.
+        # Python writes /tmp/perf-PID.map, from which perf reads symbols of generated code.
         names = (("PYTHONPERFSUPPORT", "1"),)
     else:
         version = ".".join(map(str, job.facts.python_version[:2]))
-        said = f"Python {version} tells perf no names of Python functions (3.12 and newer do)"
-        notes = (f"{said}: stacks show the interpreter's own functions",)
+        reason = f"Python {version} cannot report Python functions to perf (3.12 and newer can)"
+        notes = (f"{reason}: stacks show the C functions of the interpreter",)
     return ToolCommand(
         words=(*record, "--", *count, "--", *job.program),
         variables=(*names, *thread_variables(options.threads)),
@@ -209,11 +209,11 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def check(found: FoundTool, _job: Job) -> None:
-    """Raise NotAllowed with the mend when the kernel refuses."""
+def check(installed: InstalledTool, _job: Job) -> None:
+    """Raise NotAllowed with a suggested fix if the kernel denies access."""
     try:
         done = subprocess.run(
-            [found.path, "stat", "--event", SAMPLED, "--", "true"],
+            [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -222,29 +222,29 @@ def check(found: FoundTool, _job: Job) -> None:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise MissingTool(f"{found.path} cannot be run: {error}", hint=TOOL.package) from error
+        raise MissingTool(f"cannot run {installed.path}: {error}", hint=TOOL.package) from error
     if done.returncode == 0 and "<not supported>" not in done.stderr:
         return
     if any(mark in done.stderr.lower() for mark in _REFUSALS):
         raise NotAllowed(
-            "perf may not look at programs here",
-            why=f"kernel.perf_event_paranoid is {_paranoid()}, or a container forbids it",
+            "perf is not permitted to profile programs",
+            why=f"kernel.perf_event_paranoid is {_paranoid()}, or the container does not permit it",
             hint="`sudo sysctl kernel.perf_event_paranoid=1`, or run as root, or give the container "
             "CAP_PERFMON",
         )
-    said = " / ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-    raise StepFailed(f"perf cannot count {SAMPLED} here: {said[:500]}", hint=TOOL.package)
+    message = " / ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+    raise StepFailed(f"perf cannot count {SAMPLED_EVENT}: {message[:500]}", hint=TOOL.package)
 
 
-def collect(found: FoundTool, job: Job) -> Collected:
-    """Fold the samples, read the counters."""
+def collect(installed: InstalledTool, job: Job) -> Collected:
+    """Fold the samples and read the counters."""
     data = job.folder / DATA_FILE
     counters = read_counters(job.folder / COUNTERS_FILE)
     if not data.is_file() or not data.stat().st_size:
-        raise StepFailed("perf left no samples", hint="look at what it printed")
-    # Inlined functions are left out: finding them starts addr2line for every frame.
+        raise StepFailed("perf recorded no samples", hint="see its output above")
+    # --no-inline: resolving inlined functions starts addr2line for every frame.
     script = [
-        *(found.path, "script", "--input", str(data), "--no-inline"),
+        *(installed.path, "script", "--input", str(data), "--no-inline"),
         *("--fields", "comm,pid,tid,period,event,ip,sym,dso"),
     ]
     with subprocess.Popen(
@@ -258,7 +258,9 @@ def collect(found: FoundTool, job: Job) -> Collected:
         if process.stdout is None:
             raise StepFailed("perf script has no output")
         folded = fold_script(process.stdout)
-    notes = () if process.returncode == 0 else (f"perf script ended with {process.returncode}",)
+    notes = (
+        () if process.returncode == 0 else (f"perf script exited with code {process.returncode}",)
+    )
     with (job.folder / FOLDED_FILE).open("w", encoding="utf-8", errors="replace") as file:
         for frames, cost in folded.costs.items():
             file.write(";".join(frame.folded for frame in frames) + f" {cost:.0f}\n")
@@ -271,10 +273,12 @@ def collect(found: FoundTool, job: Job) -> Collected:
         counters=counters,
         stacks=stacks,
         files=(
-            KeptFile(name=DATA_FILE, about="samples: `perf report --input` it"),
+            KeptFile(name=DATA_FILE, about="samples; open with `perf report --input`"),
             KeptFile(name=FOLDED_FILE, about="folded stacks, for flamegraph.pl or speedscope"),
             *(
-                KeptFile(name=name, about="names of Python functions: perf report wants it in /tmp")
+                KeptFile(
+                    name=name, about="names of Python functions; perf report reads it from /tmp"
+                )
                 for name in maps
             ),
         ),
@@ -291,11 +295,11 @@ def _paranoid() -> str:
 
 TOOL: Final = Tool(
     name="perf",
-    about="sampled stacks of native and Python functions, counters of the kernel and processor",
+    about="stack samples of native and Python functions; software and hardware counters",
     package="Debian: apt install linux-perf; Ubuntu: apt install linux-tools-$(uname -r); "
     "Fedora: dnf install perf",
     programs=("perf",),
-    takes=("frequency_hz", "call_graph", "events", "threads", "extra"),
+    supported_options=("frequency_hz", "call_graph", "events", "threads", "extra"),
     command=command,
     collect=collect,
     check=check,

@@ -8,7 +8,7 @@ from torchyard.errors import StepFailed
 from torchyard.profile.model import CostRow, KeptFile
 from torchyard.profile.tools.interface import (
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
@@ -24,7 +24,7 @@ _MOST_FILES: Final = 20
 
 
 def command(program: str, job: Job) -> ToolCommand:
-    """A trace of the runtime with statistics of kernels; counters are `--event`s."""
+    """Return the command: runtime trace and kernel statistics; `--event` selects counters."""
     options = job.options
     counters = ("--pmc", *options.events) if options.events else ()
     return ToolCommand(
@@ -40,24 +40,24 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def collect(_found: FoundTool, job: Job) -> Collected:
-    """The table of kernels that it wrote."""
+def collect(_installed: InstalledTool, job: Job) -> Collected:
+    """Read the table of kernels."""
     rows: tuple[CostRow, ...] = ()
     notes: tuple[str, ...] = ()
     tables = sorted(job.folder.rglob("*kernel_stats.csv"))
     traces = sorted(job.folder.rglob("*.pftrace"))
     if not tables and not traces:
-        raise StepFailed("rocprofv3 left no files", hint="look at what it printed")
+        raise StepFailed("rocprofv3 wrote no files", hint="see its output above")
     lines: list[str] = []
     for table in tables[:1]:
         lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
     rows = kernel_rows(lines, _COLUMNS)
     if not rows:
-        notes = ("rocprofv3 saw no kernel",)
+        notes = ("rocprofv3 recorded no kernels",)
     elif len(tables) > 1:
-        notes = (f"{len(tables)} processes ran kernels; the table is of the first",)
-    kept = [(path, "trace: open it at ui.perfetto.dev") for path in traces]
-    kept += [(path, "statistics of kernels") for path in tables]
+        notes = (f"{len(tables)} processes ran kernels; the table shows the first",)
+    kept = [(path, "trace; open it at ui.perfetto.dev") for path in traces]
+    kept += [(path, "kernel statistics") for path in tables]
     return Collected(
         rows=rows,
         row_kind="kernel",
@@ -75,7 +75,7 @@ TOOL: Final = Tool(
     package="AMD's ROCm repository: apt install rocprofiler-sdk; then /opt/rocm/bin/rocprofv3",
     programs=("rocprofv3",),
     places=("/opt/rocm/bin",),
-    takes=("events", "threads", "extra"),
+    supported_options=("events", "threads", "extra"),
     command=command,
     collect=collect,
 )

@@ -13,7 +13,7 @@ from torchyard.profile.model import CostRow, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
     Collected,
-    FoundTool,
+    InstalledTool,
     Job,
     Tool,
     ToolCommand,
@@ -25,13 +25,15 @@ __all__ = ["SUMMARY_FILE", "TOOL", "TRACE_FILE"]
 SUMMARY_FILE: Final = "operators.json"
 TRACE_FILE: Final = "trace.json.gz"
 PLAN_FILE: Final = "plan.json"
-# Kineto logs each start and stop on stderr, between the lines of the program.
+# By default Kineto logs each start and stop on stderr, mixed with the program's output.
 _QUIET: Final = ("KINETO_LOG_LEVEL", "9")
 
 
 def command(_program: str, job: Job) -> ToolCommand:
-    """Our worker around the program, with a plan that asks for the profiler."""
-    options = {key: value for key, value in asdict(job.options).items() if key in TOOL.takes}
+    """Return the command that runs the program in the worker, with a plan for torch.profiler."""
+    options = {
+        key: value for key, value in asdict(job.options).items() if key in TOOL.supported_options
+    }
     plan = {
         "tool": "torch",
         "output": str(job.folder / SUMMARY_FILE),
@@ -41,28 +43,28 @@ def command(_program: str, job: Job) -> ToolCommand:
     path = str(job.folder / PLAN_FILE)
     quiet = () if _QUIET[0] in job.environment else (_QUIET,)
     return ToolCommand(
-        words=job.surrounded(path),
+        words=job.inside_worker(path),
         variables=(*quiet, *thread_variables(job.options.threads)),
         files=((path, json.dumps(plan)),),
     )
 
 
-def check(_found: FoundTool, job: Job) -> None:
-    """It comes with torch."""
+def check(_installed: InstalledTool, job: Job) -> None:
+    """Raise MissingTool if the target has no torch."""
     if job.facts.torch_folder is None:
         raise MissingTool(
             f"the target {job.python} has no torch",
-            hint="name one that has: --target PYTHON, or --target build:NAME",
+            hint="select one that has: --target PYTHON or --target build:NAME",
         )
 
 
-def collect(_found: FoundTool, job: Job) -> Collected:
-    """What the worker wrote."""
+def collect(_installed: InstalledTool, job: Job) -> Collected:
+    """Read the summary that the worker wrote."""
     path = job.folder / SUMMARY_FILE
     if not path.is_file():
         raise WorkerFailed(
-            "the program ended before torch's profiler was ready",
-            hint="look at what it printed; `torchyard target` tells whether its torch works",
+            "the program ended before torch.profiler was started",
+            hint="see its output above; `torchyard target` checks its torch",
         )
     data = _json(path)
     try:
@@ -87,7 +89,7 @@ def collect(_found: FoundTool, job: Job) -> Collected:
         )
     except (UsageError, TypeError, ValueError) as error:
         raise ResultsDamaged(
-            f"{path} cannot be read: {error}", hint="profile the program again"
+            f"cannot read {path}: {error}", hint="profile the program again"
         ) from error
 
 
@@ -96,10 +98,10 @@ def _json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ResultsDamaged(
-            f"{path} cannot be read: {error}", hint="profile the program again"
+            f"cannot read {path}: {error}", hint="profile the program again"
         ) from error
     if not isinstance(data, dict):
-        raise ResultsDamaged(f"{path} is no summary", hint="profile the program again")
+        raise ResultsDamaged(f"{path} is not a profile summary", hint="profile the program again")
     return data
 
 
@@ -109,7 +111,7 @@ def _trace(folder: Path) -> tuple[KeptFile, ...]:
     return (
         KeptFile(
             name=TRACE_FILE,
-            about="Chrome trace: open it at ui.perfetto.dev or in chrome://tracing",
+            about="Chrome trace; open it at ui.perfetto.dev or in chrome://tracing",
         ),
     )
 
@@ -118,7 +120,7 @@ TOOL: Final = Tool(
     name="torch",
     about="operators, kernels, memory and a Chrome trace, by torch.profiler inside the target",
     package="torch in the target",
-    takes=("shapes", "memory", "stacks", *STEPS, "most_s", "threads"),
+    supported_options=("shapes", "memory", "stacks", *STEPS, "most_s", "threads"),
     command=command,
     collect=collect,
     check=check,

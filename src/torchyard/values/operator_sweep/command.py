@@ -28,46 +28,48 @@ Examples:
   torchyard values sweep --device cuda
   torchyard values sweep --resume FOLDER
 
-Run hundreds of operators, forward and backward, look inside of them at what they write, and test
-what looks wasted: with poisons, without the write, on other inputs, and natively. Each result is
-kept as soon as it is there. A case whose process dies is a row like any other.
+Run hundreds of operators, forward and backward, inspect what they write internally, and test each
+finding: with poison values, without the write, on other inputs, and without the profiler. Each result
+is stored as soon as it is available. A case whose process crashes is reported as crashed.
 """
 
 
 @click.command(help=_HELP)
 @click.option(
-    "--target", metavar="PYTHON", help="Interpreter with a torch; this one when left out."
+    "--target",
+    metavar="PYTHON",
+    help="Python interpreter or build:NAME. [default: this interpreter]",
 )
-@click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; cpu when left out.")
-@click.option("--only", metavar="PATTERN", help="Cases whose name fits, such as 'conv*'.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:1. [default: cpu]")
+@click.option("--only", metavar="PATTERN", help="Only cases whose name matches, such as 'conv*'.")
 @click.option(
     "--cases",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A Python file with a list CASES of your own, beside ours.",
+    help="Python file with a list CASES of additional cases.",
 )
 @click.option(
     "--resume",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Go on with a sweep, with its settings.",
+    help="Resume a sweep with its settings.",
 )
 @click.option(
     "--run-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Keep the sweep here.",
+    help="Directory for the sweep; must be new or empty.",
 )
 @click.option(
     "--markdown",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the table to a file, too.",
+    help="Also write the table to a file.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: Any) -> None:
-    """Sweep operators for wasted work."""
+    """Search operators for wasted work."""
     from torchyard.core.records import encode
     from torchyard.errors import UsageError
     from torchyard.values.operator_sweep.report import values_sweep_markdown, values_sweep_text
@@ -80,19 +82,19 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
         given = [name for name in ("target", "device", "only", "cases", "run_dir") if options[name]]
         if given:
             raise UsageError(
-                f"--resume goes on with the settings of {resume}",
-                why="and --" + ", --".join(given).replace("_", "-") + " would change them",
-                hint="start a new sweep for other settings",
+                f"--resume uses the settings of {resume}",
+                why="--" + ", --".join(given).replace("_", "-") + " would change them",
+                hint="start a new sweep to change settings",
             )
-        found, folder = resume_sweep(resume, say=say)
+        result, folder = resume_sweep(resume, say=say)
     else:
-        found, folder = start_sweep(_settings(options), folder=options["run_dir"], say=say)
+        result, folder = start_sweep(_settings(options), folder=options["run_dir"], say=say)
     if markdown is not None:
-        write_file(markdown, values_sweep_markdown(found), option="--markdown")
+        write_file(markdown, values_sweep_markdown(result), option="--markdown")
     if as_json:
-        print_json({"sweep": encode(found), "folder": str(folder)})
+        print_json({"sweep": encode(result), "folder": str(folder)})
     else:
-        print_data(printable(values_sweep_text(found)))
+        print_data(printable(values_sweep_text(result)))
 
 
 def _settings(options: dict[str, Any]) -> Any:

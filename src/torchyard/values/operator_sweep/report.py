@@ -1,4 +1,4 @@
-"""The table of a sweep of operators: what is wasted, how certain that is, what it costs."""
+"""The table of an operator sweep: wasted work, its certainty and its cost."""
 
 from __future__ import annotations
 
@@ -13,39 +13,48 @@ from torchyard.values.operator_sweep.model import CaseState, OperatorCase, Opera
 
 __all__ = ["values_sweep_markdown", "values_sweep_text"]
 
-HEADS: Final = ("case", "direction", "pattern", "operators", "bytes", "certainty", "share", "gain")
+COLUMNS: Final = (
+    "case",
+    "direction",
+    "pattern",
+    "operators",
+    "bytes",
+    "certainty",
+    "share",
+    "gain",
+)
 _RIGHT: Final = frozenset({"bytes", "share", "gain"})
 _ORDER: Final = {certainty: place for place, certainty in enumerate(Certainty)}
 _MOST_NAMED: Final = 6
 
-Found = tuple[OperatorCase, OperatorFinding]
+CaseFinding = tuple[OperatorCase, OperatorFinding]
 
 
 def values_sweep_text(sweep: Sweep) -> str:
-    """For a terminal."""
+    """Return the report for a terminal."""
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
-    lines = _aligned([HEADS, *rows]) if rows else [_nothing(sweep)]
+    lines = _aligned([COLUMNS, *rows]) if rows else [_nothing(sweep)]
     return "\n".join([*lines, "", *_summary(sweep)]) + "\n"
 
 
 def values_sweep_markdown(sweep: Sweep) -> str:
-    """For a page."""
+    """Return the report as Markdown."""
     lines = [f"torch {sweep.torch}, {sweep.device}, {_threads(sweep)}.", ""]
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
     if rows:
-        rule = ["--:" if head in _RIGHT else "---" for head in HEADS]
-        lines += [_markdown_row(cells) for cells in (HEADS, rule)]
+        rule = ["--:" if column in _RIGHT else "---" for column in COLUMNS]
+        lines += [_markdown_row(cells) for cells in (COLUMNS, rule)]
         lines += [_markdown_row(_as_code(cells)) for cells in rows]
     else:
         lines.append(_nothing(sweep).capitalize() + ".")
     return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in _summary(sweep))]) + "\n"
 
 
-def _shown(sweep: Sweep) -> list[Found]:
-    """Surest first, then dearest. What only the profiler makes torch do is no finding of torch."""
-    found = [(case, one) for case in sweep.cases for one in case.findings if one.native]
+def _shown(sweep: Sweep) -> list[CaseFinding]:
+    """Return findings by certainty, then cost, without those that occur only under the profiler."""
+    findings = [(case, one) for case in sweep.cases for one in case.findings if one.native]
     return sorted(
-        found,
+        findings,
         key=lambda item: (
             _ORDER[item[1].proof.certainty],
             item[1].pattern,
@@ -71,28 +80,28 @@ def _cells(case: OperatorCase, finding: OperatorFinding) -> tuple[str, ...]:
 
 def _summary(sweep: Sweep) -> Iterator[str]:
     shown = _shown(sweep)
-    sure = Counter(finding.proof.certainty for _, finding in shown)
-    both = sum("backward" in case.directions for case in sweep.cases)
-    said = ", ".join(f"{sure[word]} {word.value}" for word in Certainty)
+    counts = Counter(finding.proof.certainty for _, finding in shown)
+    with_backward = sum("backward" in case.directions for case in sweep.cases)
+    certainties = ", ".join(f"{counts[one]} {one.value}" for one in Certainty)
     cases = len({case.case for case, _ in shown})
     yield (
-        f"{len(sweep.cases)} of {len(sweep.names)} cases ({both} with a backward) of torch "
+        f"{len(sweep.cases)} of {len(sweep.names)} cases ({with_backward} with a backward) of torch "
         f"{sweep.torch} on {sweep.device}, {_threads(sweep)}"
     )
-    yield f"{len(shown)} findings in {cases} cases: {said}"
-    unseen = sum(not one.native for case in sweep.cases for one in case.findings)
-    if unseen:
-        yield f"{unseen} left out: torch does that work only while it is watched"
-    unlooked = sum(case.not_seen_bytes for case in sweep.cases)
-    if unlooked:
+    yield f"{len(shown)} findings in {cases} cases: {certainties}"
+    profiler_only = sum(not one.native for case in sweep.cases for one in case.findings)
+    if profiler_only:
+        yield f"{profiler_only} not shown: torch does this work only while it is profiled"
+    unexamined = sum(case.not_seen_bytes for case in sweep.cases)
+    if unexamined:
         written = sum(case.written_bytes for case in sweep.cases)
         yield (
-            f"{format_bytes(unlooked)} of {format_bytes(written)} that were written could not be "
-            "looked into: what is wasted there was not found"
+            f"{format_bytes(unexamined)} of {format_bytes(written)} written could not be examined: "
+            "waste in them is not reported"
         )
     not_tried = sum(case.not_tried for case in sweep.cases)
     if not_tried:
-        yield f"{not_tried} trials could not be held: what they were about is likely at most"
+        yield f"{not_tried} trials could not run: the findings they concern are at most likely"
     for state in CaseState:
         ended = [case for case in sweep.cases if case.state is state]
         if ended and state is not CaseState.DONE:
@@ -100,8 +109,8 @@ def _summary(sweep: Sweep) -> Iterator[str]:
 
 
 def _nothing(sweep: Sweep) -> str:
-    looked = any(case.written_bytes > case.not_seen_bytes for case in sweep.cases)
-    return "no wasted work was found" if looked or not sweep.cases else "nothing was looked into"
+    examined = any(case.written_bytes > case.not_seen_bytes for case in sweep.cases)
+    return "no wasted work was found" if examined or not sweep.cases else "nothing was examined"
 
 
 def _named(cases: Sequence[OperatorCase]) -> str:
@@ -120,12 +129,12 @@ def _short(name: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-            for cell, width, head in zip(row, widths, HEADS, strict=True)
+            cell.rjust(width) if column in _RIGHT else cell.ljust(width)
+            for cell, width, column in zip(row, widths, COLUMNS, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
@@ -136,11 +145,11 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _as_code(cells: Sequence[str]) -> list[str]:
-    """Names of cases and operators as code: many end in an underscore, which means something."""
+    """Format names as code: many end in an underscore, which Markdown would interpret."""
     codes = {"case", "operators"}
     return [
-        "`" + cell.replace("`", "'").replace("|", "\\|") + "`" if head in codes else cell
-        for head, cell in zip(HEADS, cells, strict=True)
+        "`" + cell.replace("`", "'").replace("|", "\\|") + "`" if column in codes else cell
+        for column, cell in zip(COLUMNS, cells, strict=True)
     ]
 
 

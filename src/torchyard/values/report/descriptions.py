@@ -34,66 +34,68 @@ MARKS: Final[dict[Certainty, str]] = {
     Certainty.LIKELY: "◐",
     Certainty.INPUT_DEPENDENT: "○",
 }
-_SURE: Final = tuple(Certainty)
+_CERTAINTIES: Final = tuple(Certainty)
 _LEAVES_OUT: Final = frozenset({"dead initialisation", "redundant write"})
-"""Patterns whose advice is to leave out work of the program: for another input it may be needed."""
-_IF_ALWAYS: Final = "If it is so for every input of yours:"
+"""Patterns whose advice is to omit work of the program, which another input may need."""
+_IF_ALWAYS: Final = "If this holds for all of your inputs:"
 _MOST_NAME: Final = 160
 _MOST_SENTENCE: Final = 700
 _FOLDERS_KEPT: Final = 3
 _STATES: Final = {
-    "running": "The program is still running. What follows is what was found so far.",
-    "interrupted": "The program was interrupted. What follows is what was found by then.",
-    "crashed": "The program failed. What follows is what was found by then.",
+    "running": "The program is still running. The report shows the findings so far.",
+    "interrupted": "The program was interrupted. The report shows the findings until then.",
+    "crashed": "The program failed. The report shows the findings until then.",
 }
 _PASSED: Final = {
-    "semantics": ("in every call", "not in every call"),
+    "semantics": ("holds in every call", "does not hold in every call"),
     "poison": ("no result changed", "a result changed"),
     "skip": ("no result changed", "a result changed"),
     "replace": ("no result changed", "a result changed"),
-    "same again": ("the same each time", "another result each time"),
-    "native operator": ("the work is there", "not confirmed"),
-    "native program": ("the work is there", "not confirmed"),
+    "same again": ("deterministic", "results differ between runs"),
+    "native operator": ("also occurs without the profiler", "not confirmed"),
+    "native program": ("also occurs without the profiler", "not confirmed"),
 }
 
 
 def clipped(text: str, most: int = _MOST_NAME) -> str:
-    """One line, with its end cut off where it is longer than anybody reads."""
+    """Return the text as one line, truncated to `most` characters."""
     line = one_line(text[: 4 * most])
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
 def ordered(profile: ValueProfile) -> list[ValueFinding]:
-    """By what they cost in a step, then by bytes, then the surest first."""
+    """Return the findings sorted by time per step, then bytes, then certainty."""
     return sorted(
         profile.findings,
-        key=lambda found: (
-            -(_number(found.worth.per_step_ns) or 0.0),
-            -found.bytes_wasted,
-            _SURE.index(found.proof.certainty),
-            found.place.file,
-            found.place.line,
-            found.pattern,
+        key=lambda finding: (
+            -(_number(finding.worth.per_step_ns) or 0.0),
+            -finding.bytes_wasted,
+            _CERTAINTIES.index(finding.proof.certainty),
+            finding.place.file,
+            finding.place.line,
+            finding.pattern,
         ),
     )
 
 
 def title_of_program(profile: ValueProfile) -> str:
-    """What was profiled, in a few words."""
+    """Return a short title for the profiled program."""
     return clipped(" ".join(profile.program)) or "a program"
 
 
 def summary_sentence(profile: ValueProfile) -> str:
-    """Say how much was found, how sure it is, and what fixing it saves."""
+    """Return the number of findings, their certainty, and the estimated saving."""
     count = len(profile.findings)
     if not count:
         operators = profile.counts.get("operators", 0)
         if not operators:
-            return "Nothing was found, because no operator was seen."
+            return "No findings, because no operator was observed."
         return f"No wasted work was found in {operators:,} operators."
-    sure = Counter(found.proof.certainty for found in profile.findings)
-    said = ", ".join(f"{sure[word]} {word.value}" for word in Certainty if sure[word])
-    return f"{count} finding{'s' if count != 1 else ''} ({said}). {_saving_sentence(profile)}"
+    counts = Counter(found.proof.certainty for found in profile.findings)
+    certainties = ", ".join(f"{counts[one]} {one.value}" for one in Certainty if counts[one])
+    return (
+        f"{count} finding{'s' if count != 1 else ''} ({certainties}). {_saving_sentence(profile)}"
+    )
 
 
 def _saving_sentence(profile: ValueProfile) -> str:
@@ -101,15 +103,16 @@ def _saving_sentence(profile: ValueProfile) -> str:
     count = sum(saving is not None for saving in savings)
     if profile.saving is None or not count:
         wasted = sum(bytes_per_step(found, profile) for found in profile.findings)
-        whose = f"per {_span(profile)}; their time was not measured."
-        return f"They waste {format_bytes(wasted)} of writes {whose}"
+        subject = "They waste" if len(savings) > 1 else "It wastes"
+        size = f"{format_bytes(wasted)} of writes per {_span(profile)}"
+        return f"{subject} {size}; the time was not measured."
     what = "Fixing all of them" if count == len(savings) else f"Fixing {count} of them"
     if len(savings) == 1:
         what = "Fixing it"
-    said = f"{what}: {saving_text(profile.saving, of=_article(profile))}."
+    sentence = f"{what}: {saving_text(profile.saving, of=_article(profile))}."
     if count < len(savings):
-        said += f" {len(savings) - count} not measured."
-    return said
+        sentence += f" {len(savings) - count} not measured."
+    return sentence
 
 
 def saving_text(saving: Saving, *, of: str = "a step") -> str:
@@ -122,18 +125,18 @@ def saving_text(saving: Saving, *, of: str = "a step") -> str:
 
 
 def chain_text(worth: Worth) -> str:
-    """What the numbers of a finding cover, and what not; empty where nothing was measured."""
+    """Return the saving and what it covers; empty if nothing was measured."""
     saving = worth.saving
     if saving is None:
         why = clipped(worth.unavailable, 200)
         return f"time not measured: {why}" if why else ""
-    said = saving_text(saving)
+    text = saving_text(saving)
     calls = _number(saving.calls)
     if calls:
-        said += f"; {calls:,.3g} operator call{'s' if calls != 1 else ''} per step"
+        text += f"; {calls:,.3g} operator call{'s' if calls != 1 else ''} per step"
     if saving.unpriced:
-        said += f"; not covered: {clipped(', '.join(saving.unpriced[:8]), 200)}"
-    return said
+        text += f"; not covered: {clipped(', '.join(saving.unpriced[:8]), 200)}"
+    return text
 
 
 def _range(low: str, high: str, unit: str = "") -> str:
@@ -143,7 +146,7 @@ def _range(low: str, high: str, unit: str = "") -> str:
 
 
 def _span(profile: ValueProfile) -> str:
-    """What times and bytes are told of: a program in which no step was seen counts as one."""
+    """Return the unit of times and bytes; a program without observed steps counts as one step."""
     return "program" if profile.steps == 1 else "step"
 
 
@@ -152,15 +155,15 @@ def _article(profile: ValueProfile) -> str:
 
 
 def state_sentence(profile: ValueProfile) -> str:
-    """What a reader must know first when the program did not end well; else empty."""
-    said = _STATES.get(profile.state, "")
+    """Return a warning if the program did not finish successfully; else an empty text."""
+    text = _STATES.get(profile.state, "")
     if profile.exit_code:
-        said = f"{said} Its exit code is {profile.exit_code}."
-    return said.strip()
+        text = f"{text} Its exit code is {profile.exit_code}."
+    return text.strip()
 
 
 def certainty_text(finding: ValueFinding) -> str:
-    """With its mark, so that colour is never needed to read it."""
+    """Return the certainty with its symbol, so that it can be read without colour."""
     return f"{MARKS[finding.proof.certainty]} {finding.proof.certainty.value}"
 
 
@@ -170,10 +173,10 @@ def operator_text(operator: str, path: Iterable[str] = ()) -> str:
 
 
 def short_file(file: str) -> str:
-    """A file without the folders that everybody has; whole paths are in the data formats."""
+    """Return a file relative to site-packages or with its last folders; JSON has the full path."""
     text = clipped(file, 400)
-    _, found, package = text.rpartition("/site-packages/")
-    if found:
+    _, separator, package = text.rpartition("/site-packages/")
+    if separator:
         return package
     parts = text.split("/")
     return text if len(parts) <= _FOLDERS_KEPT + 1 else "…/" + "/".join(parts[-_FOLDERS_KEPT:])
@@ -184,39 +187,39 @@ def place_text(place: Place) -> str:
     inside = [clipped(place.module, 80)] if place.module else []
     if place.backward:
         inside.append("backward")
-    where = f"{short_file(place.file)}:{place.line}" if place.file else "an unknown place"
+    where = f"{short_file(place.file)}:{place.line}" if place.file else "unknown location"
     return f"{where} ({', '.join(inside)})" if inside else where
 
 
 def bytes_per_step(finding: ValueFinding, profile: ValueProfile) -> float:
-    """Wasted bytes, spread over the steps that were looked at."""
+    """Return the wasted bytes per profiled step."""
     return finding.bytes_wasted / steps_of(finding, profile)
 
 
 def bytes_text(finding: ValueFinding, profile: ValueProfile) -> str:
-    """Per step."""
+    """Format the wasted bytes per step."""
     return format_bytes(bytes_per_step(finding, profile))
 
 
 def calls_text(finding: ValueFinding) -> str:
-    """`36/3`: how often, in how many steps."""
+    """Format calls and steps: `36/3`."""
     return f"{finding.count:,}/{len(finding.steps):,}"
 
 
 def steps_text(steps: tuple[int, ...]) -> str:
-    """`1-3, 7`."""
+    """Format step numbers as ranges: `1-3, 7`."""
     runs: list[list[int]] = []
     for step in steps:
         if runs and step == runs[-1][1] + 1:
             runs[-1][1] = step
         else:
             runs.append([step, step])
-    said = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:20]]
-    return ", ".join(said) + (" and more" if len(runs) > len(said) else "")
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:20]]
+    return ", ".join(ranges) + (" and more" if len(runs) > len(ranges) else "")
 
 
 def time_text(worth: Worth) -> str:
-    """`1.23-1.50 ms (3.1-3.8%)`: the estimated saving of one step."""
+    """Format the estimated saving per step: `1.23-1.50 ms (3.1-3.8%)`."""
     saving = worth.saving
     if saving is None:
         return _old_time_text(worth)
@@ -230,7 +233,7 @@ def time_text(worth: Worth) -> str:
 
 
 def _old_time_text(worth: Worth) -> str:
-    """A profile of an older version has one number, and no interval."""
+    """Format the time of a profile of an older version, which has no interval."""
     time_ns, share = _number(worth.per_step_ns), _number(worth.share_of_step)
     if time_ns is None:
         return ABSENT
@@ -239,7 +242,7 @@ def _old_time_text(worth: Worth) -> str:
 
 
 def gain_text(worth: Worth) -> str:
-    """`1.21x [1.18, 1.24]`: the operator with the fix, measured in pairs."""
+    """Format the measured speedup of a fix: `1.21x [1.18, 1.24]`."""
     gain = _number(worth.gain)
     if gain is None:
         return ""
@@ -274,15 +277,15 @@ def _percents(low: float, high: float) -> str:
 
 
 def mended_text(worth: Worth) -> str:
-    """What the gain is of: where the mend belongs to the program, whole steps were compared."""
+    """Return the measured speedup and what it refers to: the operator or a whole step."""
     if not gain_text(worth):
         return ""
     what = "a whole step" if OF_WHOLE_STEPS in worth.method else "the operator"
-    return f"mended, {what} is {gain_text(worth)} as fast"
+    return f"with the fix, {what} is {gain_text(worth)} as fast"
 
 
 def detail_text(finding: ValueFinding) -> str:
-    """What exactly: dtype, shape and what the pattern has to say."""
+    """Return dtype, shape and the detail of the pattern."""
     size = "×".join(str(number) for number in finding.shape[:8])
     what = " ".join(word for word in (clipped(finding.dtype, 40), size) if word)
     detail = clipped(finding.detail, _MOST_SENTENCE)
@@ -290,7 +293,7 @@ def detail_text(finding: ValueFinding) -> str:
 
 
 def suggestion_text(finding: ValueFinding) -> str:
-    """What to do about it: what the profile says, else what its pattern says."""
+    """Return the suggestion of the profile, else that of the pattern."""
     text = finding.suggestion
     if not text:
         fits = finding.evidence.get("fits")
@@ -304,7 +307,7 @@ def suggestion_text(finding: ValueFinding) -> str:
 
 
 def code_spans(text: str) -> list[tuple[bool, str]]:
-    """The text in parts; those between backticks are code. Without a last backtick nothing is."""
+    """Split a text at backticks into (is code, part); unbalanced backticks are text."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return [(False, text)]
@@ -312,8 +315,8 @@ def code_spans(text: str) -> list[tuple[bool, str]]:
 
 
 def result_text(test: ProofTest) -> str:
-    """What a test showed."""
-    passed, failed = _PASSED.get(test.test, ("passed", "did not pass"))
+    """Return the result of a test in words."""
+    passed, failed = _PASSED.get(test.test, ("passed", "failed"))
     return passed if test.passed else failed
 
 
@@ -322,18 +325,18 @@ def _number(value: float | None) -> float | None:
 
 
 _LEFT_OUT_BYTES: Final = {
-    "small_bytes": "in tensors below {least}: counted, not looked at",
-    "not_seen_bytes": "in dtypes or layouts that are not looked into",
+    "small_bytes": "in tensors below {least}: counted only",
+    "not_seen_bytes": "in dtypes or layouts that are not supported",
     "not_compared_bytes": "overwritten while the memory for copies ({memory}) was full: "
-    "not compared with what was there before",
+    "not compared with the previous contents",
 }
 _LEFT_OUT_COUNTS: Final = {
-    "not_strided": "sparse, nested and other tensors without plain memory",
-    "not_deep": "operators that could not be followed inside",
-    "not_tried": "operators with findings that were not tried again; the notes say why",
+    "not_strided": "tensors without strided memory (sparse, nested and others)",
+    "not_deep": "operators whose internals could not be observed",
+    "not_tried": "operators with findings that were not tested; see the notes",
 }
-_SAID: Final = frozenset({*_LEFT_OUT_BYTES, *_LEFT_OUT_COUNTS})
-_SAID_TOTALS: Final = frozenset(
+_REPORTED: Final = frozenset({*_LEFT_OUT_BYTES, *_LEFT_OUT_COUNTS})
+_REPORTED_TOTALS: Final = frozenset(
     {
         "operators",
         "written_bytes",
@@ -341,7 +344,7 @@ _SAID_TOTALS: Final = frozenset(
         "steps_surveyed",
         "trials",
         "trials_ms",
-        # What ran elsewhere is told by notes, with names.
+        # Notes report other threads and processes by name.
         "other_threads",
         "other_thread_operators",
         "loader_processes",
@@ -353,34 +356,34 @@ _MOST_NOTE: Final = 500
 
 
 def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
-    """Name and text: first what was looked at, then what was not."""
+    """Return (label, text): what was examined, then what was not."""
     counts, options = profile.counts, profile.options
     written = counts.get("written_bytes", 0)
     rows = [("steps", _steps(profile)), ("depth", _depth(options))]
     rows.append(("operators", f"{counts.get('operators', 0):,}, {format_bytes(written)} written"))
     sampling = ", ".join(_sampling(options))
-    rows.append(("sampling", sampling or "none: every step, all of every tensor"))
-    rows += [("left out", text) for text in _left_out(counts, options, written)]
+    rows.append(("sampling", sampling or "none: every step, whole tensors"))
+    rows += [("not examined", text) for text in _left_out(counts, options, written)]
     if profile.findings_left_out:
-        text = f"{profile.findings_left_out:,} sightings of more causes than are kept"
-        rows.append(("left out", f"{text}: the findings are not all"))
+        text = f"{profile.findings_left_out:,} occurrences beyond the limit of stored findings"
+        rows.append(("not reported", f"{text}: the list is incomplete"))
     if counts.get("trials"):
         took = f"{counts.get('trials_ms', 0) / 1000:,.1f} s"
-        tried = f"{counts['trials']:,} operator{_s(counts['trials'])}"
-        rows.append(("trials", f"{tried} tried again, in {took}"))
+        tested = f"{counts['trials']:,} operator{_plural(counts['trials'])}"
+        rows.append(("trials", f"{tested} re-executed, in {took}"))
     if options.get("prove") is False:
-        rows.append(("proofs", "not asked for: nothing here can be more than likely"))
+        rows.append(("proofs", "disabled (--no-prove): findings are at most likely"))
     if options.get("approximate"):
-        rows.append(("approximate", "findings that hold only nearly are opinions, not proofs"))
+        rows.append(("approximate", "approximate findings are hints, not proofs"))
     if options.get("graph") is False or not profile.flow.nodes:
         rows.append(("flow graph", "not recorded"))
     device = f"{clipped(profile.device)}, {profile.threads} thread"
-    rows.append(("torch", f"{clipped(profile.torch)} on {device}{_s(profile.threads)}"))
+    rows.append(("torch", f"{clipped(profile.torch)} on {device}{_plural(profile.threads)}"))
     return rows
 
 
 def notes_of_profile(profile: ValueProfile) -> list[str]:
-    """What the profiler had to say, bounded."""
+    """Return the notes of the profiler, limited in number and length."""
     shown = [clipped(note, _MOST_NOTE) for note in profile.notes[:_MOST_NOTES]]
     more = len(profile.notes) - len(shown)
     return [*shown, f"and {more:,} more notes"] if more else shown
@@ -389,34 +392,34 @@ def notes_of_profile(profile: ValueProfile) -> list[str]:
 def _steps(profile: ValueProfile) -> str:
     looked = steps_looked_at(profile)
     left_out = profile.counts.get("steps_left_out", 0)
-    text = f"{looked:,} looked at"
+    text = f"{looked:,} profiled"
     if profile.steps == 1:
-        text = "none that were seen: the whole program counts as one"
+        text = "no step boundaries observed: the whole program counts as one step"
     surveyed = profile.counts.get("steps_surveyed", 0)
     if surveyed:
-        text += f": {looked - surveyed:,} closely, {surveyed:,} surveyed for what changed"
+        text += f": {looked - surveyed:,} in full, {surveyed:,} checked for changes only"
     if left_out:
-        text += f", {left_out:,} left out"
+        text += f", {left_out:,} skipped"
     return f"{text}, in {profile.seconds:,.1f} s" if profile.seconds else text
 
 
 def _depth(options: Mapping[str, Any]) -> str:
     if options.get("deep"):
-        return "deep: also the operators inside operators written in C++"
-    return "fast: operators as the program calls them, not what they do inside (--deep)"
+        return "deep: including operators called inside C++ operators"
+    return "fast: operators called by the program, without their internals (see --deep)"
 
 
 def _sampling(options: Mapping[str, Any]) -> Iterator[str]:
     every, first = _whole(options, "every"), _whole(options, "first_steps")
     last, most = _whole(options, "last_step"), _whole(options, "most_bytes")
     if every > 1:
-        yield f"one step in {every}"
+        yield f"every {every}{_ordinal(every)} step"
     if first:
-        yield "the first step left out" if first == 1 else f"the first {first} steps left out"
+        yield "first step skipped" if first == 1 else f"first {first} steps skipped"
     if last:
         yield f"nothing after step {last}"
     if most:
-        yield f"tensors above {format_bytes(most)} by a part of them"
+        yield f"tensors above {format_bytes(most)} sampled"
 
 
 def _left_out(counts: Mapping[str, int], options: Mapping[str, Any], written: int) -> Iterator[str]:
@@ -430,9 +433,9 @@ def _left_out(counts: Mapping[str, int], options: Mapping[str, Any], written: in
     for name, text in _LEFT_OUT_COUNTS.items():
         if counts.get(name, 0):
             yield f"{counts[name]:,} {text}"
-    # A newer worker may count more than we know.
+    # A newer worker may report counters that this version does not know.
     for name, count in sorted(counts.items()):
-        if count and name not in _SAID and name not in _SAID_TOTALS:
+        if count and name not in _REPORTED and name not in _REPORTED_TOTALS:
             yield f"{clipped(name).replace('_', ' ')}: {count:,}"
 
 
@@ -441,5 +444,11 @@ def _whole(options: Mapping[str, Any], name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _s(number: int) -> str:
+def _plural(number: int) -> str:
     return "" if number == 1 else "s"
+
+
+def _ordinal(number: int) -> str:
+    if number % 100 in {11, 12, 13}:
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

@@ -28,12 +28,12 @@ from torchyard.values.report.flow_graph import NodeWaste, waste_links, waste_of_
 
 SCHEMA: Final = "torchyard.value-profile"
 SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Incremented if a key changes its meaning or is removed; not for new keys."""
 
 
 def values_json(profile: ValueProfile) -> str:
-    """Valid JSON: numbers that are none become null."""
-    sure = Counter(found.proof.certainty for found in profile.findings)
+    """Return the findings as JSON; non-finite numbers become null."""
+    counts = Counter(finding.proof.certainty for finding in profile.findings)
     saving = profile.saving
     document = {
         "schema": SCHEMA,
@@ -47,9 +47,9 @@ def values_json(profile: ValueProfile) -> str:
         "summary": {
             "findings": len(profile.findings),
             "findings_left_out": profile.findings_left_out,
-            "certainty": {word.value: sure[word] for word in Certainty},
+            "certainty": {word.value: counts[word] for word in Certainty},
             "bytes_wasted_per_step": sum(
-                bytes_per_step(found, profile) for found in profile.findings
+                bytes_per_step(finding, profile) for finding in profile.findings
             ),
             "saving": None if saving is None else encode(saving),
             "upper_bound_share": None if saving is None else saving.bound_share,
@@ -65,13 +65,13 @@ def values_json(profile: ValueProfile) -> str:
             "flow_edges": len(profile.flow.edges),
             "notes": list(profile.notes),
         },
-        "findings": [_finding(found, profile) for found in ordered(profile)],
+        "findings": [_finding(finding, profile) for finding in ordered(profile)],
     }
     return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
+    """Replace non-finite numbers, which JSON lacks, with None."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -82,7 +82,7 @@ def finite(value: Any) -> Any:
 
 
 def _finding(finding: ValueFinding, profile: ValueProfile) -> dict[str, Any]:
-    """All but how to make the operator again, which only a target can use."""
+    """Encode a finding without its recipe, which only the worker uses."""
     data: dict[str, Any] = encode(finding)
     del data["recipe"]
     data["bytes_wasted_per_step"] = bytes_per_step(finding, profile)
@@ -94,13 +94,13 @@ FLOW_SCHEMA: Final = "torchyard.value-flow"
 FLOW_SCHEMA_VERSION: Final = 1
 OUTSIDE: Final = -1
 _SHADES: Final = ((0.99, "#b34700"), (0.66, "#d98242"), (0.33, "#efb98e"), (0.0, "#fae3d2"))
-"""Least share of waste and its colour: one hue, from light to dark, for every kind of eye."""
+"""Minimum share of waste and its colour: one hue, light to dark, safe for colour blindness."""
 _DARK_SHADE: Final = 0.99
 _NO_WASTE: Final = NodeWaste(share=0.0, findings=())
 
 
 def flow_dot(profile: ValueProfile) -> str:
-    """Nodes are operators at places, filled by their share of waste; edges are as wide as data."""
+    """Return the graph in DOT: nodes are coloured by waste, edge width shows bytes."""
     findings = ordered(profile)
     waste = waste_of_nodes(profile, findings)
     lines = [
@@ -122,7 +122,7 @@ def flow_dot(profile: ValueProfile) -> str:
 
 
 def flow_json(profile: ValueProfile) -> str:
-    """Nodes, edges and links with what findings say of them."""
+    """Return nodes, edges and links with their findings as JSON."""
     findings = ordered(profile)
     waste = waste_of_nodes(profile, findings)
     document = {
@@ -143,8 +143,12 @@ def flow_json(profile: ValueProfile) -> str:
         ],
         "links": encode(waste_links(profile, findings)),
         "findings": [
-            {"number": number, "pattern": found.pattern, "certainty": found.proof.certainty.value}
-            for number, found in enumerate(findings)
+            {
+                "number": number,
+                "pattern": finding.pattern,
+                "certainty": finding.proof.certainty.value,
+            }
+            for number, finding in enumerate(findings)
         ],
     }
     return json.dumps(finite(document), indent=1, allow_nan=False) + "\n"
@@ -155,14 +159,14 @@ def _edges(profile: ValueProfile, waste: Mapping[int, NodeWaste]) -> Iterator[st
     writers = readers | {OUTSIDE}
     edges = [one for one in profile.flow.edges if one.reader in readers and one.writer in writers]
     if any(edge.writer == OUTSIDE for edge in edges):
-        look = 'label="memory from outside", shape=ellipse, fillcolor="#e9eef3"'
-        yield f"  {_name(OUTSIDE)} [{look}];"
+        attributes = 'label="external memory", shape=ellipse, fillcolor="#e9eef3"'
+        yield f"  {_name(OUTSIDE)} [{attributes}];"
     for edge in edges:
         wasted = waste.get(edge.writer, _NO_WASTE).share > 0
         colour = ', color="#b34700"' if wasted else ""
         tip = _quoted(f"{format_bytes(edge.bytes)} in {edge.count:,} reads")
-        look = f"penwidth={_width(edge.bytes):.1f}, tooltip={tip}{colour}"
-        yield f"  {_name(edge.writer)} -> {_name(edge.reader)} [{look}];"
+        attributes = f"penwidth={_width(edge.bytes):.1f}, tooltip={tip}{colour}"
+        yield f"  {_name(edge.writer)} -> {_name(edge.reader)} [{attributes}];"
 
 
 def _name(node: int) -> str:
@@ -185,7 +189,7 @@ def _attributes(node: FlowNode, waste: NodeWaste) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """A DOT string. Backslashes are doubled, because labels give meaning to some of them."""
+    """Return a DOT string; backslashes are doubled, because labels interpret them."""
     return '"' + "\\n".join(_escaped(lines)) + '"'
 
 
@@ -195,5 +199,5 @@ def _escaped(lines: tuple[str, ...]) -> Iterator[str]:
 
 
 def _width(size_bytes: int) -> float:
-    """One for kilobytes, five for gigabytes."""
+    """Return the line width: 1 for kilobytes, 5 for gigabytes."""
     return min(6.0, max(0.5, math.log2(max(1, size_bytes)) / 5 - 1))

@@ -58,14 +58,14 @@ _SHARES: Final = {
     "zero_share": "zeros",
     "unchanged_share": "unchanged",
     "zero_rows": "rows of zeros",
-    "share": "one number",
+    "share": "most frequent value",
 }
 _SHOWN_APART: Final = frozenset({"sample", "histogram", "range", "sampled", "distinct"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bin; places in a picture of WIDTH by HEIGHT."""
+    """A histogram bar; coordinates in a picture of WIDTH by HEIGHT."""
 
     x: float
     y: float
@@ -76,7 +76,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """Bins between two numbers."""
+    """Histogram with its limits and a text alternative."""
 
     bars: tuple[Bar, ...]
     low: str
@@ -86,7 +86,7 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything there is to show."""
+    """Evidence of a finding, formatted for the page."""
 
     rows: tuple[tuple[str, str], ...]
     sample: tuple[str, ...]
@@ -94,7 +94,7 @@ class Evidence:
 
 
 def evidence_of(evidence: Mapping[str, Any]) -> Evidence:
-    """The parts that have the form they should have."""
+    """Format the parts of the evidence that have the expected form."""
     sample = evidence.get("sample")
     return Evidence(
         rows=tuple(_rows(evidence)[:_MOST_ROWS]),
@@ -116,7 +116,7 @@ def _rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("range", f"{_value(values[0])} to {_value(values[1])}"))
     distinct, sampled = _finite(evidence.get("distinct")), _finite(evidence.get("sampled"))
     if distinct is not None:
-        of = f" among {sampled:,.0f} looked at" if sampled is not None else ""
+        of = f" among {sampled:,.0f} sampled" if sampled is not None else ""
         rows.append(("distinct values", f"{distinct:,.0f}{of}"))
     for key, value in evidence.items():
         if key in LINKS and isinstance(value, dict):
@@ -137,14 +137,14 @@ def _histogram(value: Any) -> Histogram | None:
         return None
     counts = [_finite(count) for count in value["counts"][:_MOST_BINS]]
     low, high = _finite(value.get("low")), _finite(value.get("high"))
-    known = [count for count in counts if count is not None and count >= 0]
-    if low is None or high is None or len(known) != len(counts) or not sum(known):
+    valid = [count for count in counts if count is not None and count >= 0]
+    if low is None or high is None or len(valid) != len(counts) or not sum(valid):
         return None
-    most, total, each = max(known), sum(known), WIDTH / len(known)
-    step = (high - low) / len(known)
+    most, total, each = max(valid), sum(valid), WIDTH / len(valid)
+    step = (high - low) / len(valid)
     bars = []
-    for number, count in enumerate(known):
-        # A bin that is not empty can be seen.
+    for number, count in enumerate(valid):
+        # Bins that are not empty stay visible.
         height = max(1.5, HEIGHT * count / most) if count else 0.0
         between = f"{_value(low + number * step)} to {_value(low + (number + 1) * step)}"
         bars.append(
@@ -156,10 +156,10 @@ def _histogram(value: Any) -> Histogram | None:
                 title=f"{between}: {count:,.0f}",
             )
         )
-    fullest = max(range(len(known)), key=lambda number: known[number])
+    fullest = max(range(len(valid)), key=lambda number: valid[number])
     label = (
         f"Histogram of {total:,.0f} values from {_value(low)} to {_value(high)}; "
-        f"{format_percent(known[fullest] / total)} of them are {bars[fullest].title.partition(':')[0]}"
+        f"{format_percent(valid[fullest] / total)} of them are {bars[fullest].title.partition(':')[0]}"
     )
     return Histogram(bars=tuple(bars), low=_value(low), high=_value(high), label=label)
 
@@ -183,7 +183,7 @@ def _finite(value: Any) -> float | None:
 
 
 MOST_FINDINGS: Final = 300
-"""With everything about them; the page says how many more there are."""
+"""Maximum number of findings on the page."""
 _SCRIPTS: Final = ("values.js", "flow_items.js", "flow_picture.js", "flow.js")
 _MOST_TESTS: Final = 40
 _MOST_MODULES: Final = 24
@@ -193,10 +193,10 @@ _Lines = Mapping[tuple[str, int], str]
 
 
 def values_html(profile: ValueProfile) -> str:
-    """The whole page."""
+    """Return the page."""
     profile = with_excerpts(profile)
-    found = ordered(profile)
-    shown = found[:MOST_FINDINGS]
+    findings = ordered(profile)
+    shown = findings[:MOST_FINDINGS]
     lines = _lines(profile.excerpts)
     flow = flow_page(profile, shown, lines)
     style = asset("report.css") + asset("values.css")
@@ -215,7 +215,7 @@ def values_html(profile: ValueProfile) -> str:
             _card(number, finding, profile, lines, items.get(finding.node), scale)
             for number, finding in enumerate(shown, start=1)
         ],
-        left_out=len(found) - len(shown),
+        left_out=len(findings) - len(shown),
         patterns=_patterns(shown),
         certainties=[
             {"name": word.value, "mark": MARKS[word], "count": count}
@@ -238,7 +238,7 @@ def values_html(profile: ValueProfile) -> str:
 
 
 class _Scale:
-    """How long the bar of a finding is: by time where that was measured, else by bytes."""
+    """Length of a finding's bar: by time if it was measured, else by bytes."""
 
     def __init__(self, profile: ValueProfile) -> None:
         self._timed = max((_time(one) for one in profile.findings), default=0.0)
@@ -258,17 +258,17 @@ def _time(finding: ValueFinding) -> float:
 
 
 def _figures(profile: ValueProfile) -> list[tuple[str, str, str]]:
-    """Name, number and what it means."""
+    """Return (name, number, explanation)."""
     findings = profile.findings
     proven = sum(one.proof.certainty is Certainty.PROVEN for one in findings)
     wasted = sum(bytes_per_step(one, profile) for one in findings)
     figures = [
         ("findings", f"{len(findings):,}", f"{proven:,} proven"),
-        ("bytes wasted in a step", format_bytes(wasted), _of_written(profile)),
+        ("wasted bytes per step", format_bytes(wasted), _of_written(profile)),
     ]
     saving = profile.saving
     if saving is None:
-        figures.append(("estimated saving", ABSENT, "the time of findings was not measured"))
+        figures.append(("estimated saving", ABSENT, "not measured"))
     else:
         low, high = format_percent(saving.low_share), format_percent(saving.high_share)
         bound = "no upper bound"
@@ -284,11 +284,11 @@ def _of_written(profile: ValueProfile) -> str:
     wasted = sum(one.bytes_wasted for one in profile.findings)
     if written <= 0:
         return "findings may overlap"
-    return f"{format_percent(min(1.0, wasted / written))} of all that was written, at most"
+    return f"at most {format_percent(min(1.0, wasted / written))} of all written bytes"
 
 
 def _patterns(findings: list[ValueFinding]) -> list[dict[str, Any]]:
-    """Those that were found, with what they mean."""
+    """Return the patterns on the page with their counts and texts."""
     return [
         {"name": clipped(name, 60), "count": count, "text": pattern_text(name)}
         for name, count in _counted(finding.pattern for finding in findings)
@@ -307,7 +307,7 @@ def _card(
     item: int | None,
     scale: _Scale,
 ) -> dict[str, Any]:
-    """What the template shows of one finding, as text and numbers."""
+    """Return the template variables of one finding."""
     operator = operator_text(finding.operator, finding.path)
     place = place_text(finding.place)
     return {
@@ -347,7 +347,7 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     worth, steps = finding.worth, len(finding.steps)
     seen = f"{finding.count:,} times in {steps:,} step{'s' if steps != 1 else ''}"
     rows = [
-        ("seen", f"{seen} ({steps_text(finding.steps)})" if steps else seen),
+        ("observed", f"{seen} ({steps_text(finding.steps)})" if steps else seen),
         ("wasted", f"{bytes_text(finding, profile)} per step, {_of_all(finding)}"),
         ("time", chain_text(worth) if worth.saving is not None else time_text(worth)),
     ]
@@ -357,8 +357,8 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     if measured_text(worth):
         rows.append(("fix applied", measured_text(worth)))
     if mended_text(worth):
-        said = mended_text(worth).removeprefix("mended, ")
-        rows.append(("mended", f"{said}, measured in pairs"))
+        speedup = mended_text(worth).removeprefix("with the fix, ")
+        rows.append(("with the fix", f"{speedup}, measured in pairs"))
     rows += [("method", clipped(worth.method, 300))] if worth.method else []
     rows += [("not measured", clipped(worth.unavailable, 300))] if worth.unavailable else []
     if finding.place.function:
@@ -371,9 +371,9 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
 
 
 def _of_all(finding: ValueFinding) -> str:
-    wasted = f"{format_bytes(finding.bytes_wasted)} in all"
+    wasted = f"{format_bytes(finding.bytes_wasted)} in total"
     if finding.bytes_written > 0:
-        wasted += f"; {format_bytes(finding.bytes_written)} were written there"
+        wasted += f" of {format_bytes(finding.bytes_written)} written"
     return wasted
 
 
@@ -392,12 +392,12 @@ def _lines(excerpts: tuple[SourceExcerpt, ...]) -> dict[tuple[str, int], str]:
 
 
 def _source(finding: ValueFinding, lines: _Lines) -> list[tuple[int, str, bool]]:
-    """Number, text, and whether it is the line of the finding."""
+    """Return (line number, text, whether it is the line of the finding)."""
     place = finding.place
     around = range(place.line - AROUND_FINDING, place.line + AROUND_FINDING + 1)
-    found = [
+    excerpt = [
         (number, lines[place.file, number].expandtabs(4)[:200], number == place.line)
         for number in around
         if (place.file, number) in lines
     ]
-    return found if any(here for *_, here in found) else []
+    return excerpt if any(here for *_, here in excerpt) else []

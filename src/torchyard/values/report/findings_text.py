@@ -1,4 +1,4 @@
-"""A value profile as terminal text and as Markdown: a summary, the findings by worth, the scope."""
+"""A value profile as terminal text and Markdown: summary, findings by saving, scope."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from torchyard.values.report.descriptions import (
     title_of_program,
 )
 
-_TEXT_HEADINGS: Final = ("", "pattern", "count/steps", "bytes/step", "time/step", "certainty")
+_TEXT_HEADINGS: Final = ("", "pattern", "calls/steps", "bytes/step", "time/step", "certainty")
 _TEXT_RIGHT: Final = frozenset({0, 2, 3, 4})
 _INDENT: Final = " " * 4
-_NAME_WIDTH: Final = 11
+_NAME_WIDTH: Final = 12
 
 
 def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> str:
-    """The whole report; `most` findings, and how many more there are."""
+    """Return the report with at most `most` findings."""
     lines = _wrapped(summary_sentence(profile), width)
     if state_sentence(profile):
         lines += _wrapped(state_sentence(profile), width)
@@ -45,13 +45,17 @@ def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> s
     if findings:
         lines += ["", *_text_table(findings[:most], profile, width)]
     if len(findings) > most:
-        more = f"{len(findings) - most:,} more findings are worth less than these"
-        lines += ["", f"{more}: `torchyard values show --format json` lists all."]
-    lines += ["", "What was looked at:"]
+        more = f"{len(findings) - most:,} smaller findings are not shown"
+        lines += ["", f"{more}: `torchyard values show --format json` lists all findings."]
+    lines += ["", "Scope:"]
     for name, text in scope_rows(profile):
-        lines += _wrapped(text, width, first=f"  {name:<{_NAME_WIDTH}} ", rest=" " * 14)
+        lines += _wrapped(
+            text, width, first=f"  {name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
+        )
     for note in notes_of_profile(profile):
-        lines += _wrapped(note, width, first=f"  {'note':<{_NAME_WIDTH}} ", rest=" " * 14)
+        lines += _wrapped(
+            note, width, first=f"  {'note':<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -78,21 +82,21 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
 
 
 def _text_sentences(finding: ValueFinding) -> list[str]:
-    """Below the row of a finding: where, what exactly, how sure, what to do."""
-    said = [f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}"]
+    """Return the lines below a finding: location, detail, certainty, saving, suggestion."""
+    sentences = [f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}"]
     if detail_text(finding):
-        said.append(detail_text(finding))
+        sentences.append(detail_text(finding))
     if finding.proof.why:
-        said.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
+        sentences.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
     if chain_text(finding.worth):
-        said.append(chain_text(finding.worth))
+        sentences.append(chain_text(finding.worth))
     if measured_text(finding.worth):
-        said.append(measured_text(finding.worth))
+        sentences.append(measured_text(finding.worth))
     if mended_text(finding.worth):
-        said.append(mended_text(finding.worth))
+        sentences.append(mended_text(finding.worth))
     if suggestion_text(finding):
-        said.append(f"→ {suggestion_text(finding)}")
-    return said
+        sentences.append(f"→ {suggestion_text(finding)}")
+    return sentences
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -117,8 +121,8 @@ _MARKDOWN_HEADINGS: Final = (
     "#",
     "pattern",
     "operator",
-    "place",
-    "count/steps",
+    "location",
+    "calls/steps",
     "bytes/step",
     "time/step",
     "certainty",
@@ -127,8 +131,8 @@ _MARKDOWN_RIGHT: Final = (0, 4, 5, 6)
 
 
 def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
-    """A table that reads well as text too, and below it what to do; `most` findings."""
-    lines = [f"## Values of {escaped(title_of_program(profile))}", ""]
+    """Return a table of at most `most` findings, followed by their suggestions."""
+    lines = [f"## Value profile of {escaped(title_of_program(profile))}", ""]
     if state_sentence(profile):
         lines += [f"**{escaped(state_sentence(profile))}**", ""]
     lines += [escaped(summary_sentence(profile)), ""]
@@ -139,8 +143,8 @@ def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
             lines += [f"{number}. {' '.join(_markdown_sentences(finding))}"]
         lines.append("")
     if len(findings) > most:
-        lines += [f"{len(findings) - most:,} more findings are worth less than these.", ""]
-    lines += ["<details><summary>What was looked at</summary>", ""]
+        lines += [f"{len(findings) - most:,} smaller findings are not shown.", ""]
+    lines += ["<details><summary>Scope</summary>", ""]
     lines += [f"- {name}: {escaped(text)}" for name, text in scope_rows(profile)]
     lines += [f"- note: {escaped(note)}" for note in notes_of_profile(profile)]
     return "\n".join([*lines, "", "</details>"]) + "\n"
@@ -178,16 +182,16 @@ def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
         text = measured_text(finding.worth)
         yield f"{escaped(text[0].upper() + text[1:])}."
     if mended_text(finding.worth):
-        said = mended_text(finding.worth)
-        yield f"{escaped(said[0].upper() + said[1:])}."
+        text = mended_text(finding.worth)
+        yield f"{escaped(text[0].upper() + text[1:])}."
     if suggestion_text(finding):
         parts = code_spans(suggestion_text(finding))
-        yield "**To do:** " + "".join(
+        yield "**Suggestion:** " + "".join(
             f"`{part}`" if code else _kept_spaces(part) for code, part in parts
         )
 
 
 def _kept_spaces(text: str) -> str:
-    """Escaped, with the spaces at its ends, which part it from a code span."""
+    """Escape a text but keep the spaces at its ends, which separate it from code spans."""
     before, after = text[:1] == " ", text[1:] and text[-1:] == " "
     return f"{' ' if before else ''}{escaped(text)}{' ' if after else ''}"

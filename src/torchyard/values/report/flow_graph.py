@@ -18,26 +18,26 @@ from torchyard.values.model import FlowGraph, FlowNode, Place, ValueFinding, Val
 LINKS: Final[dict[str, str]] = {
     "first": "the same bits as",
     "overwritten_by": "overwritten by",
-    "added_by": "only added to by",
+    "added_by": "only used as an addend by",
 }
-"""Keys of evidence that name another operator, and what they mean."""
+"""Evidence keys that refer to another operator -> relation shown in reports."""
 
 _Cause = tuple[str, str, int, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWaste:
-    """What findings say of one node."""
+    """Waste of one node according to the findings."""
 
     share: float
-    """Of the bytes it writes, 0 to 1."""
+    """Wasted share of the bytes it writes, 0 to 1."""
     findings: tuple[int, ...]
-    """Places in the list of findings."""
+    """Indices in the list of findings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WasteLink:
-    """A finding's node and another one that it has to do with."""
+    """A finding's node and a related node."""
 
     node: int
     other: int
@@ -45,46 +45,46 @@ class WasteLink:
 
 
 def waste_of_nodes(profile: ValueProfile, findings: Sequence[ValueFinding]) -> dict[int, NodeWaste]:
-    """By id of the node; nodes without a finding are not there."""
+    """Return the waste by node id, for nodes with findings only."""
     nodes = _nodes_by_cause(profile)
-    known = {node.id: node for node in profile.flow.nodes}
+    nodes_by_id = {node.id: node for node in profile.flow.nodes}
     shares: dict[int, float] = defaultdict(float)
     members: dict[int, list[int]] = defaultdict(list)
     for number, finding in enumerate(findings):
-        # Inside other operators the same operator may run for another reason.
+        # The same operator inside another operator is a different cause.
         same = {
             node.id: node
             for node in nodes.get(_cause(finding.operator, finding.place), ())
             if node.path == finding.path
         }
-        if finding.node in known:
-            same[finding.node] = known[finding.node]
+        if finding.node in nodes_by_id:
+            same[finding.node] = nodes_by_id[finding.node]
         written = sum(node.written_bytes for node in same.values())
         share = min(1.0, finding.bytes_wasted / written) if written > 0 else 1.0
         for node in same:
-            # Findings of one node overlap; together they waste at least what the worst of them does.
+            # Findings of one node overlap; together they waste at least as much as the largest.
             shares[node] = max(shares[node], share)
             members[node].append(number)
     return {
-        node: NodeWaste(share=shares[node], findings=tuple(found))
-        for node, found in members.items()
+        node: NodeWaste(share=shares[node], findings=tuple(indices))
+        for node, indices in members.items()
     }
 
 
 def waste_links(profile: ValueProfile, findings: Sequence[ValueFinding]) -> list[WasteLink]:
-    """Duplicates and their first copies, dead fills and what overwrites them."""
+    """Return links from duplicates to the first result and from dead fills to their overwriter."""
     nodes = _nodes_by_cause(profile)
-    known = {node.id for node in profile.flow.nodes}
+    node_ids = {node.id for node in profile.flow.nodes}
     links: dict[tuple[int, int], WasteLink] = {}
     for finding in findings:
         for key, relation in LINKS.items():
             other = _place_in(finding.evidence.get(key))
-            if other is None or finding.node not in known:
+            if other is None or finding.node not in node_ids:
                 continue
-            found = [node for node in nodes.get(other, ()) if node.id != finding.node]
-            # Of several modules at that line the one of the same module is meant, else the first.
-            same = [node for node in found if node.place.module == finding.place.module]
-            for node in (same or found)[:1]:
+            candidates = [node for node in nodes.get(other, ()) if node.id != finding.node]
+            # If several nodes match, prefer the one of the same module.
+            same = [node for node in candidates if node.place.module == finding.place.module]
+            for node in (same or candidates)[:1]:
                 link = WasteLink(node=finding.node, other=node.id, relation=relation)
                 links.setdefault((finding.node, node.id), link)
     return list(links.values())
@@ -102,7 +102,7 @@ def _cause(operator: str, place: Place) -> _Cause:
 
 
 def _place_in(value: Any) -> _Cause | None:
-    """Another operator that evidence names; evidence is whatever a worker wrote."""
+    """Return the operator that the evidence refers to, or None if it is malformed."""
     if not isinstance(value, dict):
         return None
     operator, file, line = value.get("operator"), value.get("file"), value.get("line")
@@ -116,9 +116,9 @@ _SIZES: Final = (60, DEFAULT_SIZE, 1000, 3000)
 MOST_NODES: Final = 10_000
 _MOST_EDGES: Final = 30_000
 _MOST_PASSED: Final = 64
-"""Operators left out that are passed on the way back from one that is shown."""
-_MOST_AROUND: Final = 3
-"""Writers of one reader that are found that way, the nearest first."""
+"""Maximum number of hidden operators to traverse from one reader."""
+_MOST_INDIRECT: Final = 3
+"""Maximum number of writers of one reader found through hidden operators, nearest first."""
 _MOST_GROUPS: Final = 80
 
 
@@ -130,7 +130,7 @@ class ViewEdge:
     reader: int
     bytes: int
     passed: bool = False
-    """Through operators that are not shown."""
+    """The data passes through hidden operators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class ModuleGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowView:
-    """What is drawn together."""
+    """A selection of nodes and edges that is drawn."""
 
     kind: str
     """heaviest, waste or modules."""
@@ -154,11 +154,11 @@ class FlowView:
     edges: tuple[ViewEdge, ...]
     edges_left_out: int = 0
     share: float = 1.0
-    """Of all written bytes."""
+    """Share of all written bytes."""
 
 
 def views_of(flow: FlowGraph, waste: Mapping[int, NodeWaste]) -> list[FlowView]:
-    """From the smallest to the largest, then those of another kind; empty for an empty graph."""
+    """Return the views: heaviest operators by size, then waste and modules."""
     nodes = flow.nodes
     if not nodes:
         return []
@@ -174,7 +174,7 @@ def views_of(flow: FlowGraph, waste: Mapping[int, NodeWaste]) -> list[FlowView]:
     whole = min(len(nodes), MOST_NODES)
     views = []
     for size in [size for size in _SIZES if size < whole] + [whole]:
-        # What findings are about is shown however little it writes, up to a third of the view.
+        # Operators with findings are always included, up to a third of the view.
         chosen = dict.fromkeys(wasteful[: size // 3] + heaviest)
         members = sorted(list(chosen)[:size])
         share = sum(weights[number] for number in members) / total
@@ -190,19 +190,19 @@ def views_of(flow: FlowGraph, waste: Mapping[int, NodeWaste]) -> list[FlowView]:
 
 
 def module_groups(nodes: Sequence[FlowNode]) -> list[ModuleGroup]:
-    """Operators by module, with paths cut so that there are few enough groups to look at."""
+    """Group operators by module; module paths are shortened to limit the number of groups."""
     deepest = max((node.place.module.count(".") + 1 for node in nodes), default=1)
-    found: dict[tuple[str, bool], list[int]] = {}
+    groups: dict[tuple[str, bool], list[int]] = {}
     for depth in range(min(deepest, 12), 0, -1):
-        found = defaultdict(list)
+        groups = defaultdict(list)
         for number, node in enumerate(nodes):
             module = ".".join(node.place.module.split(".")[:depth])
-            found[module, node.place.backward].append(number)
-        if len(found) <= _MOST_GROUPS:
+            groups[module, node.place.backward].append(number)
+        if len(groups) <= _MOST_GROUPS:
             break
     return [
         ModuleGroup(module=module, backward=backward, nodes=tuple(members))
-        for (module, backward), members in list(found.items())[:MOST_NODES]
+        for (module, backward), members in list(groups.items())[:MOST_NODES]
     ]
 
 
@@ -210,13 +210,13 @@ _Incoming = list[list[tuple[int, int]]]
 
 
 def _incoming(flow: FlowGraph, numbers: Mapping[int, int]) -> _Incoming:
-    """Writers and bytes of each reader; edges from outside or from nowhere are not drawn."""
-    found: _Incoming = [[] for _ in flow.nodes]
+    """Return (writer, bytes) per reader, without edges from external memory."""
+    incoming: _Incoming = [[] for _ in flow.nodes]
     for edge in flow.edges:
         writer, reader = numbers.get(edge.writer), numbers.get(edge.reader)
         if writer is not None and reader is not None and writer != reader:
-            found[reader].append((writer, max(0, edge.bytes)))
-    return found
+            incoming[reader].append((writer, max(0, edge.bytes)))
+    return incoming
 
 
 def _view(kind: str, members: Sequence[int], incoming: _Incoming, share: float) -> FlowView:
@@ -239,42 +239,42 @@ def _view(kind: str, members: Sequence[int], incoming: _Incoming, share: float) 
 def _writers(
     reader: int, shown: Collection[int], incoming: _Incoming
 ) -> dict[int, tuple[int, bool]]:
-    """Shown nodes that the reader's data comes from, with bytes and whether through hidden ones."""
-    found: dict[int, tuple[int, bool]] = {}
+    """Return the visible writers of a reader: bytes, and whether through hidden operators."""
+    writers: dict[int, tuple[int, bool]] = {}
     passed: set[int] = set()
-    around = 0
+    indirect = 0
     waiting = deque((writer, size, False) for writer, size in incoming[reader])
     while waiting:
         writer, size, through = waiting.popleft()
         if writer in shown:
-            if writer == reader or (through and around >= _MOST_AROUND):
+            if writer == reader or (through and indirect >= _MOST_INDIRECT):
                 continue
-            around += through and writer not in found
-            before, was_through = found.get(writer, (0, True))
-            found[writer] = (max(before, size), through and was_through)
+            indirect += through and writer not in writers
+            before, was_through = writers.get(writer, (0, True))
+            writers[writer] = (max(before, size), through and was_through)
         elif writer not in passed and len(passed) < _MOST_PASSED:
             passed.add(writer)
-            # Only back in time: the step before would connect everything with everything.
+            # Only earlier operators: edges from the previous step would connect everything.
             waiting += [
                 (earlier, min(size, more), True)
                 for earlier, more in incoming[writer]
                 if earlier < writer
             ]
-    return found
+    return writers
 
 
 def _with_neighbours(chosen: Sequence[int], incoming: _Incoming) -> Iterator[int]:
-    """The chosen nodes, and those they read from or are read by, up to twice the default size."""
-    wanted = set(chosen)
+    """Yield the chosen nodes and their direct neighbours, up to twice the default size."""
+    selected = set(chosen)
     around: dict[int, None] = {}
     for reader, writers in enumerate(incoming):
         for writer, _ in writers:
-            if reader in wanted and writer not in wanted:
+            if reader in selected and writer not in selected:
                 around[writer] = None
-            elif writer in wanted and reader not in wanted:
+            elif writer in selected and reader not in selected:
                 around[reader] = None
-    yield from wanted
-    yield from list(around)[: 2 * DEFAULT_SIZE - len(wanted)]
+    yield from selected
+    yield from list(around)[: 2 * DEFAULT_SIZE - len(selected)]
 
 
 def _modules_view(groups: Sequence[ModuleGroup], incoming: _Incoming) -> FlowView:

@@ -39,34 +39,34 @@ from torchyard.values.report.flow_graph import (
 )
 
 MISSING: Final = (
-    "The picture needs fast-sugiyama: `pip install 'torchyard[graph]'`, then make the page again "
+    "The graph needs fast-sugiyama: run `pip install 'torchyard[graph]'`, then create the page again "
     "with `torchyard values show --format html`. The list of operators below works without it."
 )
 LIMIT_S: Final = 60.0
 _CHILD: Final = Path(__file__).with_name("flow_layout_child.py")
 _SHORT: Final = 3
 _ROW_SHAPE: Final = 3.0
-"""Rows of unconnected parts grow to about three times as wide as all are high."""
+"""Target aspect ratio of the rows of unconnected components."""
 
 Edge = tuple[int, int]
 Spot = tuple[float, float]
 
 
 class LayoutFailed(Exception):
-    """Why there is no layout; the page says it and goes on without the picture."""
+    """The layout failed; the page shows the reason instead of the graph."""
 
 
 def layout_available() -> bool:
-    """Whether the layout library is installed beside us."""
+    """Return whether fast-sugiyama is installed."""
     return find_spec("fast_sugiyama") is not None
 
 
 def layout_edges(count: int, edges: Iterable[Edge]) -> list[Edge]:
-    """The edges that give a graph its form, without cycles.
+    """Return the edges that determine the layout, without cycles.
 
-    Nodes are numbered in the order of their first call, so an edge to a smaller number is data of
-    the step before. From each node's latest writer its depth follows; besides those edges only the
-    ones that cross few layers are kept.
+    Nodes are numbered in the order of their first call, so an edge to a smaller number carries data
+    of the previous step. The depth of a node follows from its latest writer; of the other edges only
+    those that cross few layers are kept.
     """
     forward = sorted({(writer, reader) for writer, reader in edges if writer < reader})
     latest: dict[int, int] = {}
@@ -84,7 +84,7 @@ def layout_edges(count: int, edges: Iterable[Edge]) -> list[Edge]:
 
 
 def place_nodes(count: int, edges: Sequence[Edge], *, limit_s: float = LIMIT_S) -> list[Spot]:
-    """Column and layer of nodes 0 to `count` - 1; raises LayoutFailed."""
+    """Return column and layer of nodes 0 to `count` - 1; raise LayoutFailed."""
     parts = _laid_out(layout_edges(count, edges), limit_s)
     connected = {node for part in parts for node, _, _ in part}
     parts += [[(node, 0.0, 0.0)] for node in range(count) if node not in connected]
@@ -110,25 +110,25 @@ def _laid_out(edges: list[Edge], limit_s: float) -> list[_Part]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LayoutFailed(f"the layout took longer than {limit_s:.0f} s") from None
+        raise LayoutFailed(f"the layout timed out after {limit_s:.0f} s") from None
     except OSError as error:
-        raise LayoutFailed(f"the layout could not be started: {error}") from error
+        raise LayoutFailed(f"the layout process could not be started: {error}") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise LayoutFailed(f"the layout failed: {said[-1] if said else done.returncode}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise LayoutFailed(f"the layout failed: {lines[-1] if lines else done.returncode}")
     try:
         parts: list[_Part] = [
             [(int(node), float(x), float(y)) for node, x, y in part]
             for part in json.loads(done.stdout)
         ]
     except (ValueError, TypeError) as error:
-        raise LayoutFailed(f"the layout gave no places: {error}") from error
-    # The largest part first; the library's own order changes from run to run.
+        raise LayoutFailed(f"the layout returned no positions: {error}") from error
+    # Largest component first; the order of the library varies from run to run.
     return sorted(parts, key=lambda part: (-len(part), part[0]))
 
 
 def _shelves(parts: Sequence[_Part]) -> list[Spot]:
-    """Top left corner of each part, in rows of about the width of the widest."""
+    """Return the top left corner of each component, arranged in rows."""
     sizes = [(max(x for _, x, _ in part) + 1, max(y for *_, y in part) + 1) for part in parts]
     area = sum(width * height for width, height in sizes)
     row_width = max([math.sqrt(area * _ROW_SHAPE), *(width for width, _ in sizes)], default=0)
@@ -144,10 +144,10 @@ def _shelves(parts: Sequence[_Part]) -> list[Spot]:
 
 
 BOX: Final = (172, 46)
-"""Width and height of an operator, in the picture's units."""
+"""Width and height of an operator box."""
 _GAP: Final = (22, 40)
 _MOST_FINDINGS: Final = 20
-"""Of one node, in the picture."""
+"""Maximum number of findings per node."""
 _NO_WASTE: Final = NodeWaste(share=0.0, findings=())
 NODE_FIELDS: Final = (
     "operator",
@@ -171,15 +171,15 @@ PlacedView = tuple[FlowView, Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPicture:
-    """What the script gets, and where in it the nodes are."""
+    """Data for the script, and the positions of nodes in it."""
 
     data: dict[str, Any]
     items: dict[int, int]
-    """Ids of nodes and their positions in the data."""
+    """Node id -> index in the data."""
 
 
 class _Texts:
-    """A table of texts, each once."""
+    """Table of unique texts."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -199,7 +199,7 @@ def flow_data(
     views: Sequence[PlacedView],
     lines: Mapping[tuple[str, int], str],
 ) -> FlowPicture:
-    """The views with every node that is in one of them; findings are those with a place on the page."""
+    """Return the views and their nodes; `findings` are those shown on the page."""
     nodes, texts = profile.flow.nodes, _Texts()
     shown = sorted({n for view, _ in views if view.kind != "modules" for n in view.members})
     items = {number: item for item, number in enumerate(shown)}
@@ -230,7 +230,7 @@ def flow_data(
             if link.node in by_id and link.other in by_id
         ],
         "findings": [
-            f"{clipped(found.pattern, 60)}, {found.proof.certainty.value}" for found in findings
+            f"{clipped(one.pattern, 60)}, {one.proof.certainty.value}" for one in findings
         ],
     }
     return FlowPicture(data={**data, "texts": texts.all}, items=by_id)
@@ -275,14 +275,14 @@ def _group(
     members = [nodes[number] for number in group.nodes]
     written = sum(node.written_bytes for node in members)
     wasted = sum(node.written_bytes * waste.get(node.id, _NO_WASTE).share for node in members)
-    found = {one for node in members for one in waste.get(node.id, _NO_WASTE).findings}
+    findings = {one for node in members for one in waste.get(node.id, _NO_WASTE).findings}
     return [
-        texts(clipped(group.module, 80) or "outside of modules"),
+        texts(clipped(group.module, 80) or "outside modules"),
         int(group.backward),
         len(members),
         written,
         _percent(wasted / written) if written > 0 else 0,
-        _linked(sorted(found), most),
+        _linked(sorted(findings), most),
     ]
 
 
@@ -307,34 +307,32 @@ def _view(
 
 def _about(view: FlowView, total: int) -> str:
     if view.kind == "modules":
-        return f"{len(view.members):,} modules, forward and backward apart"
-    text = (
-        f"{len(view.members):,} of {total:,} operators, {format_percent(view.share)} of all bytes"
-    )
+        return f"{len(view.members):,} modules, forward and backward separately"
+    text = f"{len(view.members):,} of {total:,} operators, {format_percent(view.share)} of written bytes"
     if view.kind == "waste":
         text = f"operators with findings and their neighbours: {text}"
     if view.edges_left_out:
-        text += f"; the {view.edges_left_out:,} lightest edges are left out"
+        text += f"; the {view.edges_left_out:,} smallest edges are omitted"
     return text
 
 
 def _from_outside(profile: ValueProfile) -> dict[int, int]:
-    """Bytes that each node read of memory nothing was seen to write."""
-    known = {node.id for node in profile.flow.nodes}
-    found: dict[int, int] = defaultdict(int)
+    """Return the bytes that each node read from external memory."""
+    node_ids = {node.id for node in profile.flow.nodes}
+    sizes: dict[int, int] = defaultdict(int)
     for edge in profile.flow.edges:
-        if edge.writer not in known:
-            found[edge.reader] += edge.bytes
-    return found
+        if edge.writer not in node_ids:
+            sizes[edge.reader] += edge.bytes
+    return sizes
 
 
 def _linked(findings: Sequence[int], most: int) -> list[int]:
-    """Those that have a place on the page."""
+    """Return the findings that are shown on the page."""
     return [number for number in findings if number < most][:_MOST_FINDINGS]
 
 
 def _percent(share: float) -> int:
-    """Whole percents; what is not nothing is not 0."""
+    """Return a percentage, rounded; 0 only if the share is 0."""
     return max(1, round(100 * share)) if share > 0 else 0
 
 
@@ -351,18 +349,18 @@ class OperatorRow:
     size: str
     wasted: str
     findings: tuple[int, ...]
-    """Counted from 1, as on the page."""
+    """Numbered from 1, as on the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPage:
-    """What the page shows of the graph."""
+    """The graph section of the page."""
 
     summary: str
     rows: tuple[OperatorRow, ...]
     picture: FlowPicture | None
     problems: tuple[str, ...] = ()
-    """Why there is no picture, or why a part of it is missing."""
+    """Why the picture or a view is missing."""
 
 
 def flow_page(
@@ -370,11 +368,11 @@ def flow_page(
     findings: Sequence[ValueFinding],
     lines: Mapping[tuple[str, int], str],
 ) -> FlowPage:
-    """The graph; `findings` are those that have a place on the page, in its order."""
+    """Return the graph section; `findings` are those shown on the page, in its order."""
     nodes = profile.flow.nodes
     waste = waste_of_nodes(profile, findings)
     rows = tuple(_rows(nodes, waste))
-    summary = f"{len(nodes):,} operators at places, {len(profile.flow.edges):,} flows between them"
+    summary = f"{len(nodes):,} operators by source location, {len(profile.flow.edges):,} data flows"
     if not nodes:
         return FlowPage(summary="The flow graph was not recorded.", rows=(), picture=None)
     if not layout_available():
@@ -387,7 +385,7 @@ def flow_page(
 
 
 def _placed(views: Sequence[FlowView]) -> tuple[list[PlacedView], tuple[str, ...]]:
-    """Views with places; one that cannot be placed is left out, and why is said."""
+    """Lay out the views; return those that succeeded and the reasons of those that failed."""
     placed: list[PlacedView] = []
     problems = []
     for view in views:
@@ -401,7 +399,7 @@ def _placed(views: Sequence[FlowView]) -> tuple[list[PlacedView], tuple[str, ...
 
 
 def _start(views: Sequence[FlowView]) -> int:
-    """The largest view of the heaviest operators that a person can take in."""
+    """Return the largest view of the heaviest operators within the default size."""
     fit = [
         number
         for number, view in enumerate(views)
@@ -414,15 +412,15 @@ def _rows(nodes: Sequence[FlowNode], waste: Mapping[int, NodeWaste]) -> list[Ope
     heaviest = sorted(nodes, key=lambda node: (-node.written_bytes, node.id))[:LISTED]
     rows = []
     for node in heaviest:
-        found = waste.get(node.id, _NO_WASTE)
+        node_waste = waste.get(node.id, _NO_WASTE)
         rows.append(
             OperatorRow(
                 operator=operator_text(node.operator, node.path),
                 place=place_text(node.place),
                 calls=f"{node.calls:,}",
                 size=format_bytes(node.written_bytes),
-                wasted=format_percent(found.share) if found.findings else ABSENT,
-                findings=tuple(number + 1 for number in found.findings[:5]),
+                wasted=format_percent(node_waste.share) if node_waste.findings else ABSENT,
+                findings=tuple(number + 1 for number in node_waste.findings[:5]),
             )
         )
     return rows

@@ -1,5 +1,5 @@
 "use strict";
-// The controls around the picture of the flow graph, and the panel that says what is chosen.
+// Controls of the flow graph and the panel that describes the selected operator.
 (() => {
   const holder = document.getElementById("flow-data");
   if (!holder) return;
@@ -43,20 +43,20 @@
   const describe = (item) => {
     panel.replaceChildren();
     if (item < 0) {
-      element("p", "Choose an operator to see what it does.", panel, "muted");
+      element("p", "Select an operator to see its details.", panel, "muted");
       return;
     }
     const one = items[item];
     element("h3", one.title, panel);
     if (one.path) element("p", one.path, panel, "muted");
     const list = element("dl", undefined, panel);
-    if (one.file) fact(list, "place", `${one.file}:${one.line}`);
+    if (one.file) fact(list, "location", `${one.file}:${one.line}`);
     fact(list, "module", one.operator === undefined ? "" : one.module);
     fact(list, "pass", one.backward ? "backward" : "forward");
     if (one.members !== undefined) fact(list, "operators", number(one.members));
     if (one.calls !== undefined) fact(list, "calls", number(one.calls));
     fact(list, "written", formatSize(one.bytes));
-    if (one.outside) fact(list, "from outside", formatSize(one.outside));
+    if (one.outside) fact(list, "from external memory", formatSize(one.outside));
     if (one.waste) fact(list, "wasted", `${one.waste}% of its writes`);
     if (one.source) element("pre", one.source, panel);
     if (one.findings.length) {
@@ -73,7 +73,7 @@
     const { positions, around } = picture.view;
     for (const [here, other, relation] of flow.links) {
       if (here === item && positions.has(other)) listOf(flow.texts[relation], [{ other: positions.get(other) }]);
-      if (other === item && positions.has(here)) listOf(`Found to be ${flow.texts[relation]} this`, [{ other: positions.get(here) }]);
+      if (other === item && positions.has(here)) listOf(`Related operator, ${flow.texts[relation]} this one`, [{ other: positions.get(here) }]);
     }
     const edges = around.get(positions.get(item));
     if (edges) {
@@ -92,7 +92,7 @@
         picture.choose(item);
         picture.centre(edge.other, 0.5);
       });
-      const what = edge.bytes === undefined ? items[item].under : formatSize(edge.bytes) + (edge.passed ? ", through others" : "");
+      const what = edge.bytes === undefined ? items[item].under : formatSize(edge.bytes) + (edge.passed ? ", indirectly" : "");
       element("span", what, made, "muted");
     }
     if (heaviest.length > 8) element("li", `and ${number(heaviest.length - 8)} more`, list, "muted");
@@ -123,8 +123,8 @@
     if (picture.found === null) return;
     panel.replaceChildren();
     const places = [...picture.found].map((item) => ({ other: picture.view.positions.get(item) }));
-    if (places.length) listOf(`${number(places.length)} found`, places);
-    else element("p", "Nothing found in this view.", panel, "muted");
+    if (places.length) listOf(`${number(places.length)} ${places.length === 1 ? "match" : "matches"}`, places);
+    else element("p", "No matches in this view.", panel, "muted");
   });
   at("search").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !picture.found || !picture.found.size) return;

@@ -1,5 +1,5 @@
 "use strict";
-// The data of the flow graph, as the page has it. Names of fields as in reports/flow_data.py.
+// Data of the flow graph in the page. Field names as in values/report/flow_picture.py.
 const NODE_FIELDS = ["operator", "path", "file", "line", "module", "backward", "calls", "bytes", "waste", "findings", "source", "outside", "group"];
 const GROUP_FIELDS = ["module", "backward", "members", "bytes", "waste", "findings"];
 const readFlow = (text) => {

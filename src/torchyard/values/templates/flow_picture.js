@@ -1,11 +1,11 @@
 "use strict";
-// Draws a view of the flow graph on a canvas, and moves it. Knows nothing of the controls around it.
+// Draws a view of the flow graph on a canvas and handles panning and zooming.
 class FlowPicture {
   static SMALLEST = 0.002;
 
   static LARGEST = 3;
 
-  static MUCH = 33; // percent of waste from which on what is read of an operator is marked
+  static MUCH = 33; // percentage of waste from which the outgoing edges of an operator are highlighted
 
   constructor(canvas, flow, onChoose) {
     this.canvas = canvas;
@@ -15,11 +15,11 @@ class FlowPicture {
     this.onChoose = onChoose;
     this.view = null;
     this.scale = 1;
-    this.left = 0; // of the picture's origin, in pixels of the screen
+    this.left = 0; // screen coordinates of the origin
     this.top = 0;
     this.chosen = -1;
     this.hovered = -1;
-    this.found = null; // a set of items, or null when nothing is looked for
+    this.found = null; // set of search matches, or null without a search
     this.colours = {};
     this.waiting = false;
     this.readColours();
@@ -76,7 +76,7 @@ class FlowPicture {
     if (v > y) {
       const bend = Math.min(160, (v - y) / 2);
       path.bezierCurveTo(x, y + bend, u, v - bend, u, v);
-    } else { // back to an earlier layer: around the side
+    } else { // to an earlier layer: curve around the side
       const side = (u >= x ? 1 : -1) * boxWidth * 0.75;
       path.bezierCurveTo(x + side, y + 60, u + side, v - 60, u, v);
     }
@@ -89,7 +89,7 @@ class FlowPicture {
     if (!view.positions.has(this.chosen)) this.chosen = -1;
     this.fit();
     if (this.scale < 0.45) {
-      // Too large for one screen: begin where most is wasted, else where it begins.
+      // Too large for one screen: start at the largest waste, else at the first node.
       const wasted = view.members.map((item) => this.flow.items[item].bytes * this.flow.items[item].waste);
       this.scale = 0;
       this.centre(Math.max(0, wasted.indexOf(Math.max(...wasted))), 0.7);
@@ -195,7 +195,7 @@ class FlowPicture {
     const chosen = index === this.chosen;
     const [a, b] = [x - boxWidth / 2, y - boxHeight / 2];
     pen.globalAlpha = weak ? 0.25 : 1;
-    if (this.scale < 0.22) { // too small for words
+    if (this.scale < 0.22) { // too small for text
       pen.fillStyle = chosen ? colours.accent : item.waste ? colours.waste : colours.edge;
       const grow = item.waste || chosen ? Math.max(0, 4 / this.scale - boxHeight) / 2 : 0;
       pen.fillRect(a - grow, b - grow, boxWidth + 2 * grow, boxHeight + 2 * grow);
@@ -238,8 +238,8 @@ class FlowPicture {
   }
 
   overview() {
-    const room = 130;
-    const factor = Math.min(room / this.view.right, (1.6 * room) / this.view.bottom);
+    const size = 130;
+    const factor = Math.min(size / this.view.right, (1.6 * size) / this.view.bottom);
     const width = Math.max(8, this.view.right * factor);
     const height = Math.max(8, this.view.bottom * factor);
     return { factor, width, height, x: this.width - width - 14, y: this.height - height - 14 };
@@ -363,7 +363,7 @@ class FlowPicture {
     canvas.addEventListener("pointercancel", lift);
     canvas.addEventListener("dblclick", (event) => this.zoom(1.6, ...under(event)));
     canvas.addEventListener("wheel", (event) => {
-      // Else the page could not be scrolled past the picture.
+      // Otherwise the page could not be scrolled past the canvas.
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
       event.preventDefault();
       this.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), ...under(event));

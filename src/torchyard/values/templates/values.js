@@ -11,7 +11,7 @@
     }
   };
   window.addEventListener("hashchange", openTarget);
-  // A click on the link of the place one is already at changes no hash.
+  // A click on a link to the current hash triggers no hashchange event.
   document.addEventListener("click", (event) => {
     if (event.target.closest("a[href^='#finding-']")) setTimeout(openTarget);
   });

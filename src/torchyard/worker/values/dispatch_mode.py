@@ -1,9 +1,9 @@
-"""The dispatch mode: see every operator, scan what it wrote, pass the observation to patterns.
+"""The dispatch mode: intercept every operator, scan what it wrote, pass the observation to patterns.
 
-One scan of the memory serves all patterns. The mode itself decides nothing: it tracks identity,
-definedness and place, and leaves judgement to `patterns`. What is about to be overwritten is
-copied into one block of bounded size that is used as a stack, because operators nest in deep
-profiles; the operating system provides pages only as they are used.
+One scan of the memory serves all patterns. The mode only tracks identity, initialization and source
+location; `patterns` decides what is waste. Memory that is about to be overwritten is copied into one
+block of bounded size that is used as a stack, because operators nest in deep profiles; the operating
+system provides pages only as they are used.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from torchyard.worker.values.operators import Operator, operator_of, tensors_in,
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
 from torchyard.worker.values.proofs.trial_inputs import flat_results
-from torchyard.worker.values.redispatch import AsideMode, call_plainly, key_for
+from torchyard.worker.values.redispatch import DetachableMode, call_plainly, key_for
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
 from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
 from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
@@ -32,7 +32,7 @@ _ALIGN = 64
 
 
 class CopySpace:
-    """Copies that live until the operator that needs them is done."""
+    """Stack of copies, each valid until its operator has finished."""
 
     def __init__(self, size_bytes: int) -> None:
         self._block = torch.empty(max(0, size_bytes), dtype=torch.uint8, device="cpu")
@@ -42,20 +42,20 @@ class CopySpace:
         self.peak_bytes = 0
 
     def mark(self) -> int:
-        """The present height, for `release`."""
+        """Return the current height, for `release`."""
         return self._top
 
     def release(self, mark: int) -> None:
-        """Give back everything that was copied since the mark."""
+        """Free all copies since the mark."""
         self._top = mark
 
     def close(self) -> None:
-        """Free the block; there is no room for copies from here on."""
+        """Free the block; further copies fail."""
         self._size = 0
         self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def copy(self, address: int, size_bytes: int) -> Optional[int]:
-        """Copy memory; the copy's address, or None when there is no room left."""
+        """Copy memory; return the address of the copy, or None if the block is full."""
         end = self._top + -(-size_bytes // _ALIGN) * _ALIGN
         if end > self._size:
             return None
@@ -66,12 +66,12 @@ class CopySpace:
         return place
 
 
-_unwatched = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
-"""Operators of ours need not come by the watch to be passed on."""
+_without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
+"""Context in which the worker's own operators bypass the mode."""
 
 
-class ValueWatch(AsideMode):
-    """Looks at what operators write, while it is on."""
+class ValueMode(DetachableMode):
+    """Dispatch mode that observes what operators write."""
 
     def __init__(
         self,
@@ -91,26 +91,26 @@ class ValueWatch(AsideMode):
         self.counts = Counts()
         self.step = 1
         self.off = False
-        """Pass everything on: a forked child of the program."""
-        self.looking = True
-        """False in steps that are left out: operators pass, memory is only kept track of."""
+        """Do not observe anything: in a forked child, or after an error."""
+        self.active = True
+        """False in skipped steps: memory is tracked, but not scanned."""
         self.surveying = False
-        """In steps that are not looked at closely: everything is scanned, and no pattern asked."""
+        """True in surveyed steps: everything is scanned, and no pattern is evaluated."""
         self._scanners = scanners
         self.survey = Survey(scanners, options.device_memory_bytes)
         follower = None if library is None else Follower(library, scanners.memory, self.survey)
         self._calls = SurveyCalls(
             self.survey, options, self.counts, self.flow, self.places, follower
         )
-        self.may_step_aside = True
-        """False for programs that behave in another way when modes come and go: compiled ones."""
+        self.may_detach = True
+        """False for compiled programs, which recompile when modes are pushed or popped."""
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
         self._given: Set[int] = set()
-        """Memory that the program gave to the outermost operator to write."""
+        """Memory that the program passed to the outermost operator as an output."""
         self._place: Place = NOWHERE
         self._outermost = 0
         self._number = 0
@@ -119,83 +119,92 @@ class ValueWatch(AsideMode):
     def ignore_compile_internals(cls) -> bool:
         """Let compiled functions run compiled.
 
-        Otherwise torch runs them as eager operators: a profile of a program that does not run.
+        Otherwise torch would run them eagerly, and the profile would show a different program.
         """
         return True
 
-    def room_bytes(self) -> int:
-        """What the copies have left of the memory that the profile may take."""
+    @property
+    def place(self) -> Place:
+        """Location of the last operator that the program called."""
+        return self._place
+
+    def state_of(self, tensor: torch.Tensor) -> StorageState:
+        """Return the state of a tensor's storage."""
+        return self.storages.of(tensor, self.counts.operators)
+
+    def available_bytes(self) -> int:
+        """Return the part of the memory limit that copies have not used."""
         return self.options.memory_bytes - self._copies.peak_bytes
 
     def close(self) -> None:
-        """Free the memory for copies, which a profile that has ended needs no more."""
+        """Free the memory for copies."""
         self._copies.close()
 
-    def end_step(self, look_closely: Callable[[bool], bool]) -> List[Surveyed]:
-        """Count steps; what is known by now of the rows of this step and of earlier ones."""
-        if not self.looking:
+    def end_step(self, observe_closely: Callable[[bool], bool]) -> List[Surveyed]:
+        """End a step; return the surveyed steps whose rows are available."""
+        if not self.active:
             self.step += 1
             return []
-        off, self.off = self.off, True  # the operators below are ours
-        with _unwatched():
-            return self._end_step(look_closely, off)
+        off, self.off = self.off, True  # the operators below belong to the profiler
+        with _without_dispatch():
+            return self._end_step(observe_closely, off)
 
-    def _end_step(self, look_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
+    def _end_step(self, observe_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
         regular = self._calls.end_step(self.surveying)
-        found = self.survey.end_step(self.step, regular, not self.surveying)
-        surveying = not look_closely(any(one.new for one in found))
+        surveyed = self.survey.end_step(self.step, regular, not self.surveying)
+        surveying = not observe_closely(any(one.new for one in surveyed))
         if self.surveying and not surveying:
-            self.storages.clear()  # it was not kept track of
+            self.storages.clear()  # memory was not tracked
         if surveying != self.surveying:
-            # Hooks make every call of a module slower.
+            # Hooks slow down every module call.
             (self.places.close if surveying else self.places.watch_modules)()
         self.surveying = surveying
         if surveying:
-            self._calls.begin(alone=self.may_step_aside and self.can_step_aside)
-        self.be_aside(self._calls.following)
+            self._calls.begin(alone=self.may_detach and self.can_detach)
+        self.set_detached(self._calls.following)
         self.off = off
         self.step += 1
-        return found
+        return surveyed
 
-    def look(self, wanted: bool) -> None:
-        """Whether to look at the step that begins now."""
-        self.looking = wanted
-        (self._calls.resume if wanted else self._calls.pause)()
+    def set_active(self, active: bool) -> None:
+        """Enable or disable profiling for the step that begins now."""
+        self.active = active
+        (self._calls.resume if active else self._calls.pause)()
 
     def pause(self) -> None:
-        """Between steps: see nothing until `resume`, at no cost to the program."""
+        """Pause between steps until `resume`, at no cost to the program."""
         self._calls.pause()
         super().pause()
 
     def resume(self) -> None:
-        """Go on as before `pause`."""
+        """Resume after `pause`."""
         super().resume()
         self._calls.resume()
 
     def __exit__(self, *about: Any) -> None:
-        """See nothing more, or nothing of what an operator calls that is looked into."""
+        """Leave the mode: at the end, or around an inner operator."""
         self._calls.stop()
         super().__exit__(*about)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Torch would wrap the method below to keep the compiler out. It compiles nothing, and the
-        # wrapper costs about 10 us for each operator.
+        # By default torch wraps the method below to disable the compiler, which costs about 10 us per
+        # operator. The method compiles nothing, so the wrapper is not needed.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
-        """One operator."""
+        """Run and observe one operator."""
         keywords = kwargs or {}
-        if self.surveying and self.looking and not self.off:
+        if self.surveying and self.active and not self.off:
             return self._calls.call(func, args, keywords)
         if self.surveying or self.off:
             return func(*args, **keywords)
         operator = operator_of(func)
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
-                self.places.now()  # remembers it for the backward
+                self.places.now()  # stores the location for the backward pass
             return func(*args, **keywords)
         if operator.escapes:
             return self._call_unknown(func, args, keywords)
@@ -205,8 +214,8 @@ class ValueWatch(AsideMode):
         if not inside:
             self._place = self.places.now()
             self._outermost = began
-        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.looking else -1
-        if not inside and self.looking:
+        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.active else -1
+        if not inside and self.active:
             self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
         if not inside:
@@ -223,18 +232,18 @@ class ValueWatch(AsideMode):
                 self._wrote(func, operator, args, keywords, before, position, node, inputs)
         self._copies.release(mark)
         if operator.fresh:
-            known = {id(tensor) for tensor in written}
+            written_ids = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
-                if id(tensor) not in known:
+                if id(tensor) not in written_ids:
                     self._made(
                         func, operator, args, keywords, tensor, position, node, inputs, began
                     )
-        if not inside and self._after_operator is not None and self.looking:
+        if not inside and self._after_operator is not None and self.active:
             self._after_operator(func, args, keywords, result)
         return result
 
     def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
-        if not self.options.deep or not self.looking:
+        if not self.options.deep or not self.active:
             return func(*args, **keywords)
         key = key_for(func, args, keywords) if operator.name not in self._path else None
         if key is None:
@@ -252,7 +261,7 @@ class ValueWatch(AsideMode):
     def _reads(
         self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
     ) -> Inputs:
-        """Count what the operator reads, and draw the edges of the flow graph."""
+        """Count the tensors that an operator reads, and add edges to the flow graph."""
         inputs: List[Tuple[torch.Tensor, StorageState]] = []
         overwritten = [id(tensor) for tensor in written] if operator.overwrites else []
         read = tensors_in(args)
@@ -260,7 +269,7 @@ class ValueWatch(AsideMode):
             read += tensors_in(keywords.values())
         for tensor in read:
             if id(tensor) in overwritten:
-                overwritten.remove(id(tensor))  # given again, it is read as well
+                overwritten.remove(id(tensor))  # passed twice: it is read as well
                 continue
             state = self._state(tensor)
             if state is not None:
@@ -273,7 +282,7 @@ class ValueWatch(AsideMode):
         return inputs
 
     def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
-        """Call what may read and write any memory, and keep its arguments."""
+        """Call an operator that may access any memory and keep references to its arguments."""
         try:
             return func(*args, **keywords)
         finally:
@@ -283,41 +292,40 @@ class ValueWatch(AsideMode):
                 state.escape()
 
     def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:
-        """After an operator that may do more to its arguments than its schema says."""
-        given = flat_results(list(args)) + flat_results(list(keywords.values()))
-        states = [self._state(one) for one in given if isinstance(one, torch.Tensor)]
-        known = [state for state in states if state is not None]
-        for state in known:
+        """Invalidate the arguments of an operator whose effects exceed its schema."""
+        arguments = flat_results(list(args)) + flat_results(list(keywords.values()))
+        states = [self._state(one) for one in arguments if isinstance(one, torch.Tensor)]
+        tracked = [state for state in states if state is not None]
+        for state in tracked:
             state.forget()
             state.version += 1
-        return known
+        return tracked
 
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
         if not _is_strided(tensor):
             return None
-        # Kernels get memory past the dispatcher, too. What turns up inside an operator for the first
-        # time came from there, and nothing was written to it; outside, it is the user's.
+        # Kernels allocate memory without the dispatcher, too. Memory that first appears inside an
+        # operator is such memory and uninitialized; outside, it belongs to the user.
         state = self.storages.of(tensor, self.counts.operators, defined=not self._path)
         if state.outside:
             state.forget()
         return state
 
     def _before(self, tensor: torch.Tensor) -> Optional[Before]:
-        """What a tensor that is about to be written is now.
+        """Record the state of a tensor that is about to be written.
 
-        Whether a write changed anything at all is seen from the hash before and after. The one
-        before is taken now: what was known of the last write that was seen says nothing of writes
-        that were not seen. Parts of a storage have no hash of their own and are copied, as far as
-        memory allows.
+        Hashes before and after the write show whether it changed anything. The hash is computed
+        again here, because unobserved writes may have happened since the last one. Parts of a
+        storage have no hash and are copied, as far as memory allows.
         """
         state = self._state(tensor)
         if state is None:
             return None
         before = Before(tensor, state)
         size = tensor.numel() * tensor.element_size()
-        if not self.looking or not state.defined or size < self.options.least_bytes:
+        if not self.active or not state.defined or size < self.options.least_bytes:
             return before
-        if not self._looks_into(tensor):
+        if not self._can_scan(tensor):
             return before
         if not before.whole:
             if tensor.is_cpu:
@@ -329,12 +337,12 @@ class ValueWatch(AsideMode):
         else:
             scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
             if state.hash is not None and state.hash != scan.hash:
-                state.escape()  # something wrote it unseen, and may have read it as well
+                state.escape()  # written without being observed, and possibly read as well
                 before = Before(tensor, state)
             state.hash = before.hash = scan.hash
         return before
 
-    def _looks_into(self, tensor: torch.Tensor) -> bool:
+    def _can_scan(self, tensor: torch.Tensor) -> bool:
         return (
             tensor.device.type in DEVICES
             and tensor.layout is torch.strided
@@ -353,11 +361,11 @@ class ValueWatch(AsideMode):
         node: int,
         inputs: Inputs,
     ) -> None:
-        """After a write over memory that was there."""
+        """Observe a write to existing memory."""
         state, tensor = before.state, before.tensor
         inside = state.hash if state.version > before.version else None
         if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
-            return  # resized to what it was
+            return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
         state.node = node
@@ -370,25 +378,31 @@ class ValueWatch(AsideMode):
         covered = None if inner else covered_fill(operator, before)
         if covered is not None:
             self._on_fill_covered(covered, operator, self._place)
-        seen = self._observe(func, operator, args, keywords, tensor, before, position, node)
-        if seen is None:
+        observation = self._observe(func, operator, args, keywords, tensor, before, position, node)
+        if observation is None:
             state.fill = None
             return
         if before.whole:
-            state.hash = seen.scan.hash
-            seen.written_inside = inside == seen.scan.hash and state.key not in self._given
+            state.hash = observation.scan.hash
+            observation.written_inside = (
+                inside == observation.scan.hash and state.key not in self._given
+            )
             if before.defined and before.hash is not None:
-                seen.compared = True
-                if before.hash == seen.scan.hash:
-                    seen.scan.unchanged = seen.scan.count
-        seen.state, seen.inputs = state, inputs
-        seen.given = state.key in self._given
-        seen.fresh = False
-        seen.whole = before.whole
-        state.fill = fill_held(operator, seen, inside=bool(self._path))
-        seen.was_defined, seen.was_fill, seen.was_reads = before.defined, before.fill, before.reads
-        self._on_observation(seen)
-        seen.release()
+                observation.compared = True
+                if before.hash == observation.scan.hash:
+                    observation.scan.unchanged = observation.scan.count
+        observation.state, observation.inputs = state, inputs
+        observation.given = state.key in self._given
+        observation.fresh = False
+        observation.whole = before.whole
+        state.fill = fill_held(operator, observation, inside=bool(self._path))
+        observation.was_defined, observation.was_fill, observation.was_reads = (
+            before.defined,
+            before.fill,
+            before.reads,
+        )
+        self._on_observation(observation)
+        observation.release()
         self._scanners.forget()
 
     def _made(
@@ -403,31 +417,31 @@ class ValueWatch(AsideMode):
         inputs: Inputs,
         began: int,
     ) -> None:
-        """After an operator returned a tensor that it did not write in place."""
+        """Observe a tensor that an operator returned."""
         if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
         state = self.storages.of(tensor, self.counts.operators, defined=False)
         if state.born < began:
-            return  # a view after all: contiguous, reshape, to
+            return  # actually a view: contiguous, reshape, to
         inside = state.hash if state.version else None
         state.node = node
         state.version += 1
         if operator.undefined:
             return
         state.defined = True
-        seen = self._observe(func, operator, args, keywords, tensor, None, position, node)
-        if seen is None:
+        observation = self._observe(func, operator, args, keywords, tensor, None, position, node)
+        if observation is None:
             state.hash, state.fill = None, None
             return
-        seen.state, seen.inputs = state, inputs
-        seen.whole = covers(tensor, state)
-        if seen.whole:
-            state.hash = seen.scan.hash
-            seen.written_inside = inside == seen.scan.hash
-        state.fill = fill_held(operator, seen, inside=bool(self._path))
-        self._on_observation(seen)
-        seen.release()
+        observation.state, observation.inputs = state, inputs
+        observation.whole = covers(tensor, state)
+        if observation.whole:
+            state.hash = observation.scan.hash
+            observation.written_inside = inside == observation.scan.hash
+        state.fill = fill_held(operator, observation, inside=bool(self._path))
+        self._on_observation(observation)
+        observation.release()
         self._scanners.forget()
 
     def _observe(
@@ -441,8 +455,8 @@ class ValueWatch(AsideMode):
         position: int,
         node: int,
     ) -> Optional[Observation]:
-        """Scan the tensor; None when it is not looked at."""
-        if not self.looking:
+        """Scan a tensor; return None if it is not examined."""
+        if not self.active:
             return None
         size = tensor.numel() * tensor.element_size()
         self.counts.written_bytes += size
@@ -450,28 +464,37 @@ class ValueWatch(AsideMode):
             self.counts.small_bytes += size
             return None
         layout = layout_of(tensor.dtype)
-        if layout is None or not self._looks_into(tensor):
+        if layout is None or not self._can_scan(tensor):
             self.counts.not_seen_bytes += size
             return None
-        seen = Observation()
-        seen.operator, seen.func = operator, func
-        seen.arguments, seen.keywords = args, keywords
-        seen.place, seen.path, seen.step = self._place, tuple(self._path), self.step
-        seen.position, seen.tensor, seen.layout, seen.node = position, tensor, layout, node
-        seen.number = self._number
-        seen.in_backward = self.places.in_backward
-        seen.size_bytes = size
+        observation = Observation()
+        observation.operator, observation.func = operator, func
+        observation.arguments, observation.keywords = args, keywords
+        observation.place, observation.path, observation.step = (
+            self._place,
+            tuple(self._path),
+            self.step,
+        )
+        observation.position, observation.tensor, observation.layout, observation.node = (
+            position,
+            tensor,
+            layout,
+            node,
+        )
+        observation.number = self._number
+        observation.in_backward = self.places.in_backward
+        observation.size_bytes = size
         if operator.fills:
-            frame = calling_frame(ValueWatch.__torch_dispatch__.__code__)
-            seen.site = None if frame is None else site_of(frame)
+            frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
+            observation.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
         earlier = None if before is None else before.earlier
-        seen.scan = self._scanners.scan(tensor, layout, copy, earlier)
-        seen.compared = copy is not None or earlier is not None
+        observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
+        observation.compared = copy is not None or earlier is not None
         if not self._path:
-            self.survey.note((node, position), seen.scan, layout)
+            self.survey.note((node, position), observation.scan, layout)
         self.flow.wrote(node, size)
-        return seen
+        return observation
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

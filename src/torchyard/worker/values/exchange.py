@@ -1,7 +1,7 @@
-"""What the profiler exchanges with the controller: options in, counts and the result file out.
+"""Exchange with the controller: options in, counts and the result file out.
 
-The counts also say what was left out: nothing is skipped silently. A reader sees the result file
-completely or not at all.
+The counts also report what was not examined: nothing is skipped silently. The result file is written
+atomically.
 """
 
 import json
@@ -11,35 +11,35 @@ from typing import Any, Dict, NamedTuple
 
 
 class Options(NamedTuple):
-    """How a program is looked at."""
+    """Options of value profiling."""
 
     deep: bool = False
-    """Also inside operators written in C++."""
+    """Also profile inside C++ operators."""
     every: int = 1
-    """Look at each n-th step only; 1 looks at all."""
+    """Profile every n-th step."""
     first_steps: int = 0
-    """Leave these out: they allocate and warm up."""
+    """Number of steps to skip at the start: they allocate and warm up."""
     close_steps: int = 3
-    """Look closely at so many steps, and again when something new shows; survey the others. 0 looks
-    closely at all."""
+    """Number of steps to observe closely; the others are surveyed, and observed closely again if something
+    new appears. 0 observes all steps closely."""
     last_step: int = 0
-    """Stop looking after this step; 0 never stops."""
+    """Last step to profile; 0 for no limit."""
     least_bytes: int = 4096
-    """Smaller tensors are counted and not looked at."""
+    """Smaller tensors are only counted."""
     most_bytes: int = 0
-    """Larger tensors are sampled; 0 looks at all of each."""
+    """Larger tensors are sampled; 0 for no limit."""
     memory_bytes: int = 256 << 20
-    """Extra memory for copies of what is about to be overwritten and for proofs."""
+    """Extra memory for copies of memory to be overwritten and for proofs."""
     device_memory_bytes: int = 4 << 30
-    """Memory of a GPU that is kept a little longer, until it is scanned together with other."""
+    """GPU memory whose release may be delayed until it is scanned in a batch."""
     prove: bool = True
     graph: bool = True
     approximate: bool = False
-    """Patterns that hold only nearly, too: an opinion, never a proof."""
+    """Also report approximate patterns: hints, never proofs."""
 
 
 def options_from(data: Dict[str, Any]) -> Options:
-    """From JSON; keys that are not known are a mistake of ours and raise."""
+    """Create options from JSON; unknown keys raise TypeError."""
     return Options(**data)
 
 
@@ -62,18 +62,18 @@ class Counts:
         self.operators = 0
         self.written_bytes = 0
         self.small_bytes = 0
-        """In tensors below the least size."""
+        """In tensors below the minimum size."""
         self.not_seen_bytes = 0
-        """In dtypes or layouts that are not looked into."""
+        """In unsupported dtypes or layouts."""
         self.not_compared_bytes = 0
         """Overwritten while the memory for copies was full."""
         self.not_strided = 0
-        """Sparse, nested and other tensors without plain memory."""
+        """Tensors without strided memory (sparse, nested and others)."""
         self.not_deep = 0
-        """Operators that could not be followed inside."""
+        """Operators whose internals could not be observed."""
         self.steps_left_out = 0
         self.steps_surveyed = 0
-        """Scanned without asking the patterns."""
+        """Scanned without evaluating patterns."""
 
     def as_dict(self) -> Dict[str, int]:
         """For JSON."""
@@ -81,7 +81,7 @@ class Counts:
 
 
 def write_result(path: str, data: Dict[str, Any]) -> None:
-    """Put it in place; nothing for the null device, which a forked child writes to."""
+    """Write the file atomically; do nothing for the null device, which forked children use."""
     if path == os.devnull:
         return
     folder = os.path.dirname(os.path.abspath(path))

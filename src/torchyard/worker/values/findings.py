@@ -1,10 +1,10 @@
-"""Findings and the flow graph: what repeats at one place is one finding, or one node, with a count.
+"""Findings and the flow graph: repetitions at one source line are one finding, or one node.
 
-A cause is a pattern, an operator (and the operators around it) and a place in the program. The
-module is not part of it: twenty layers that call one line have one cause. A finding is made in a
-closely observed step. In a surveyed step its place appears as rows, which show whether the finding
-still holds; where rows cannot show it (an initialisation that is dead because of the order of
-operators), the same operators in the same order count as a repetition.
+A cause is a pattern, an operator (with its enclosing operators) and a source line. The module is not
+part of it: twenty layers that call one line have one cause. Findings are created in closely observed
+steps. In surveyed steps the rows of a result show whether the finding still holds; if rows cannot
+show it (dead initialisation, which depends on the order of operators), the same operators in the
+same order count as a repetition.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -21,15 +21,15 @@ from torchyard.worker.values.surveys.recorded_step import (
 )
 
 Cause = Tuple[str, str, Tuple[str, ...], str, int, bool]
-Sight = Tuple[int, int]
-"""A node of the flow graph and which of its results: one result of an operator at a place."""
+ResultKey = Tuple[int, int]
+"""Node of the flow graph and index of its result."""
 _PRIVATE = frozenset(
     {
         "by_shape",
         "every_time",
         "hits",
         "least_share",
-        "made_to_stay",
+        "persistent",
         "proven",
         "proven_at",
         "reason",
@@ -39,14 +39,14 @@ _PRIVATE = frozenset(
 _MOST_FINDINGS = 5000
 _MOST_MODULES = 8
 _STEPS_TO_TELL = 3
-"""With fewer, the first step cannot be told from the rest."""
+"""With fewer steps, the first one cannot be distinguished from the rest."""
 LEAST_SHARE = 1 / 3
-"""Of the calls at a place."""
+"""Default minimum share of the calls."""
 _MOST_STEPS = 1000
 
 
 class Finding:
-    """One cause of wasted work, with everything that was seen of it."""
+    """One cause of wasted work with its counts, evidence and proof."""
 
     __slots__ = (
         "by_shape",
@@ -59,13 +59,13 @@ class Finding:
         "evidence",
         "hits",
         "least_share",
-        "made_to_stay",
         "modules",
         "node",
         "operator",
         "overload",
         "path",
         "pattern",
+        "persistent",
         "place",
         "proof",
         "proven",
@@ -78,49 +78,49 @@ class Finding:
         "worth",
     )
 
-    def __init__(self, pattern: str, seen: Observation) -> None:
+    def __init__(self, pattern: str, observation: Observation) -> None:
         self.pattern = pattern
-        self.operator = seen.operator.name
-        self.overload = str(seen.func)
-        self.path = seen.path
-        self.place: Place = seen.place
-        self.node = seen.node
-        self.shape = seen.shape
-        self.dtype = str(seen.dtype).replace("torch.", "")
+        self.operator = observation.operator.name
+        self.overload = str(observation.func)
+        self.path = observation.path
+        self.place: Place = observation.place
+        self.node = observation.node
+        self.shape = observation.shape
+        self.dtype = str(observation.dtype).replace("torch.", "")
         self.count = 0
         self.bytes_wasted = 0
         self.bytes_written = 0
-        """By this operator at this place, whether wasted or not, as far as the pattern counts it."""
+        """All bytes written in the counted calls, wasted or not."""
         self.modules: Dict[str, int] = {}
         self.steps: List[int] = []
         self.detail = ""
-        """One line that says what exactly, such as `float32 that is exactly bfloat16`."""
+        """One-line description, such as `float32 that is exactly bfloat16`."""
         self.evidence: Dict[str, Any] = {}
-        """Sample, histogram, range: of the first time."""
+        """Sample, histogram and range of the first occurrence."""
         self.proof: Dict[str, Any] = {}
-        """Filled by `proof`: certainty (see `certainty`), why, and the tests."""
+        """Certainty, reason and tests; filled by `Proofs`."""
         self.proven = 0
-        """Calls in which the work does not matter for any input of these shapes."""
+        """Number of calls proven to be wasted for every input of these shapes."""
         self.proven_at: Dict[Any, int] = {}
-        """The same by the place of the call in the source, where that is known."""
+        """Proven calls by call site, if known."""
         self.reason = ""
-        """Why that is so."""
+        """Reason of the proof."""
         self.by_shape = False
-        """Whether the reason rests on the shape of each call."""
+        """Whether the reason depends on the shape of each call."""
         self.shared = False
-        """Whether the reason rests on what else of the program refers to the memory."""
+        """Whether the reason depends on which other code can access the memory."""
         self.worth: Dict[str, Any] = {}
         self.recipe: Dict[str, Any] = {}
-        """The operator and the wasted part of it, without their values, for `worth`."""
+        """The operator and its wasted part without values, for pricing."""
         self.every_time = False
         self.least_share = LEAST_SHARE
-        self.made_to_stay = False
-        self.hits: Dict[Sight, int] = {}
-        """Where it was seen, and how often there."""
+        self.persistent = False
+        self.hits: Dict[ResultKey, int] = {}
+        """Number of occurrences per result."""
 
     @property
     def cause(self) -> Cause:
-        """What makes two sightings one finding."""
+        """Key that merges occurrences into one finding."""
         place = self.place
         return (self.pattern, self.operator, self.path, place.file, place.line, place.backward)
 
@@ -137,118 +137,117 @@ class Findings:
     """All findings of a profile, by cause."""
 
     def __init__(self) -> None:
-        self._found: Dict[Cause, Finding] = {}
-        self._looked: Dict[Sight, int] = {}
+        self._by_cause: Dict[Cause, Finding] = {}
+        self._calls_by_result: Dict[ResultKey, int] = {}
         self._steps = 0
-        self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
-        """Told of every sighting that was counted; `proof` tests some of them."""
-        self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _seen: None
-        """Told of work that is wasted because of a finding, and counted with it."""
+        self.on_add: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
+        """Callback for every counted occurrence; `Proofs` tests some of them."""
+        self.on_follow: Callable[[Finding, Observation], None] = lambda _finding, _observation: None
+        """Callback for work that is derived from a finding and added to it."""
         self.left_out = 0
-        """Sightings beyond the most causes that are kept."""
+        """Occurrences beyond the maximum number of causes."""
 
-    def looked_at(self, seen: Observation) -> None:
-        """Count an observation, wasteful or not."""
-        sight = (seen.node, seen.position)
-        self._looked[sight] = self._looked.get(sight, 0) + 1
+    def count_call(self, observation: Observation) -> None:
+        """Count an observed call, wasteful or not."""
+        result_key = (observation.node, observation.position)
+        self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def end_step(self) -> None:
-        """A step of the program is over."""
+        """Count a finished step."""
         self._steps += 1
 
     def add(
         self,
         pattern: str,
-        seen: Observation,
+        observation: Observation,
         wasted_bytes: int,
         *,
         detail: str = "",
         evidence: Optional[Callable[[], Dict[str, Any]]] = None,
         every_time: bool = False,
         least_share: float = LEAST_SHARE,
-        made_to_stay: bool = False,
+        persistent: bool = False,
     ) -> Optional[Finding]:
-        """Count a sighting; `evidence` is asked only for the first of a cause.
+        """Count an occurrence; `evidence` is called only for the first one of a cause.
 
-        With `every_time` it is a finding only while it holds as a rule, in `least_share` of the
-        calls: see `is_rule`. What is `made_to_stay` is made at the start and used in every step.
+        With `every_time` it is reported only if it holds in `least_share` of the calls: see
+        `is_rule`. `persistent` tensors are created at the start and used in every step.
         """
-        place = seen.place
+        place = observation.place
         cause = (
             pattern,
-            seen.operator.name,
-            seen.path,
+            observation.operator.name,
+            observation.path,
             place.file,
             place.line,
             place.backward,
         )
-        finding = self._found.get(cause)
+        finding = self._by_cause.get(cause)
         if finding is None:
-            if len(self._found) >= _MOST_FINDINGS:
+            if len(self._by_cause) >= _MOST_FINDINGS:
                 self.left_out += 1
                 return None
-            finding = self._found[cause] = Finding(pattern, seen)
+            finding = self._by_cause[cause] = Finding(pattern, observation)
             finding.detail = detail
-            finding.every_time, finding.made_to_stay = every_time, made_to_stay
+            finding.every_time, finding.persistent = every_time, persistent
             finding.least_share = least_share
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
         finding.bytes_wasted += wasted_bytes
-        finding.bytes_written += seen.size_bytes
-        sight = (seen.node, seen.position)
-        finding.hits[sight] = finding.hits.get(sight, 0) + 1
+        finding.bytes_written += observation.size_bytes
+        result_key = (observation.node, observation.position)
+        finding.hits[result_key] = finding.hits.get(result_key, 0) + 1
         if place.module and (
             place.module in finding.modules or len(finding.modules) < _MOST_MODULES
         ):
             finding.modules[place.module] = finding.modules.get(place.module, 0) + 1
-        _add_step(finding, seen.step)
-        self.on_add(finding, seen)
+        _add_step(finding, observation.step)
+        self.on_add(finding, observation)
         return finding
 
-    def again(self, finding: Finding, sight: Sight, step: int) -> None:
-        """Count a sighting in a step that was surveyed: as much as one is on average."""
+    def count_repeat(self, finding: Finding, result_key: ResultKey, step: int) -> None:
+        """Count an occurrence in a surveyed step, with average bytes."""
         if finding.proven == finding.count and not finding.by_shape:
-            finding.proven += 1  # the source of the program says so of every call of its line
+            finding.proven += 1  # the source of the program proves every call of this line
         finding.bytes_wasted += finding.bytes_wasted // finding.count
         finding.bytes_written += finding.bytes_written // finding.count
         finding.count += 1
-        finding.hits[sight] = finding.hits.get(sight, 0) + 1
-        self.missed(sight)
+        finding.hits[result_key] = finding.hits.get(result_key, 0) + 1
+        self.count_miss(result_key)
         _add_step(finding, step)
 
-    def missed(self, sight: Sight) -> None:
-        """Count a look that found nothing, or that `again` counts besides."""
-        self._looked[sight] = self._looked.get(sight, 0) + 1
+    def count_miss(self, result_key: ResultKey) -> None:
+        """Count a call without an occurrence."""
+        self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
 
     def calls_of(self, finding: Finding) -> int:
-        """How often the operator at the place of a finding was called, wasteful or not."""
-        return sum(self._looked.get(sight, 0) for sight in finding.hits)
+        """Return the number of calls of a finding's operator, wasteful or not."""
+        return sum(self._calls_by_result.get(result_key, 0) for result_key in finding.hits)
 
     def drop(self, finding: Finding) -> None:
-        """Take back a finding that turned out to be none."""
-        self._found.pop(finding.cause, None)
+        """Remove a finding that was refuted."""
+        self._by_cause.pop(finding.cause, None)
 
-    def seen(self) -> List[Finding]:
-        """Whatever was seen, also what is no rule (yet)."""
-        return list(self._found.values())
+    def candidates(self) -> List[Finding]:
+        """Return all findings, including those below the minimum share."""
+        return list(self._by_cause.values())
 
     def all(self) -> List[Finding]:
-        """In the order they were first seen."""
-        return [found for found in self._found.values() if self.is_rule(found)]
+        """Return the findings to report, in order of first occurrence."""
+        return [finding for finding in self._by_cause.values() if self.is_rule(finding)]
 
     def is_rule(self, finding: Finding) -> bool:
-        """Whether it is how the program works, and not how it starts.
+        """Return whether a finding is typical of the program and not only of its start.
 
-        Weights that start as zero, a first hidden state, an empty cache: many programs compute with
-        constants once. So what was seen must hold for some share of the times (a third by default:
-        two of three calls on one line may well be right), and not in the first of three or more
-        steps alone.
+        Zero-initialized weights, an initial hidden state, an empty cache: many programs compute with
+        constants once. So a finding must hold in a minimum share of the calls (a third by default,
+        because one line may have several callers), and not only in the first of three or more steps.
         """
         if not finding.every_time:
             return True
         at_start = self._steps >= _STEPS_TO_TELL and finding.steps == [1]
-        if at_start and not finding.made_to_stay:
+        if at_start and not finding.persistent:
             return False
         return finding.least_share * self.calls_of(finding) <= sum(finding.hits.values())
 
@@ -262,7 +261,7 @@ _ANY = EQUAL | FREQUENT | NARROW | REPEATED | SINGLE
 SHOWN_BY: Dict[str, int] = {
     "redundant write": EQUAL | REPEATED,
     "duplicate": EQUAL,
-    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are narrow only
+    "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are shown as narrow only
     "single value": SINGLE,
     "frequent values": FREQUENT | SINGLE,
     "heavy type": NARROW | FREQUENT,
@@ -270,40 +269,40 @@ SHOWN_BY: Dict[str, int] = {
     "unchanged across steps": REPEATED,
     "sparse gradient": FREQUENT | SINGLE,
 }
-"""By pattern; those that are not here have nothing that a row shows."""
+"""Row flags that confirm a pattern; other patterns have none."""
 NEVER_AGAIN = ("guard that never fires", "unchanged across steps")
-"""Patterns that one exception ends."""
+"""Patterns that a single exception refutes."""
 
 
 def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
-    """Add a surveyed step."""
+    """Update findings with the rows of a surveyed step."""
     if surveyed.closely:
         return
-    watched: Dict[Sight, List[Finding]] = {}
-    for finding in findings.seen():
-        for sight in finding.hits:
-            watched.setdefault(sight, []).append(finding)
-    if not watched:
+    by_result: Dict[ResultKey, List[Finding]] = {}
+    for finding in findings.candidates():
+        for result_key in finding.hits:
+            by_result.setdefault(result_key, []).append(finding)
+    if not by_result:
         return
-    for sight, shown in zip(surveyed.sights, surveyed.shows):
-        for finding in watched.get(sight, ()):
-            needed = SHOWN_BY.get(finding.pattern)
-            holds = surveyed.regular if needed is None else bool(shown & needed)
+    for result_key, flags in zip(surveyed.result_keys, surveyed.shows):
+        for finding in by_result.get(result_key, ()):
+            required = SHOWN_BY.get(finding.pattern)
+            holds = surveyed.regular if required is None else bool(flags & required)
             if holds:
-                findings.again(finding, sight, surveyed.step)
+                findings.count_repeat(finding, result_key, surveyed.step)
             else:
-                findings.missed(sight)
+                findings.count_miss(result_key)
                 if finding.pattern in NEVER_AGAIN:
                     findings.drop(finding)
 
 
 _Key = Tuple[str, Place, Tuple[str, ...]]
 OUTSIDE = -1
-"""Memory that was there before anything was watched."""
+"""Memory that existed before profiling started."""
 
 
 class Flow:
-    """Nodes and edges, counted."""
+    """Nodes and edges of the flow graph with counts."""
 
     def __init__(self) -> None:
         self._ids: Dict[_Key, int] = {}
@@ -313,27 +312,27 @@ class Flow:
         self._edges: Dict[Tuple[int, int], List[int]] = {}
 
     def node(self, operator: str, place: Place, path: Tuple[str, ...]) -> int:
-        """The node of an operator at a place; counts a call."""
+        """Return the node of an operator at a source line and count a call."""
         key = (operator, place, path)
-        found = self._ids.get(key)
-        if found is None:
-            found = self._ids[key] = len(self._keys)
+        node = self._ids.get(key)
+        if node is None:
+            node = self._ids[key] = len(self._keys)
             self._keys.append(key)
             self._calls.append(0)
             self._written.append(0)
-        self._calls[found] += 1
-        return found
+        self._calls[node] += 1
+        return node
 
     def place(self, node: int) -> Place:
-        """Where a node is."""
+        """Return the source line of a node."""
         return self._keys[node][1]
 
     def wrote(self, node: int, size_bytes: int) -> None:
-        """The node wrote so much."""
+        """Add bytes written by a node."""
         self._written[node] += size_bytes
 
     def read(self, writer: int, reader: int, size_bytes: int) -> None:
-        """Data went from its last writer to a reader."""
+        """Add bytes that a reader read from their last writer."""
         edge = self._edges.get((writer, reader))
         if edge is None:
             self._edges[writer, reader] = [1, size_bytes]

@@ -1,9 +1,8 @@
-"""One observation: what one operator wrote. The input of all patterns.
+"""One observation: a tensor that an operator wrote. The input of all patterns.
 
-Also follows fills that are overwritten in pieces: after `out = torch.zeros(n, k)` and then
-`out[i] = ...` for each i, the zeros were written for nothing.
-Pieces may come in any order and have gaps (`table[:, 0::2]`), so their union is checked element by
-element, once, when their sizes add up.
+Also tracks fills that are overwritten in pieces: after `out = torch.zeros(n, k)` and `out[i] = ...`
+for each i, the zeros were never used. Pieces may come in any order and have gaps (`table[:, 0::2]`),
+so their union is checked element by element, once, when their sizes add up.
 """
 
 from typing import Any, List, Optional, Sequence, Tuple
@@ -20,7 +19,7 @@ Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
 
 
 class Observation:
-    """A tensor that an operator made or wrote. `tensor` is valid only while patterns look."""
+    """A tensor that an operator created or wrote. `tensor` is valid only inside `observe`."""
 
     __slots__ = (
         "_device",
@@ -61,71 +60,68 @@ class Observation:
         self.keywords: Any
         self.place: Place
         self.path: Tuple[str, ...] = ()
-        """Operators that this one runs inside of, outermost first (deep only)."""
+        """Enclosing operators, outermost first (deep only)."""
         self.in_backward = False
-        """Called by a backward pass, wherever the place is."""
+        """Called by a backward pass."""
         self.step = 0
         self.position = 0
-        """Which of the operator's written tensors, counted from 0."""
+        """Index among the operator's written tensors."""
         self.tensor: torch.Tensor
         self.layout: Layout
         self.scan: Scan
         self.size_bytes = 0
         self.fresh = True
-        """New memory, or a write over what was there."""
+        """True for new memory, False for a write to existing memory."""
         self.given = False
-        """Whether the program gave this memory to the outermost operator to write: then a write of an
-        operator inside is that operator's own."""
+        """Whether the program passed this memory to the outermost operator as an output."""
         self.compared = False
-        """Whether `scan.unchanged` counts: there was a copy of what was there before."""
+        """Whether `scan.unchanged` is valid: the previous contents were available."""
         self.whole = True
-        """Whether it is all of its storage."""
+        """Whether the tensor covers its whole storage."""
         self.state: StorageState
         self.was_defined = False
         """Whether the memory held values before this write."""
         self.was_fill: Optional["Observation"] = None
-        """The fill that this write overwrote, if nothing else was written in between."""
+        """The fill that this write overwrote, if nothing else wrote in between."""
         self.was_reads = 0
-        """Reads between the write before and this one."""
+        """Number of reads between the previous write and this one."""
         self.site: Optional[Site] = None
-        """Of a fill: the call in the source of the program."""
+        """Call site in the source of the program, for fills."""
         self.node = -1
         self.number = 0
-        """Which of the operators inside the outermost one, in the order they began: a replay finds it
-        again by this."""
+        """Index among the operators inside the outermost one, in start order; identifies it in a replay."""
         self.inputs: Inputs = ()
-        """What the operator read, without what it only overwrote."""
+        """Tensors that the operator read, without those that it only overwrote."""
         self.written_inside = False
-        """Deep only: an operator inside wrote all of it, which was observed on its own. The values
-        are worth a look, the write itself was judged."""
+        """Deep only: an inner operator wrote all of it and was observed separately."""
 
     def release(self) -> None:
-        """Let go of tensors, which would keep their memory; the rest may be kept."""
+        """Drop references to tensors, so that their memory can be freed."""
         self._shape, self._dtype, self._device = self.shape, self.dtype, self.device
         self.tensor = self.arguments = self.keywords = None
         self.inputs = ()
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """Of the tensor, also when it is gone."""
+        """Of the tensor, also after `release`."""
         return self._shape if self.tensor is None else tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor, also when it is gone."""
+        """Of the tensor, also after `release`."""
         return self._dtype if self.tensor is None else self.tensor.dtype
 
     @property
     def device(self) -> str:
-        """Of the tensor, also when it is gone."""
+        """Of the tensor, also after `release`."""
         return self._device if self.tensor is None else str(self.tensor.device)
 
     @property
     def computed(self) -> bool:
-        """Whether it is a new result of an operator of the program, worked out from other values.
+        """Whether it is a new result that the program computed from other tensors.
 
-        What is filled or drawn at random was asked for; what an operator makes inside of itself is
-        not the program's; and lists of tensors are the business of optimisers.
+        Excluded are fills, random numbers, tensors inside operators, and lists of tensors, which
+        optimizers use.
         """
         kind = self.operator
         return bool(
@@ -137,7 +133,7 @@ class Observation:
 
     @property
     def converted(self) -> bool:
-        """Whether a copy made another dtype of it."""
+        """Whether a copy changed the dtype."""
         source = self.inputs[0][0] if self.inputs else None
         return bool(self.operator.copies and source is not None and source.dtype != self.dtype)
 
@@ -153,11 +149,11 @@ class Observation:
 
     @property
     def unchanged_share(self) -> float:
-        """Share of the elements that had these bits before; 0 for new memory."""
+        """Share of the elements that had the same bits before; 0 for new memory."""
         return float(self.scan.unchanged) / self.scan.count if not self.fresh else 0.0
 
     def values(self, most: int = 4096) -> torch.Tensor:
-        """Elements spread evenly over the tensor, as a flat copy."""
+        """Return a flat copy of up to `most` elements spread over the tensor."""
         flat = self.tensor.detach().reshape(-1)
         step = max(1, flat.numel() // most)
         return flat[::step][:most].clone().cpu()
@@ -172,7 +168,7 @@ _Piece = Tuple[Tuple[int, ...], Tuple[int, ...], int]
 
 
 class FillPieces:
-    """The pieces of one fill that were overwritten, while nothing was read."""
+    """The overwritten pieces of a fill that has not been read."""
 
     def __init__(self, fill: Observation, size_bytes: int) -> None:
         self.fill = fill
@@ -182,10 +178,10 @@ class FillPieces:
         self._bytes = 0
         self._in_order = True
         self.possible = True
-        """False when the pieces cannot be a cover any more, or are too many to follow."""
+        """False if the pieces cannot cover the fill any more, or are too many."""
 
     def add(self, piece: torch.Tensor) -> bool:
-        """Count an overwritten piece; whether all of the fill is gone now."""
+        """Add an overwritten piece; return whether the whole fill is overwritten now."""
         width = self._width
         if piece.element_size() != width:  # the memory is written as another dtype
             self.possible = False
@@ -201,7 +197,7 @@ class FillPieces:
         return False
 
     def _cover(self) -> bool:
-        # As many elements as there are: they are a cover exactly when none was written twice.
+        # The sizes add up, so the pieces cover the fill exactly if no element was written twice.
         marks = torch.zeros(self._size_bytes // self._width, dtype=torch.bool, device="cpu")
         for shape, stride, offset in self._pieces:
             marks.as_strided(shape, stride, offset).fill_(True)
@@ -209,7 +205,7 @@ class FillPieces:
 
 
 def covered_fill(operator: Operator, before: Before) -> Optional[Observation]:
-    """Follow a fill that is overwritten piece by piece; the fill, once nothing is left of it."""
+    """Track a fill that is overwritten piece by piece; return it once it is overwritten completely."""
     state, pieces = before.state, before.state.pieces
     state.pieces = None
     if before.whole or before.reads or not operator.overwrites:
@@ -226,11 +222,13 @@ def covered_fill(operator: Operator, before: Before) -> Optional[Observation]:
     return None
 
 
-def fill_held(operator: Operator, seen: Observation, *, inside: bool) -> Optional[Observation]:
-    """The fill that a storage holds after a write, if any; inside an operator, the innermost."""
-    if not operator.fills or not seen.whole:
+def fill_held(
+    operator: Operator, observation: Observation, *, inside: bool
+) -> Optional[Observation]:
+    """Return the fill that a storage holds after a write, if any; with `inside`, the innermost one."""
+    if not operator.fills or not observation.whole:
         return None
-    if inside and seen.written_inside and seen.state.fill is not None:
-        inner: Observation = seen.state.fill
+    if inside and observation.written_inside and observation.state.fill is not None:
+        inner: Observation = observation.state.fill
         return inner
-    return seen
+    return observation

@@ -1,7 +1,7 @@
 """Sweep operators for wasted work: each case natively, then profiled, forward and backward.
 
-Writes JSON lines as it goes: which case has begun, and its outcome. An exception is an outcome. A
-process that dies loses one case, which the controller knows from the line that says it began.
+Writes JSON lines: the start of each case and its outcome. An exception is an outcome. A process that
+crashes loses one case, which the controller knows from its start line.
 """
 
 import faulthandler
@@ -31,45 +31,45 @@ from torchyard.worker.values.proofs.certainty import (
 )
 from torchyard.worker.values.proofs.trial_inputs import OWN
 from torchyard.worker.values.proofs.trials import DEAD, GUARD, REDUNDANT
-from torchyard.worker.values.redispatch import Chains, NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import Chains, NativeEvents, count_chain, why_unavailable
 
 FORMAT = 1
 SEEDS = (11, 12, 13)
-"""Inputs of a case: two are put on trial, and a guard must be seen three times."""
+"""Seeds of the inputs of a case: two are tested, and a guard needs three observations."""
 DRAWN = "drawn for the case,"
 FORWARD, BACKWARD = "forward", "backward"
 PATTERNS = frozenset({DEAD, REDUNDANT, GUARD, "needless copy"})
-"""Waste of an operator, whatever it is given. Other patterns are about values, which here are ours."""
+"""Patterns that concern the operator; the others concern values, which are artificial here."""
 _PRICE_S = 0.25
 _GAIN_S = 0.6
-_MOST_SAID = 300
+_MOST_CHARACTERS = 300
 
 Chunk = Dict[str, Any]
 
 
 class _Called(NamedTuple):
-    """One call of a case, ready for its backward."""
+    """Result of one call of a case, ready for its backward pass."""
 
     leaves: List[torch.Tensor]
     results: List[torch.Tensor]
-    """Those that have a gradient."""
+    """Results that require a gradient."""
     gradients: List[torch.Tensor]
 
 
 class Rows:
-    """A file of JSON lines; each is handed to the system as a whole."""
+    """A file of JSON lines; each line is written with one system call."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def write(self, kind: str, **data: Any) -> None:
-        """One line."""
+        """Write one line."""
         line = json.dumps(dict(data, kind=kind), default=str) + "\n"
         os.write(self._descriptor, line.encode("utf-8"))
 
 
 def sweep_plan(plan: Dict[str, Any]) -> int:
-    """Sweep the cases of a plan that are not done yet; at most so many that memory stays small."""
+    """Run the remaining cases of a plan, at most `most`, to limit memory."""
     chunk: Chunk = plan["sweep"]
     warnings.simplefilter("ignore")
     torch.set_num_threads(chunk.get("threads", 1))
@@ -84,39 +84,39 @@ def sweep_plan(plan: Dict[str, Any]) -> int:
         cases=[case.name for case in cases],
     )
     done = set(chunk.get("done", ()))
-    left = [case for case in cases if case.name not in done]
-    yard = os.getppid()
-    for case in left[: chunk.get("most", len(left))]:
-        if os.getppid() != yard:
-            return 1  # nobody waits for the rest
+    remaining = [case for case in cases if case.name not in done]
+    parent = os.getppid()
+    for case in remaining[: chunk.get("most", len(remaining))]:
+        if os.getppid() != parent:
+            return 1  # the controller has ended
         rows.write("began", case=case.name)
-        # A kernel that never returns is ended here, as is one that crashes.
+        # Ends the process if a kernel hangs.
         faulthandler.dump_traceback_later(chunk["limit_s"], exit=True)
         row = sweep_case(case, chunk["device"], plan.get("cache"))
         faulthandler.cancel_dump_traceback_later()
         rows.write("row", **row)
         if "CUDA error" in row["why"]:
-            return 0  # after one of these every call fails: the rest needs a new process
+            return 0  # all further CUDA calls fail: the rest needs a new process
     return 0
 
 
 def chosen_cases(only: str, file: Optional[str] = None) -> List[Case]:
-    """Cases whose name fits the pattern, of ours and of somebody's file."""
+    """Return the built-in cases and those of a file whose name matches a pattern."""
     cases = all_cases() + (cases_of_file(file) if file else [])
     return [case for case in cases if fnmatch.fnmatchcase(case.name, only)]
 
 
 def sweep_case(case: Case, device: str, cache: Optional[str] = None) -> Dict[str, Any]:
-    """Everything about one case. `unsupported`: it does not run without us, either."""
+    """Run one case; the state is `unsupported` if it fails without the profiler, too."""
     began_s = time.monotonic()
     row: Dict[str, Any] = {"case": case.name, "family": case.family, "findings": []}
     try:
         native = _natively(case, device)
     except Exception as error:
-        row.update(state="unsupported", why=_said(error))
+        row.update(state="unsupported", why=_error_text(error))
     else:
         try:
-            sessions = _watched(case, device, cache)
+            sessions = _profiled(case, device, cache)
             row["findings"] = [
                 _described(finding, direction, native[direction])
                 for direction, session in sessions.items()
@@ -126,32 +126,32 @@ def sweep_case(case: Case, device: str, cache: Optional[str] = None) -> Dict[str
             row["directions"] = list(native)
             row.update(state="done", why="")
         except Exception as error:
-            row.update(state="failed", why=_said(error))
+            row.update(state="failed", why=_error_text(error))
     row["seconds"] = round(time.monotonic() - began_s, 3)
     return row
 
 
 def _natively(case: Case, device: str) -> Dict[str, Chains]:
-    """Which operators run inside of which, when nobody looks; by direction."""
-    _call(case, Draw(device, SEEDS[0]))  # caches and first allocations
+    """Return the chains of nested operators without the profiler, by direction."""
+    _call(case, Draw(device, SEEDS[0]))  # warm-up: caches and first allocations
     unavailable = why_unavailable()
     if unavailable is not None:
         raise RuntimeError("events cannot be recorded: " + unavailable)
     draw = Draw(device, SEEDS[0])
     with NativeEvents() as forward:
         called = _call(case, draw)
-    found = {FORWARD: forward.chains}
+    chains = {FORWARD: forward.chains}
     if called.results:
         with NativeEvents() as backward:
             _backward(called)
-        found[BACKWARD] = backward.chains
+        chains[BACKWARD] = backward.chains
     if draw.device.type == "cuda":
-        torch.cuda.synchronize(draw.device)  # its errors belong to this case
-    return found
+        torch.cuda.synchronize(draw.device)  # attribute its errors to this case
+    return chains
 
 
-def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
-    """The case under the watch, in a session of its own for each direction."""
+def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
+    """Profile the case, with one session per direction."""
     sources = [_Prepared(case, Draw(device, seed)) for seed in SEEDS]
     called: List[_Called] = []
 
@@ -165,10 +165,10 @@ def _watched(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session
             _backward(one)
             session.step()
 
-    found = {FORWARD: _in_session(forward, cache)}
+    sessions = {FORWARD: _in_session(forward, cache)}
     if called[0].results:
-        found[BACKWARD] = _in_session(backward, cache)
-    return found
+        sessions[BACKWARD] = _in_session(backward, cache)
+    return sessions
 
 
 def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Session:
@@ -182,19 +182,19 @@ def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Sessio
 
 
 def _coverage(sessions: List[Session]) -> Dict[str, int]:
-    """How much was written, and what of it was not looked at or not put on trial."""
+    """Return how much was written, not examined, and not tested."""
     counts = [session.result("finished")["counts"] for session in sessions]
     names = ("written_bytes", "not_seen_bytes", "not_tried")
     return {name: sum(count.get(name, 0) for count in counts) for name in names}
 
 
 def _each_once(session: Session) -> List[Finding]:
-    """The waste that a session found. Of two fills of one buffer one is needed, so they are one."""
-    found = [finding for finding in session.findings.all() if _is_waste(finding)]
-    again = {(one.path[:1], _size_bytes(one)) for one in found if one.pattern == REDUNDANT}
+    """Return the wasted work of a session; two fills of one buffer count once."""
+    findings = [finding for finding in session.findings.all() if _is_waste(finding)]
+    again = {(one.path[:1], _size_bytes(one)) for one in findings if one.pattern == REDUNDANT}
     return [
         one
-        for one in found
+        for one in findings
         if one.pattern != DEAD
         or one.proof.get("tests")
         or (one.path[:1], _size_bytes(one)) not in again
@@ -202,19 +202,19 @@ def _each_once(session: Session) -> List[Finding]:
 
 
 def _size_bytes(finding: Finding) -> int:
-    """Of one sighting."""
+    """Return the wasted bytes of one occurrence."""
     return finding.bytes_wasted // max(1, finding.count)
 
 
 def _is_waste(finding: Finding) -> bool:
-    """Whether it is waste of torch's; a guard that a case calls by name was asked for."""
+    """Return whether the waste is caused by torch; guards called by the case itself are not."""
     if finding.pattern == GUARD:
         return bool(finding.path) and not any(name in GUARDS for name in finding.path)
     return finding.pattern in PATTERNS
 
 
 class _Prepared:
-    """A case with its arguments, which are made before anything is watched."""
+    """A case with its arguments, created before profiling."""
 
     def __init__(self, case: Case, draw: Draw) -> None:
         self._function = case.function()
@@ -223,16 +223,16 @@ class _Prepared:
         self._draw = draw
 
     def call(self, session: Optional[Session] = None) -> _Called:
-        """Run it. Gradients of its results are random, and not watched either."""
+        """Run the case; the random gradients of its results are created without profiling."""
         result = self._function(*self._arguments, **self._options)
         if session is not None:
-            session.watch.off = True
+            session.mode.off = True
         try:
             results = [one for one in _tensors(result) if one.requires_grad]
             gradients = [_gradient(one, self._draw) for one in results]
         finally:
             if session is not None:
-                session.watch.off = False
+                session.mode.off = False
         return _Called(_leaves(self._arguments), results, gradients)
 
 
@@ -252,13 +252,13 @@ def _gradient(result: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 
 def _leaves(arguments: Sequence[Any]) -> List[torch.Tensor]:
-    found: List[torch.Tensor] = []
+    leaves: List[torch.Tensor] = []
     for argument in arguments:
         if isinstance(argument, torch.nn.Module):
-            found += [one for one in argument.parameters() if one.requires_grad]
+            leaves += [one for one in argument.parameters() if one.requires_grad]
         elif isinstance(argument, torch.Tensor) and argument.requires_grad:
-            found.append(argument)
-    return found
+            leaves.append(argument)
+    return leaves
 
 
 def _tensors(result: Any) -> List[torch.Tensor]:
@@ -270,15 +270,15 @@ def _tensors(result: Any) -> List[torch.Tensor]:
 
 
 def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, Any]:
-    """A finding with the last test of its proof, the run without the watch, and what it costs."""
+    """Describe a finding: with the test without the profiler, its certainty and its cost."""
     chain = tuple(finding.path) + (finding.operator,)
-    times = times_seen(native, chain)
-    said = "%s: %d times" % (" > ".join(chain), times)
+    times = count_chain(native, chain)
+    detail = "%s: %d times" % (" > ".join(chain), times)
     if not times:
-        said = "without the profiler the operator does not run " + " > ".join(chain)
+        detail = "without the profiler the operator does not call " + " > ".join(chain)
     tests = _by_input(finding.proof.get("tests", ()))
     if tests:
-        tests.append(make_test(NATIVE_PROGRAM, times > 0, detail=said))
+        tests.append(make_test(NATIVE_PROGRAM, times > 0, detail=detail))
     certainty, why = judge(tests, inside=bool(finding.path))
     if not tests:
         why = finding.proof.get("why") or why
@@ -303,21 +303,21 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
 
 
 def _by_input(tests: Sequence[Test]) -> List[Test]:
-    """The tests with trials of one cause told apart: here each of them had arguments of its own."""
-    seen: Dict[Tuple[str, str], int] = {}
-    told: List[Test] = []
+    """Number the trials of one cause, because each one had its own arguments."""
+    counts: Dict[Tuple[str, str], int] = {}
+    renamed: List[Test] = []
     for test in tests:
         if test["inputs"] == OWN and test["test"] in (POISON, SKIP):
             key = (test["test"], test["poison"])
-            seen[key] = seen.get(key, 0) + 1
-            test = dict(test, inputs="%s %d" % (DRAWN, seen[key]))  # noqa: PLW2901
-        told.append(test)
-    return told
+            counts[key] = counts.get(key, 0) + 1
+            test = dict(test, inputs="%s %d" % (DRAWN, counts[key]))  # noqa: PLW2901
+        renamed.append(test)
+    return renamed
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return ("%s: %s" % (type(error).__name__, text))[:_MOST_SAID]
+    return ("%s: %s" % (type(error).__name__, text))[:_MOST_CHARACTERS]
 
 
 def _device_name(device: str) -> str:

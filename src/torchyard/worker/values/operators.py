@@ -1,9 +1,9 @@
-"""What an operator does to memory, by its schema, and what holds for all values of its arguments.
+"""Effects of operators on memory, by their schema, and properties that hold for all argument values.
 
-Schemas say which arguments are written and what is returned; computed once per operator. The lists
-of semantics are allowlists, and a proof may rest on nothing else: an operator is listed when its
-documentation or its kernel states the property for all values, shapes and devices, not when a
-trial failed to refute it. What is missing proves nothing.
+Schemas declare which arguments are written and what is returned; evaluated once per operator. The
+lists of semantics are allowlists, and proofs rely on nothing else: an operator is listed if its
+documentation or kernel states the property for all values, shapes and devices, not if a trial failed
+to refute it. For operators that are not listed nothing is proven.
 """
 
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
@@ -24,7 +24,7 @@ UNDEFINED = frozenset(
         "aten::set_",
     }
 )
-"""Operators that give memory without writing it: what is in there is not a value."""
+"""Operators that return uninitialized memory."""
 
 FILLS = frozenset(
     {
@@ -42,7 +42,7 @@ FILLS = frozenset(
         "aten::new_full",
     }
 )
-"""Operators that write one value everywhere and read nothing."""
+"""Operators that write one value to all elements and read nothing."""
 
 COPIES = frozenset(
     {
@@ -55,7 +55,7 @@ COPIES = frozenset(
         "aten::_copy_from",
     }
 )
-"""Operators whose purpose is the same bits at another place."""
+"""Operators that copy."""
 
 WRITE_ONLY = frozenset(
     {
@@ -94,13 +94,13 @@ UNANNOTATED_WRITERS = frozenset(
         "aten::rrelu_with_noise",
     }
 )
-"""Operators of torch that write arguments which their schema does not mark as written."""
+"""Operators of torch that write arguments without declaring it in their schema."""
 
 OF_TORCH = ("aten::", "prims::", "prim::", "profiler::")
-"""Namespaces whose operators touch no more than their arguments. What others do is not known."""
+"""Namespaces whose operators access only their arguments; others may access anything."""
 
 ESCAPES = frozenset({"aten::set_", "aten::from_file", "aten::record_stream"})
-"""Operators after which memory is shared with a storage, a file or a stream that is not followed."""
+"""Operators after which memory is shared with an untracked storage, file or stream."""
 
 
 VIEWS_WITH_WRITING_BACKWARD = frozenset(
@@ -116,7 +116,7 @@ VIEWS_WITH_WRITING_BACKWARD = frozenset(
         "aten::unfold",
     }
 )
-"""Views whose gradient is new memory: their place is needed when that is written."""
+"""Views whose gradient is new memory, so that their source line is needed in the backward pass."""
 
 
 class Operator:
@@ -148,70 +148,70 @@ class Operator:
             for position, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         )
-        """(position, name) of the arguments that it writes."""
+        """(position, name) of the written arguments."""
         self.fresh = any(
             value.alias_info is None and "Tensor" in str(value.type) for value in schema.returns
         )
-        """Whether it returns memory of its own. (`reshape`-like ones may return a view anyway.)"""
+        """Whether it returns new memory (`reshape` and similar may still return a view)."""
         results = [str(value.type) for value in schema.returns]
         self.many_results = results != ["Tensor"]
         self.returns_written = len(self.writes) == 1 and not self.fresh and not self.many_results
-        """Whether its result is the one tensor that it writes, as of `add_` and of `out=`."""
+        """Whether its result is the only written tensor, as for `add_` and `out=`."""
         resizes = self.name in ("aten::resize_as_", "aten::resize_")
         metadata = torch.Tag.inplace_view in getattr(func, "tags", ()) and not resizes
         self.inert = (not self.writes or metadata) and not self.fresh
-        """Whether it neither writes nor makes memory: views, sizes, detach."""
+        """Whether it neither writes nor allocates memory: views, sizes, detach."""
         self.undefined = self.name in UNDEFINED
         self.fills = self.name in FILLS
         self.copies = self.name in COPIES
         out = any(name == "out" or name.startswith("out") for _, name in self.writes)
         self.overwrites = self.name in WRITE_ONLY or out
         self.many = self.name.startswith(("aten::_foreach_", "aten::_fused_"))
-        """Whether it does the same to each tensor of a list, as optimisers do."""
+        """Whether it processes a list of tensors, as optimizers do."""
         self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.view_with_writing_backward = self.name in VIEWS_WITH_WRITING_BACKWARD
         outside = not self.name.startswith(OF_TORCH)
         self.escapes = outside or self.name in ESCAPES
-        """Whether its arguments may be read and written unseen from now on."""
+        """Whether its arguments may be accessed without being observed afterwards."""
         self.hidden_effects = self.name in UNANNOTATED_WRITERS
-        """Whether it may write more of its arguments than its schema says."""
+        """Whether it may write arguments that its schema does not declare as written."""
         self.inert = self.inert and not (self.hidden_effects or self.escapes)
 
 
-# By identity: to hash an overload takes a call of Python. It is kept beside the answer, so that its
-# identity is not used again.
-_known: Dict[int, Tuple[Operator, Any]] = {}
+# By identity, because hashing an overload calls Python. The overload is stored beside the entry, so
+# that its identity is not reused.
+_operators: Dict[int, Tuple[Operator, Any]] = {}
 
 
 def operator_of(func: Any) -> Operator:
-    """What is known of an overload."""
-    found = _known.get(id(func))
-    if found is None:
-        found = _known[id(func)] = (Operator(func), func)
-    return found[0]
+    """Return the properties of an overload."""
+    entry = _operators.get(id(func))
+    if entry is None:
+        entry = _operators[id(func)] = (Operator(func), func)
+    return entry[0]
 
 
 def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:
-    """The tensors that the operator is about to write, out of lists, too."""
-    found: List[torch.Tensor] = []
+    """Return the tensors that an operator writes, including those in lists."""
+    tensors: List[torch.Tensor] = []
     for position, name in operator.writes:
         value = args[position] if position < len(args) else kwargs.get(name)
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-    return found
+            tensors.extend(item for item in value if isinstance(item, torch.Tensor))
+    return tensors
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
-    """Tensors among values, one level of lists deep, as schemas have them."""
-    found: List[torch.Tensor] = []
+    """Return the tensors among values and in lists of values."""
+    tensors: List[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-    return found
+            tensors.extend(item for item in value if isinstance(item, torch.Tensor))
+    return tensors
 
 
 FULL_OVERWRITES: FrozenSet[str] = frozenset(
@@ -260,7 +260,7 @@ _FULL_OUT: FrozenSet[str] = frozenset(
         "aten::arange",
     }
 )
-"""Operators whose `out` tensor is written in full; those tagged as pointwise are as well."""
+"""Operators that write all of `out`, besides those tagged as pointwise."""
 
 _FILL_VALUES: Dict[str, float] = {
     "aten::zero_": 0,
@@ -278,17 +278,17 @@ WRITES_WHOLE_RESULT: Dict[str, str] = {
     "aten::smooth_l1_loss_backward": _ELEMENTWISE_GRADIENTS,
     "aten::huber_loss_backward": _ELEMENTWISE_GRADIENTS,
 }
-"""Operators that create their result with zeros and then write every element of it."""
+"""Operators that create their result with zeros and then overwrite every element."""
 
 FILLS_TWICE: Dict[str, str] = {
     "aten::nll_loss2d_backward": "it creates its result with zeros and calls zero_ on it",
     "aten::multilabel_margin_loss_backward": "it creates its result with zeros and calls zero_ on it",
 }
-"""Operators that fill new memory with zeros twice, whatever they are given."""
+"""Operators that fill new memory with zeros twice, for all arguments."""
 
 
 def overwrites_all(func: Any, operator: Operator) -> bool:
-    """Whether an operator writes every element of what it writes, and reads none of it."""
+    """Return whether an operator writes every element of its output and reads none."""
     if operator.name in FULL_OVERWRITES:
         return True
     if len(operator.writes) != 1 or operator.writes[0][1] != "out":
@@ -300,10 +300,10 @@ def overwrites_all(func: Any, operator: Operator) -> bool:
 def proven_inside(
     path: Tuple[str, ...], shape: Tuple[int, ...], result: Any, *, refilled: bool
 ) -> Optional[str]:
-    """Why a fill inside an operator is wasted for every input; None when that is not known.
+    """Return why a fill inside an operator is wasted for every input; None if unknown.
 
-    `refilled` for a fill of new memory that had been filled with the same constant inside the same
-    call, else the fill itself is in question.
+    `refilled` is True for a fill of new memory that the same call had already filled with the same
+    constant.
     """
     outermost = path[0]
     if refilled:
@@ -313,5 +313,5 @@ def proven_inside(
 
 
 def fill_value(name: str) -> Optional[float]:
-    """The value that a fill writes whatever its arguments are; None when it is an argument."""
+    """Return the constant that a fill writes; None if it is an argument."""
     return _FILL_VALUES.get(name)

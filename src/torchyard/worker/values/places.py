@@ -1,10 +1,10 @@
-"""Where in the user's program an operator was called: file and line, module, call site, frame.
+"""Location of an operator call in the user's program: file and line, module, call site, frame.
 
-The first frame outside torch and this package is the place. A backward pass has no such frame
-except the call of `backward`; there the autograd node leads to the place of its forward operator,
-by the sequence number that both have. A call site adds the shapes of the tensors: the profiled and
-the timed run are different processes, and the site identifies a call of one in the other. Looking
-for torch's own Python code among the callers walks all frames, so patterns ask for it last.
+The place is the innermost frame outside torch and this package. A backward pass has no such frame
+except the call of `backward`; there the place is that of the forward operator with the same autograd
+sequence number. A call site adds the shapes of the tensors: the profiled and the timed run are
+different processes, and the site identifies a call of one in the other. Searching the callers for
+torch's own Python code walks all frames, so patterns do it last.
 """
 
 import os
@@ -18,11 +18,11 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SUITES = os.path.join(_WORKER_FOLDER, "suites") + os.sep
 _MOST_FORWARD = 200_000
-"""Forward operators that are remembered for their backward."""
+"""Maximum number of forward operators stored for the backward pass."""
 
 
 class Place(NamedTuple):
-    """Where something was called."""
+    """Source location of a call."""
 
     file: str
     line: int
@@ -35,17 +35,17 @@ class Place(NamedTuple):
 
 NOWHERE = Place("", 0, "")
 
-# By the identity of code objects: to hash one costs more than the rest of a look-up. The code is
-# kept beside the answer, so that its identity is not used again.
+# By the identity of code objects, because hashing them costs more than the lookup. The code is stored
+# beside the answer, so that its identity is not reused.
 _foreign: Dict[int, Tuple[bool, CodeType]] = {}
 
 
-def _ask_foreign(code: CodeType) -> bool:
-    """Whether a frame of this code belongs to torch, to us, or to Python's own import machinery."""
+def _is_foreign(code: CodeType) -> bool:
+    """Return whether a code object belongs to torch, this package, or Python's import machinery."""
     name = code.co_filename
     known = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
     if name.startswith(_SUITES):
-        known = False  # models of our own suites are programs like any other
+        known = False  # models of the built-in suites count as user programs
     _foreign[id(code)] = (known, code)
     return known
 
@@ -56,14 +56,14 @@ def user_frame() -> Optional[FrameType]:
     while frame is not None:
         code = frame.f_code
         known = _foreign.get(id(code))
-        if not (known[0] if known is not None else _ask_foreign(code)):
+        if not (known[0] if known is not None else _is_foreign(code)):
             break
         frame = frame.f_back
     return frame
 
 
 class Places:
-    """Finds the place of the operator that is being dispatched."""
+    """Finds the location of the operator that is being dispatched."""
 
     def __init__(self) -> None:
         self._modules: List[str] = []
@@ -78,7 +78,7 @@ class Places:
         self._sequence = getattr(autograd, "_get_sequence_nr", None)
 
     def watch_modules(self) -> None:
-        """Follow calls of nn.Modules."""
+        """Track calls of nn.Modules."""
         from torch.nn.modules import module
 
         self._hooks.append(module.register_module_forward_pre_hook(self._enter))
@@ -89,13 +89,13 @@ class Places:
         self._hooks.append(leave)
 
     def close(self) -> None:
-        """Leave the program as it was."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def now(self) -> Place:
-        """Where the operator was called."""
+        """Return the location of the current operator call."""
         node = self._node() if self._node is not None else None
         self.in_backward = node is not None
         if node is not None:
@@ -114,8 +114,8 @@ class Places:
             place = Place(code.co_filename, frame.f_lineno, code.co_name, module)
             self._kept[key] = place
         if node is None and self._sequence is not None and torch.is_grad_enabled():
-            # The node of an operator is made before its kernel runs, so it has the last number. What
-            # follows and makes no node would find the same number, and must not take it.
+            # The autograd node is created before the kernel runs, so it has the last number. Later
+            # operators without a node would get the same number and must not replace it.
             if len(self._forward) > _MOST_FORWARD:
                 self._forward.clear()
             self._forward.setdefault(self._sequence() - 1, place)
@@ -144,7 +144,7 @@ class Site(NamedTuple):
     line: int
     backward: bool
     shapes: str
-    """Of the tensors among the arguments; calls with other shapes have another cost."""
+    """Shapes of the tensor arguments; calls with other shapes have another cost."""
 
 
 def site_of(operator: str, place: Place, args: Any, kwargs: Any) -> Site:
@@ -182,11 +182,11 @@ _OF_DISPATCH = tuple(
     os.path.join(_TORCH, *parts)
     for parts in (("_ops.py",), ("_compile.py",), ("_dynamo", "eval_frame.py"))
 )
-"""Files of torch whose functions call a dispatch mode, and say nothing of who called the operator."""
+"""Files of torch that only forward calls to a dispatch mode."""
 
 
 def called_by_torch(part: str) -> bool:
-    """Whether a function of `torch.<part>` is among the callers, such as `optim`."""
+    """Return whether a function of `torch.<part>`, such as `optim`, is among the callers."""
     folder = os.path.join(_TORCH, part) + os.sep
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
@@ -197,7 +197,7 @@ def called_by_torch(part: str) -> bool:
 
 
 def calling_frame(dispatch: CodeType) -> Optional[FrameType]:
-    """The frame that called the outermost operator; `dispatch` is the code that operators come to."""
+    """Return the frame that called the outermost operator; `dispatch` is `__torch_dispatch__`."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and frame.f_code is not dispatch:
         frame = frame.f_back

@@ -1,7 +1,7 @@
-"""A value profile from start to end: steps, patterns, and a result file that is always complete.
+"""A value profile from start to end: steps, patterns and the result file.
 
-The result is written repeatedly while the program runs, so that a program that crashes or is
-killed leaves the findings up to then.
+The result is written repeatedly while the program runs, so that the findings survive if the program
+crashes or is killed.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker.values.dispatch_mode import ValueWatch
+from torchyard.worker.values.dispatch_mode import ValueMode
 from torchyard.worker.values.exchange import Options, write_result
 from torchyard.worker.values.findings import Finding, Findings, count_surveyed
 from torchyard.worker.values.observation import Observation
@@ -21,27 +21,26 @@ from torchyard.worker.values.pricing.recipes import WorthNotes
 from torchyard.worker.values.proofs.proof import Proofs
 from torchyard.worker.values.scanning.cpu_scan import Scanner, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
-from torchyard.worker.values.storages import StorageState
 from torchyard.worker.values.surveys.follower import FollowLibrary
 from torchyard.worker.values.unobserved import (
     CompileNotes,
-    Elsewhere,
-    OutsideAccess,
-    libraries_outside,
+    OtherThreads,
+    UntrackedAccess,
+    untracked_libraries,
 )
 
 FORMAT = 1
 SLOW_SCANNER = (
-    "no C compiler was found: values were looked at with torch operators, which finds the same and "
-    "takes about ten times as long"
+    "no C compiler was found: memory was scanned with torch operators, which gives the same findings "
+    "and takes about ten times as long"
 )
 _WRITE_EVERY_S = 5.0
 MOST_CLOSE = 5
-"""Steps that are looked at closely because of something new, as a multiple of those at the start."""
+"""Maximum number of closely observed steps, as a multiple of `close_steps`."""
 
 
 class Session:
-    """Watches a program between `start` and `stop`."""
+    """Profiles a program between `start` and `stop`."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Session:
         *,
         follow: bool = True,
     ) -> None:
-        """`cache` is for what is compiled; `follow` whether steps may be followed by what is."""
+        """Create a session; `cache` is the folder of compiled files, `follow` enables the follower."""
         self.notes: List[str] = []
         scanner: Scanner
         compiled = open_scanner(cache)
@@ -63,16 +62,16 @@ class Session:
         self.options = options
         self.findings = Findings()
         self.worth_notes = WorthNotes()
-        self.findings.on_add = self._found
+        self.findings.on_add = self._on_finding
         self.findings.on_follow = self.worth_notes.followed
         self.proofs: Optional[Proofs] = None
         if options.prove:
-            dispatch = ValueWatch.__torch_dispatch__.__code__
-            self.proofs = Proofs(self.findings, self._room_bytes, dispatch)
+            dispatch = ValueMode.__torch_dispatch__.__code__
+            self.proofs = Proofs(self.findings, self._available_bytes, dispatch)
         scanners = Scanners(scanner)
         self.patterns = open_patterns(self.findings, options, scanners)
         self.library = FollowLibrary(cache) if follow else None
-        self.watch = PlacedWatch(
+        self.mode = ValueMode(
             options,
             scanners,
             on_observation=self._observe,
@@ -80,7 +79,7 @@ class Session:
             after_operator=self._after_operator,
             library=self.library,
         )
-        self.worth_notes.graph.state_of = self.watch.state_of
+        self.worth_notes.graph.state_of = self.mode.state_of
         self._output = output
         self._pid = os.getpid()
         self._written_s = 0.0
@@ -89,42 +88,42 @@ class Session:
         self._closely = 0
         self._since_close = 0
         self.exit_code: Optional[int] = None
-        self._elsewhere: Optional[Elsewhere] = None
-        self._outside: Optional[OutsideAccess] = None
+        self._other_threads: Optional[OtherThreads] = None
+        self._outside: Optional[UntrackedAccess] = None
         self._compiles: Optional[CompileNotes] = None
         self._several_threads = False
         self._hooks: List[Any] = []
 
     def start(self) -> None:
-        """Begin to watch this thread."""
-        self.watch.places.watch_modules()
+        """Start profiling this thread."""
+        self.mode.places.watch_modules()
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
         self._compiles = CompileNotes(self.notes)
         self._hooks.append(self._compiles)
-        self._outside = OutsideAccess(self.watch.storages)
-        self._elsewhere = Elsewhere(self.watch.storages, self.leave)
-        self._hooks += [self._outside, self._elsewhere]
+        self._outside = UntrackedAccess(self.mode.storages)
+        self._other_threads = OtherThreads(self.mode.storages, self.leave)
+        self._hooks += [self._outside, self._other_threads]
         devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self._several_threads = devices > 1
         if devices == 1:
-            # Backward passes for a GPU run in a thread of their own, where a call of Python costs
-            # twice as much. With one GPU it makes no other difference which thread it is.
-            self._hooks.append(OneThread())
-        self.watch.__enter__()
+            # Backward passes on a GPU run in a separate thread, where a Python call costs twice as
+            # much. With one GPU the choice of thread makes no other difference.
+            self._hooks.append(SingleThreadBackward())
+        self.mode.__enter__()
         self._on = True
 
     def stop(self, state: str = "finished") -> None:
-        """End, and write the result; `state` says how the program ended."""
+        """Stop and write the result; `state` is how the program ended."""
         if not self._on:
             return
         self._on = False
-        self.watch.__exit__(None, None, None)
+        self.mode.__exit__(None, None, None)
         for hook in self._hooks:
             hook.remove()
-        self.watch.places.close()
-        for surveyed in self.watch.survey.drain():
+        self.mode.places.close()
+        for surveyed in self.mode.survey.drain():
             count_surveyed(self.findings, surveyed)
         for pattern in self.patterns:
             pattern.finish()
@@ -132,44 +131,44 @@ class Session:
         if self.proofs is not None:
             self.proofs.finish()
             self.proofs.conclude(self._unseen())
-        self.watch.close()
+        self.mode.close()
         self.write(state)
 
     def leave(self) -> None:
-        """Watch nothing more in this process, which is a forked child of the program."""
-        self.watch.off = True
-        self.watch.look(False)
+        """Disable profiling in a forked child process."""
+        self.mode.off = True
+        self.mode.set_active(False)
         self._on = False
 
     def step(self) -> None:
-        """A step of the program is over."""
-        if self.watch.off:
+        """Handle the end of a step."""
+        if self.mode.off:
             return
-        watch, surveyed_step = self.watch, self.watch.surveying
-        # A compiler looks at the stack of modes, and would compile again when one comes or goes. And
-        # the follower sees one thread: with several GPUs, backward passes have threads of their own.
-        compiles = self._compiles is not None and self._compiles.seen
-        watch.may_step_aside = not compiles and not self._several_threads
+        mode, surveyed_step = self.mode, self.mode.surveying
+        # torch.compile guards on the mode stack and would recompile when a mode is pushed or popped.
+        # The follower observes one thread; with several GPUs, backward passes run in other threads.
+        compiles = self._compiles is not None and self._compiles.compiled
+        mode.may_detach = not compiles and not self._several_threads
         self.findings.end_step()
         if not surveyed_step:
             for pattern in self.patterns:
                 pattern.end_step()
             self.worth_notes.graph.resolve()
-        for surveyed in watch.end_step(self._look_closely):
+        for surveyed in mode.end_step(self._observe_closely):
             count_surveyed(self.findings, surveyed)
-        if surveyed_step and watch.looking:
-            watch.counts.steps_surveyed += 1
-        if watch.surveying and not surveyed_step:
+        if surveyed_step and mode.active:
+            mode.counts.steps_surveyed += 1
+        if mode.surveying and not surveyed_step:
             for pattern in self.patterns:
                 pattern.pause()
-        watch.look(self._wanted(watch.step))
-        if not watch.looking:
-            watch.counts.steps_left_out += 1
+        mode.set_active(self._is_profiled(mode.step))
+        if not mode.active:
+            mode.counts.steps_left_out += 1
         if time.monotonic() - self._written_s > _WRITE_EVERY_S:
             self.write(state="running")
 
     def result(self, state: str) -> Dict[str, Any]:
-        """Everything that is known now."""
+        """Return the current result."""
         return {
             "format": FORMAT,
             "state": state,
@@ -178,128 +177,115 @@ class Session:
             "threads": torch.get_num_threads(),
             "options": self.options._asdict(),
             "exit_code": self.exit_code,
-            "steps": self.watch.step,
+            "steps": self.mode.step,
             "seconds": time.monotonic() - self._started_s,
             "counts": self._counts(),
             "findings_left_out": self.findings.left_out,
             "findings": [finding.as_dict() for finding in self.findings.all()],
-            "flow": self.watch.flow.as_dict() if self.options.graph else None,
+            "flow": self.mode.flow.as_dict() if self.options.graph else None,
             "notes": self._all_notes(),
         }
 
     def write(self, state: str) -> None:
-        """Replace the file as a whole; a reader never sees half of it."""
+        """Write the result file atomically."""
         self._written_s = time.monotonic()
         if self._output is None or os.getpid() != self._pid:
             return
         write_result(self._output, self.result(state))
 
-    def _observe(self, seen: Observation) -> None:
-        self.findings.looked_at(seen)
+    def _observe(self, observation: Observation) -> None:
+        self.findings.count_call(observation)
         for pattern in self.patterns:
-            pattern.observe(seen)
+            pattern.observe(observation)
         if self.proofs is not None:
-            self.proofs.observe(seen)
+            self.proofs.observe(observation)
 
     def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         for pattern in self.patterns:
             pattern.fill_covered(fill, by, place)
 
-    def _found(self, finding: Finding, seen: Observation) -> None:
-        self.worth_notes.found(finding, seen)
+    def _on_finding(self, finding: Finding, observation: Observation) -> None:
+        self.worth_notes.found(finding, observation)
         if self.proofs is not None:
-            self.proofs.found(finding, seen)
+            self.proofs.found(finding, observation)
 
     def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:
         if self.proofs is not None:
             self.proofs.after_operator(func, args, keywords, result)
-        self.worth_notes.after_operator(func, args, keywords, result, self.watch.place)
+        self.worth_notes.after_operator(func, args, keywords, result, self.mode.place)
 
     def _counts(self) -> Dict[str, int]:
-        counts = self.watch.counts.as_dict()
+        counts = self.mode.counts.as_dict()
         if self.proofs is not None:
             counts["trials"] = self.proofs.tried
             counts["not_tried"] = sum(self.proofs.untried.values())
             counts["trials_ms"] = int(self.proofs.spent_s * 1000)
-        if self._elsewhere is not None:
-            counts.update(self._elsewhere.counts())
+        if self._other_threads is not None:
+            counts.update(self._other_threads.counts())
         return counts
 
     def _all_notes(self) -> List[str]:
         notes = list(self.notes)
-        if self._elsewhere is not None and self._outside is not None:
-            notes += self._elsewhere.notes() + self._outside.notes()
+        if self._other_threads is not None and self._outside is not None:
+            notes += self._other_threads.notes() + self._outside.notes()
         return notes + (self.proofs.notes() if self.proofs is not None else [])
 
     def _unseen(self) -> str:
-        """What of the program could touch memory without being seen."""
-        libraries = libraries_outside()
+        """Return why memory may be accessed without being observed; empty if it cannot."""
+        libraries = untracked_libraries()
         if libraries:
-            return "compiled extensions may read it unseen: " + ", ".join(libraries)
-        if any(note.startswith("torch.compile") for note in self.notes):
-            return "compiled functions may read it unseen"
+            return "compiled extensions may read it without being observed: " + ", ".join(libraries)
+        if self._compiles is not None and self._compiles.compiled:
+            return "compiled functions may read it without being observed"
         return ""
 
-    def _room_bytes(self) -> int:
-        return self.watch.room_bytes()
+    def _available_bytes(self) -> int:
+        return self.mode.available_bytes()
 
     def _after_optimizer(self, *_: Any) -> None:
         try:
             self.step()
-        except Exception as error:  # a mistake of ours must not end somebody's training
-            self.watch.off = True
-            self.watch.look(False)
+        except Exception as error:  # an error of the profiler must not stop the training
+            self.mode.off = True
+            self.mode.set_active(False)
             self.notes.append(
                 "the profile ends after step %d, because the profiler failed: %s: %s"
-                % (self.watch.step, type(error).__name__, error)
+                % (self.mode.step, type(error).__name__, error)
             )
 
-    def _look_closely(self, new: bool) -> bool:
-        """Whether the next step is looked at closely: the first ones, and after something new."""
+    def _observe_closely(self, new: bool) -> bool:
+        """Return whether to observe the next step closely: the first ones, and after something new."""
         most = self.options.close_steps
         self._since_close += 1
-        if not self.watch.surveying:
+        if not self.mode.surveying:
             self._closely += 1
             self._since_close = 0
         if not most or self._closely < most:
             return True
         if not new or self._closely >= MOST_CLOSE * most:
             return False
-        return self.watch.surveying and self._since_close >= most
+        return self.mode.surveying and self._since_close >= most
 
-    def _wanted(self, step: int) -> bool:
+    def _is_profiled(self, step: int) -> bool:
         options = self.options
         if step <= options.first_steps or (options.last_step and step > options.last_step):
             return False
         return (step - options.first_steps - 1) % max(1, options.every) == 0
 
 
-class PlacedWatch(ValueWatch):
-    """A watch that tells where the last operator was called, and of which storages it knows."""
-
-    @property
-    def place(self) -> Place:
-        """Of the last operator that the program called."""
-        return self._place
-
-    def state_of(self, tensor: torch.Tensor) -> StorageState:
-        """What is known of a tensor's storage."""
-        return self.storages.of(tensor, self.counts.operators)
-
-
-class OneThread:
-    """Backward passes in the thread that asks for them, until it is removed."""
+class SingleThreadBackward:
+    """Runs backward passes in the calling thread, until removed."""
 
     def __init__(self) -> None:
         self._own = torch.autograd.set_multithreading_enabled(False)
 
     def remove(self) -> None:
-        """Leave it as it was."""
+        """Restore the previous setting."""
         self._own.__exit__(None, None, None)
 
 
 def _device() -> str:
-    """Where the program computes, as far as it shows."""
+    """Return the device that the program uses."""
     if not torch.cuda.is_initialized():
         return "cpu"
     return "cuda: %s" % torch.cuda.get_device_name()

@@ -1,9 +1,8 @@
-"""Run the user's program as Python would run it, with something around it that a plan describes.
+"""Run the user's program as Python would run it, with a profiler that a plan describes.
 
-The program sees its own `sys.argv`, `__main__` and folder, and ends as it would without us:
-output, exit code and traceback are its own. What surrounds it (value profiling, a native run, a
-profiler) is notified when it begins, forks and ends, and is imported only when the plan asks for
-it.
+The program has its own `sys.argv`, `__main__` and working directory, and keeps its output, exit code
+and traceback. The profiler (value profiling, a native run, torch.profiler) is notified when the
+program starts, forks and ends, and is imported only if the plan requests it.
 """
 
 import json
@@ -19,7 +18,7 @@ from torchyard.worker.values.exchange import options_from
 
 INTERRUPTED = 130
 TERMINATED = 143
-THREADS = "the program starts threads of its own: operators that run in them are not seen"
+THREADS = "the program starts threads: operators in them are not recorded"
 
 
 class Ending(NamedTuple):
@@ -27,38 +26,38 @@ class Ending(NamedTuple):
 
     exit_code: int
     state: str
-    """finished, crashed (an exception, or another code than 0) or interrupted."""
+    """finished, crashed (an exception or an exit code other than 0) or interrupted."""
 
 
 class Surrounding:
-    """What is around a program; a base that does nothing."""
+    """Base class of profilers around a program; does nothing."""
 
     def start(self) -> None:
-        """Right before the program's first line."""
+        """Called before the first line of the program."""
 
     def stop(self, ending: Ending) -> None:
-        """Right after its last one, also when it crashed."""
+        """Called after the program ended, also if it crashed."""
 
     def leave_child(self) -> None:
-        """In a process that the program forked: watch nothing there."""
+        """Called in a forked child, where nothing is profiled."""
 
     def step(self) -> None:
-        """A step of the program is over, where the program itself does not show it."""
+        """Handle the end of a step of a workload without an optimizer."""
 
     def output(self, value: Any) -> None:
         """Take what an iteration of a workload returned."""
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """Add a note for the user."""
 
 
 def run_program(words: List[str], surrounding: Surrounding) -> int:
-    """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; its exit code."""
+    """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
     return run_callable(lambda: _run(words), surrounding)
 
 
 def run_callable(body: Callable[[], Any], surrounding: Surrounding) -> int:
-    """Run anything with the same care."""
+    """Run a function like a program; return the exit code."""
     pid = os.getpid()
     os.register_at_fork(after_in_child=surrounding.leave_child)
     _count_threads(surrounding)
@@ -118,7 +117,7 @@ def _exit_code(request: SystemExit) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback from the program's first frame on, as if nothing were around it."""
+    """Print the traceback without the frames of the worker."""
     entry: Optional[Any] = error.__traceback__
     here = os.path.dirname(os.path.abspath(__file__))
     while entry is not None:
@@ -136,11 +135,11 @@ def _terminate(_number: int, _frame: Any) -> None:
 
 def _count_threads(surrounding: Surrounding) -> None:
     start = threading.Thread.start
-    said: List[bool] = []
+    reported: List[bool] = []
 
     def counted(thread: threading.Thread) -> None:
-        if not said:
-            said.append(True)
+        if not reported:
+            reported.append(True)
             surrounding.note(THREADS)
         start(thread)
 
@@ -148,7 +147,7 @@ def _count_threads(surrounding: Surrounding) -> None:
 
 
 class Watched(Surrounding):
-    """The program under the watch."""
+    """Value profiling of a program."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
         from torchyard.worker.values.profiling_session import Session
@@ -156,36 +155,34 @@ class Watched(Surrounding):
         self.session = Session(options_from(plan["options"]), plan["output"], plan.get("cache"))
         if plan.get("eager"):
             _turn_compiler_off()
-            self.session.notes.append(
-                "torch.compile was turned off: the eager program was profiled"
-            )
+            self.session.notes.append("torch.compile was disabled: the eager program was profiled")
 
     def start(self) -> None:
-        """Watch from here on, and have a result on disk from the first moment."""
+        """Write a first result, and start profiling."""
         self.session.write("running")
         self.session.start()
 
     def stop(self, ending: Ending) -> None:
-        """Write what was found."""
+        """Stop profiling and write the result."""
         self.session.exit_code = ending.exit_code
         self.session.stop(ending.state)
 
     def leave_child(self) -> None:
-        """A forked child passes operators on and writes nothing."""
+        """Disable profiling in a forked child."""
         self.session.leave()
 
     def step(self) -> None:
-        """As the optimiser's hook does for training."""
+        """Mark the end of a step, as the optimizer hook does in training."""
         self.session.step()
 
     def note(self, text: str) -> None:
-        """For the report."""
+        """Add a note to the report."""
         if text != THREADS and text not in self.session.notes:  # the session counts them itself
             self.session.notes.append(text)
 
 
 def main(plan_path: str, words: List[str]) -> int:
-    """Run the program that the plan is about; its exit code."""
+    """Run the program of a plan; return its exit code."""
     with open(plan_path, encoding="utf-8") as file:
         plan: Dict[str, Any] = json.load(file)
     os.environ.pop("TORCHYARD_VALUES_PLAN", None)

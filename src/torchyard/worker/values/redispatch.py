@@ -1,12 +1,12 @@
-"""Around the dispatch mode: step aside from it, call kernels below it, record native events.
+"""Helpers of the dispatch mode: detach it, call kernels below it, record native events.
 
-`AsideMode` leaves the stack of modes while something else observes operators, and returns below
-the modes that the program has pushed in the meantime. Deep profiles restore the mode inside
-`__torch_dispatch__` and send the operator straight to its kernel, so that operators called by the
-kernel are observed; what skips the dispatcher stays unseen: vendor libraries, loops inside a
-kernel, memset. Native events are torch's own record of operators, without values: any dispatch
-mode makes torch take other paths in places, so what the mode observed must occur there, too. They
-use the legacy autograd profiler, which starts in a millisecond and prints nothing.
+`DetachableMode` leaves the mode stack while something else observes operators, and returns below the
+modes that the program has pushed in the meantime. Deep profiles restore the mode inside
+`__torch_dispatch__` and redispatch the operator to its kernel, so that operators called by the kernel
+are observed; not observed is what bypasses the dispatcher: vendor libraries, loops inside a kernel,
+memset. Native events are torch's own record of operators, without values: a dispatch mode makes torch
+take different code paths in some cases, so an observed operator must also occur there. They use the
+legacy autograd profiler, which starts in a millisecond and prints nothing.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -17,50 +17,50 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def topmost_mode() -> Optional[Any]:
-    """The mode that sees operators first."""
+    """Return the innermost dispatch mode."""
     return _python_dispatch._get_current_dispatch_mode()
 
 
-class AsideMode(TorchDispatchMode):
-    """In the stack from `with` on, but for the times when it is aside."""
+class DetachableMode(TorchDispatchMode):
+    """Dispatch mode that can leave the mode stack temporarily."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._aside = False
+        self._detached = False
 
     @property
-    def can_step_aside(self) -> bool:
-        """Whether nothing of the program's lies above it."""
-        return self._aside or topmost_mode() is self
+    def can_detach(self) -> bool:
+        """Whether no mode of the program is above it."""
+        return self._detached or topmost_mode() is self
 
-    def be_aside(self, aside: bool) -> None:
-        """Get out of the stack, or in again."""
-        if aside and not self._aside:
+    def set_detached(self, aside: bool) -> None:
+        """Leave or re-enter the mode stack."""
+        if aside and not self._detached:
             super().__exit__(None, None, None)
-        elif self._aside and not aside:
+        elif self._detached and not aside:
             _put_below(super().__enter__)
-        self._aside = aside
+        self._detached = aside
 
     def pause(self) -> None:
-        """See nothing until `resume`."""
-        if not self._aside:
+        """Observe nothing until `resume`."""
+        if not self._detached:
             super().__exit__(None, None, None)
 
     def resume(self) -> None:
-        """Go on as before `pause`."""
-        if not self._aside:
+        """Resume after `pause`."""
+        if not self._detached:
             super().__enter__()
 
     def __exit__(self, *about: Any) -> None:
-        """Leave the stack for good, if it is there."""
-        if self._aside:
-            self._aside = False
+        """Leave the stack permanently, unless detached."""
+        if self._detached:
+            self._detached = False
         else:
             super().__exit__(*about)
 
 
 def _put_below(enter: Callable[[], Any]) -> None:
-    """Enter a mode below all that are there."""
+    """Enter a mode below all current modes."""
     others: List[Any] = []
     while topmost_mode() is not None:
         others.append(_python_dispatch._pop_mode())
@@ -77,16 +77,16 @@ _KEYS: Dict[str, Any] = {
 }
 
 NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_local_scalar_dense"})
-"""Operators that call themselves, or nothing worth seeing."""
+"""Operators that call themselves, or no other operators."""
 
 _takes_tensors: Dict[Any, Any] = {}
 
 
 def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
-    """Call an operator with the arguments that another operator gave it.
+    """Call an operator with arguments that come from inside another operator.
 
-    Inside of operators a number that stands for a tensor comes as a Python number, which many
-    operators do not take from Python. Torch says so before anything ran.
+    There a scalar tensor arrives as a Python number, which many operators do not accept from Python.
+    Torch raises before anything has run.
     """
     try:
         return func(*args, **keywords)
@@ -98,15 +98,17 @@ def call_plainly(func: Any, args: Any, keywords: Any) -> Any:
 
 def _numbers_as_tensors(func: Any, args: Any) -> List[Any]:
     tensor = next(value for value in args if isinstance(value, torch.Tensor))
-    made: List[Any] = list(args)
-    for place, argument in enumerate(func._schema.arguments[: len(made)]):
-        if isinstance(made[place], (bool, int, float)) and "Tensor" in str(argument.type):
-            made[place] = torch.tensor(made[place], dtype=_dtype_beside(tensor, made[place]))
-    return made
+    arguments: List[Any] = list(args)
+    for place, argument in enumerate(func._schema.arguments[: len(arguments)]):
+        if isinstance(arguments[place], (bool, int, float)) and "Tensor" in str(argument.type):
+            arguments[place] = torch.tensor(
+                arguments[place], dtype=_dtype_beside(tensor, arguments[place])
+            )
+    return arguments
 
 
 def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
-    """One that leaves the dtype of the result to the tensor, as a number does."""
+    """Return a dtype that does not affect type promotion, like a Python number."""
     if isinstance(number, float) and tensor.is_floating_point():
         return tensor.dtype if tensor.dim() == 0 else torch.float64
     if isinstance(number, int) and not isinstance(number, bool) and tensor.dim() == 0:
@@ -115,49 +117,49 @@ def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
 
 
 def _needs_more(tensor: torch.Tensor) -> bool:
-    """Whether torch makes another tensor of it before any kernel gets it.
+    """Return whether torch materializes the tensor before it calls a kernel.
 
-    Views that only say "negate", "conjugate" or "all zeros": a kernel would read what is not there.
+    Lazy views (negated, conjugated, zero tensors) do not hold the values that a kernel would read.
     """
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
-    """Where to send the operator so that only its kernel runs; None when it must be called plainly."""
+    """Return the dispatch keys that run only the kernel; None if the operator must be called normally."""
     if func._schema.name in NEVER:
         return None
-    wanted = _takes_tensors.get(func)
-    if wanted is None:
-        wanted = _takes_tensors[func] = tuple(
+    accepts_tensor = _takes_tensors.get(func)
+    if accepts_tensor is None:
+        accepts_tensor = _takes_tensors[func] = tuple(
             "Tensor" in str(argument.type) for argument in func._schema.arguments
         )
     device = None
-    for value, tensor in zip(args, wanted):
+    for value, tensor in zip(args, accepts_tensor):
         if not tensor or value is None:
             continue
-        # Sent straight to the kernel, a Python number is not made a tensor on the way.
+        # With redispatch, a Python number is not converted to a tensor.
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, torch.Tensor):
                 if item.layout is not torch.strided or item.is_quantized or _needs_more(item):
                     return None
-                # As torch does: a number that was made a tensor on the CPU stands before a tensor
-                # of the GPU in `pow(2, x)`, and the kernel is the GPU's.
+                # As in torch: in `pow(2, x)` a scalar CPU tensor comes before a GPU tensor, and the
+                # GPU kernel is used.
                 device = item.device.type if device in (None, "cpu") else device
             elif item is not None:
                 return None
     if device is None:
-        given = kwargs.get("device")
-        device = given.type if isinstance(given, torch.device) else "cpu"
+        requested = kwargs.get("device")
+        device = requested.type if isinstance(requested, torch.device) else "cpu"
     return _KEYS.get(device)
 
 
 Chain = Tuple[str, ...]
-"""Names of operators, each inside the one before."""
+"""Names of nested operators, outermost first."""
 Chains = Dict[Chain, int]
 
 
 def why_unavailable() -> Optional[str]:
-    """Why this torch cannot record events now; None when it can."""
+    """Return why events cannot be recorded now; None if they can."""
     try:
         from torch.autograd import profiler_legacy
     except ImportError:
@@ -168,14 +170,14 @@ def why_unavailable() -> Optional[str]:
 
 
 class NativeEvents:
-    """Counts chains of operators between `start` and `stop`."""
+    """Counts chains of nested operators between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.chains: Chains = {}
         self.on = False
 
     def start(self) -> None:
-        """Begin to record; raises RuntimeError when another profiler is on."""
+        """Start recording; raise RuntimeError if another profiler is active."""
         from torch.autograd import profiler_legacy
 
         config = profiler_legacy.profile(enabled=True).config()
@@ -183,7 +185,7 @@ class NativeEvents:
         self.on = True
 
     def stop(self) -> None:
-        """End, and add what was recorded."""
+        """Stop and add the recorded events."""
         if not self.on:
             return
         self.on = False
@@ -198,7 +200,7 @@ class NativeEvents:
         self.stop()
 
     def _add(self, events: Any) -> None:
-        """Events of one thread: an operator begins with a push and ends with a pop."""
+        """Add the events of one thread: push and pop delimit an operator."""
         chain: List[str] = []
         for event in events:
             kind = event.kind()
@@ -210,6 +212,6 @@ class NativeEvents:
                 chain.pop()
 
 
-def times_seen(chains: Chains, wanted: Chain) -> int:
-    """How often a chain was seen at the end of a longer one: around it are autograd and wrappers."""
-    return sum(count for chain, count in chains.items() if chain[-len(wanted) :] == wanted)
+def count_chain(chains: Chains, suffix: Chain) -> int:
+    """Return how often a chain occurred, possibly inside autograd nodes and wrappers."""
+    return sum(count for chain, count in chains.items() if chain[-len(suffix) :] == suffix)

@@ -1,8 +1,7 @@
-"""Memory of tensors by identity: who wrote it last, whether it is defined, what it held.
+"""State of tensor memory by identity: last writer, whether it is initialized, contents.
 
-Allocators give the same address to one tensor after another, so addresses identify nothing. A
-storage is identified by its own object; a weak reference keeps that object (not its memory) from
-being reused while it is tracked.
+Allocators reuse addresses, so an address does not identify memory. A storage is identified by its
+object; a weak reference prevents reuse of that object (not of its memory) while it is tracked.
 """
 
 from typing import Any, Dict, List, Optional
@@ -13,17 +12,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 _PURGE_EVERY = 4096
 
 untyped_storage = torch._C.TensorBase.untyped_storage
-"""The method as torch has it: `outside` replaces the one that programs call."""
+"""The original method of torch: `unobserved.py` replaces the one that programs call."""
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """What identifies the memory of a tensor as long as the memory is there."""
+    """Return a key that identifies the memory of a tensor during its lifetime."""
     key: int = untyped_storage(tensor)._cdata
     return key
 
 
 class StorageState:
-    """What is known of one piece of memory."""
+    """Tracked state of one storage."""
 
     __slots__ = (
         "born",
@@ -47,55 +46,55 @@ class StorageState:
         self.ref = ref
         self.size_bytes = size_bytes
         self.defined = defined
-        """False for memory that nothing was written to: what is in there is not a value."""
+        """False for uninitialized memory."""
         self.born = 0
-        """Number of the operator during which it was first seen."""
+        """Number of the operator during which it first appeared."""
         self.node = -1
-        """Of the flow graph: the last writer; -1 for memory that was there before."""
+        """Last writer in the flow graph; -1 for memory that existed before profiling."""
         self.outside = False
-        """Whether the program can reach it past the dispatcher: then nothing below can be trusted."""
+        """Whether the program can access it without the dispatcher; then the fields below are unreliable."""
         self.epoch = 0
-        """Of `Storages`, when the content was last known."""
+        """Value of `Storages.epoch` when the contents were last known."""
         self.version = 0
-        """Counts writes."""
+        """Number of writes."""
         self.reads = 0
-        """Since the last write, by operators and by those inside them."""
+        """Reads since the last write, including those of inner operators."""
         self.uses = 0
-        """The same by operators of the program alone."""
+        """Reads since the last write by operators of the program."""
         self.pieces: Optional[Any] = None
-        """A `FillPieces`, while a fill is being overwritten piece by piece and was not read."""
+        """`FillPieces` of an unread fill that is being overwritten piece by piece."""
         self.fill: Optional[Any] = None
-        """The observation of the fill that wrote all of it, until something else writes."""
+        """Observation of the fill that wrote the whole storage, until the next write."""
         self.hash: Optional[int] = None
-        """Of the bits after the last write, when all of it was seen."""
+        """Hash of the contents after the last write, if it was fully observed."""
 
     def forget(self) -> None:
-        """Trust nothing that was known of its content: it may have been read and written."""
+        """Discard what is known of the contents: they may have been read and written."""
         self.hash = self.fill = self.pieces = None
         self.reads += 1
 
     def escape(self) -> None:
-        """From now on it may be read and written unseen."""
+        """Mark the memory as accessible without being observed."""
         self.outside = True
         self.forget()
 
     @property
     def alive(self) -> bool:
-        """Whether its memory is still there."""
+        """Whether its memory still exists."""
         return not self.ref.expired()
 
 
 class Storages:
-    """All memory that operators touched."""
+    """All storages that operators accessed."""
 
     def __init__(self) -> None:
         self._states: Dict[int, StorageState] = {}
         self._since_purge = 0
         self.epoch = 0
-        """Counts calls of code that may reach any memory: nothing known before holds after one."""
+        """Number of calls of code that may access any memory and invalidates all known contents."""
 
     def of(self, tensor: torch.Tensor, born: int, defined: bool = True) -> StorageState:
-        """The state of a tensor's memory; `born` and `defined` are for memory not seen before."""
+        """Return the state of a tensor's memory; `born` and `defined` apply to new storages."""
         storage = untyped_storage(tensor)
         key = storage._cdata
         state = self._states.get(key)
@@ -107,7 +106,7 @@ class Storages:
             state.born, state.epoch = born, self.epoch
             self._states[key] = state
         else:
-            # Kernels that are given an empty tensor for their result resize it.
+            # Kernels resize an empty output tensor.
             state.size_bytes = storage.nbytes()
             if state.epoch != self.epoch:
                 state.epoch = self.epoch
@@ -115,14 +114,14 @@ class Storages:
         return state
 
     def purge(self) -> None:
-        """Forget memory that is gone."""
+        """Remove storages that were freed."""
         self._since_purge = 0
         gone: List[int] = [key for key, state in self._states.items() if not state.alive]
         for key in gone:
             del self._states[key]
 
     def clear(self) -> None:
-        """Forget everything: memory was not kept track of, and is met anew."""
+        """Remove all states: memory was not tracked in the meantime."""
         self._states.clear()
         self._since_purge = 0
 
@@ -131,12 +130,12 @@ class Storages:
 
 
 def covers(tensor: torch.Tensor, state: StorageState) -> bool:
-    """Whether the tensor is all of its memory, so that writing it writes everything."""
+    """Return whether a tensor covers its whole storage."""
     return tensor.numel() * tensor.element_size() == state.size_bytes
 
 
 class Before:
-    """What a tensor was before an operator wrote it."""
+    """State of a tensor before an operator wrote it."""
 
     __slots__ = (
         "copy",
@@ -163,6 +162,6 @@ class Before:
         self.version = state.version
         self.whole = covers(tensor, state)
         self.copy: Optional[int] = None
-        """Address of a copy of its bits, for memory of the CPU."""
+        """Address of a copy of its contents, for CPU memory."""
         self.earlier: Optional[torch.Tensor] = None
-        """A copy of its bits, for memory of a GPU."""
+        """Copy of its contents, for GPU memory."""

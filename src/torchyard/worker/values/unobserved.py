@@ -1,18 +1,17 @@
 """What the dispatch mode cannot observe: other threads, memory access past it, compiled code.
 
-Threads: a dispatch mode belongs to one thread. Other threads get one of their own that looks at no
-values: it counts, and it marks memory that the profile knows, so that nothing is concluded from an
-outdated observation. Of other processes only their start is known. Fork hooks are registered once
-per process, because `os.register_at_fork` keeps what it is given until the process ends.
+Threads: a dispatch mode belongs to one thread. Other threads get a mode that reads no values: it
+counts operators, and it marks tracked memory, so that nothing is concluded from an outdated
+observation. Of other processes only their start is known. Fork hooks are registered once per process,
+because `os.register_at_fork` cannot unregister them.
 
-Memory: numpy, addresses, storages, files and extensions read and write unseen. Such memory is
-scanned anew each time, and a fill of it is never called dead. That holds for calls from torch's
-own Python code as well: `torch.save`, a logger or a data loader read memory in the same way.
+Memory: access by numpy, addresses, storages, files and extensions is not observed. Such memory is
+rescanned each time, and a fill of it is never reported as dead. This includes calls from torch's own
+Python code: `torch.save`, a logger or a data loader read memory in the same way.
 Libraries that use torch's C++ interface can reach any memory except that of local variables.
 
-Compiled functions run as generated kernels, which no dispatch mode sees; of their operators only
-library calls (such as matrix products) come through. On request the eager program is profiled
-instead.
+Compiled functions run as generated kernels, which a dispatch mode does not observe, except for
+library calls such as matrix products. With --eager the eager program is profiled instead.
 """
 
 import functools
@@ -35,7 +34,7 @@ _registered: List[bool] = []
 
 
 class ForkHooks:
-    """Two functions that run after a fork, one in each process, until `remove`."""
+    """Callbacks after a fork, in the parent and in the child, until `remove`."""
 
     def __init__(self, in_parent: Callable[[], None], in_child: Callable[[], None]) -> None:
         self.in_parent = in_parent
@@ -46,7 +45,7 @@ class ForkHooks:
             os.register_at_fork(after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
     def remove(self) -> None:
-        """Run no more; a second call does nothing."""
+        """Disable the callbacks; a second call does nothing."""
         if self in _installed:
             _installed.remove(self)
 
@@ -62,13 +61,13 @@ def _after_in_child() -> None:
 
 
 _BOOTSTRAP = "_bootstrap_inner"
-"""What every thread of `threading` runs first, whatever its class; CPython has it since 3.0."""
+"""First method of every `threading` thread, whatever its class; in CPython since 3.0."""
 _LOADER = "torch.utils.data"
 _MOST_NAMES = 3
 
 
 class ThreadCount(TorchDispatchMode):
-    """Counts operators of one thread."""
+    """Dispatch mode that counts the operators of one thread."""
 
     def __init__(self, name: str, storages: Storages) -> None:
         super().__init__()
@@ -79,26 +78,26 @@ class ThreadCount(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled, as in the thread that is watched."""
+        """Let compiled functions run compiled, as in the profiled thread."""
         return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
-        """One operator."""
+        """Count one operator."""
         keywords = kwargs or {}
         if not self.off:
             self.operators += 1
             for tensor in tensors_in(args) + tensors_in(keywords.values()):
-                # Only marks: the watch may be walking over its books in this moment.
+                # Only set a flag: the profiled thread may be iterating over the states.
                 state = _known(self._storages, tensor)
                 if state is not None:
                     state.outside = True
         return func(*args, **keywords)
 
 
-class Elsewhere:
-    """Counts what is not watched, until removed."""
+class OtherThreads:
+    """Counts operators of other threads and starts of processes, until removed."""
 
     def __init__(self, storages: Storages, on_fork: Callable[[], None]) -> None:
         self._storages = storages
@@ -107,7 +106,7 @@ class Elsewhere:
         self._starting: List[bool] = []
         self._on = True
         self.before = _threads_beside_this()
-        """Threads that were running when the watch began: nothing can be put into them."""
+        """Threads that were running when profiling started: they cannot get a mode."""
         self.forks = 0
         self.children = 0
         self.loaders = 0
@@ -119,7 +118,7 @@ class Elsewhere:
         self._fork_hooks = ForkHooks(self._forked, self._in_child)
 
     def remove(self) -> None:
-        """Leave Python as it was; threads that run on count no more."""
+        """Restore Python; running threads stop counting."""
         if not self._on:
             return
         self._on = False
@@ -136,24 +135,24 @@ class Elsewhere:
         return [thread for thread in self._threads if thread.operators]
 
     def counts(self) -> Dict[str, int]:
-        """For the report; only what there is."""
-        found = {
+        """Return the counters that are not zero."""
+        counts = {
             "other_threads": len(self.busy),
             "other_thread_operators": sum(thread.operators for thread in self.busy),
             "loader_processes": self.loaders,
             "child_processes": self.children + self.forks,
         }
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
     def notes(self) -> List[str]:
-        """What the user should know of it."""
-        said: List[str] = []
+        """Return notes for the report."""
+        notes: List[str] = []
         if self.busy:
             different = list(dict.fromkeys(thread.name for thread in self.busy))
             names = ", ".join(different[:_MOST_NAMES])
             more = " and others" if len(different) > _MOST_NAMES else ""
-            said.append(
-                "operators of other threads were not looked at: %s (%s%s) ran %s"
+            notes.append(
+                "operators of other threads were not profiled: %s (%s%s) ran %s"
                 % (
                     _counted(len(self.busy), "thread"),
                     names,
@@ -162,22 +161,22 @@ class Elsewhere:
                 )
             )
         if self.before:
-            said.append(
-                "%s ran before the watch began: whether operators run in them is not known"
+            notes.append(
+                "%s started before profiling: whether operators run there is unknown"
                 % _counted(self.before, "other thread")
             )
         if self.loaders:
-            said.append(
-                "%s of data loaders ran: what operators do there was not looked at; "
-                "num_workers=0 has them run in this process"
+            notes.append(
+                "%s of data loaders ran, whose operators were not profiled; "
+                "num_workers=0 runs them in this process"
                 % _counted(self.loaders, "worker process", "worker processes")
             )
         if self.children + self.forks:
-            said.append(
-                "the program started %s of Python: what operators do there was not looked at"
+            notes.append(
+                "the program started %s, whose operators were not profiled"
                 % _counted(self.children + self.forks, "process", "processes")
             )
-        return said
+        return notes
 
     def _wrapped_bootstrap(self) -> Any:
         bootstrap = self._bootstrap
@@ -217,14 +216,14 @@ class Elsewhere:
 
 
 def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
-    """What the watch knows of a tensor's memory, if anything."""
+    """Return the tracked state of a tensor's memory, if any."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
     return storages._states.get(storage_key(tensor))
 
 
 def _threads_beside_this() -> int:
-    """Threads of Python that are alive now, but for this one."""
+    """Return the number of other live Python threads."""
     here = threading.current_thread()
     return sum(thread is not here for thread in threading.enumerate())
 
@@ -233,7 +232,7 @@ def _counted(number: int, word: str, words: str = "") -> str:
     return "%s %s" % (format(number, ","), word if number == 1 else words or word + "s")
 
 
-KEPT_OUTSIDE = (
+SHARING_METHODS = (
     "numpy",
     "__array__",
     "data_ptr",
@@ -245,41 +244,48 @@ KEPT_OUTSIDE = (
     "_typed_storage",
     "__reduce_ex__",
 )
-"""Methods of a tensor after which its memory is in others' hands."""
-KEPT_BY_PROPERTY = ("__cuda_array_interface__",)
-"""Properties that do the same."""
-READ_OUTSIDE = ("tolist",)
-"""Methods that read it once."""
-FROM_OUTSIDE = ("from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file")
-"""Functions whose result may be memory of others."""
+"""Tensor methods that give other code lasting access to the memory."""
+SHARING_PROPERTIES = ("__cuda_array_interface__",)
+"""Tensor properties with the same effect."""
+READING_METHODS = ("tolist",)
+"""Tensor methods that read the memory once."""
+IMPORTING_FUNCTIONS = (
+    "from_numpy",
+    "frombuffer",
+    "as_tensor",
+    "asarray",
+    "from_dlpack",
+    "from_file",
+)
+"""Functions whose result may share external memory."""
 THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
-"""Packages whose compiled parts are operators like torch's own."""
+"""Packages whose compiled libraries only define operators."""
 _LINKED = (b"libc10.so", b"libtorch_cpu.so", b"libtorch_python.so")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-class OutsideAccess:
-    """Notes access from outside until it is removed."""
+class UntrackedAccess:
+    """Tracks access that bypasses the dispatcher, until removed."""
 
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
         self.handed_out: Dict[str, int] = {}
-        """How often tensors were handed out, by the name of the method."""
+        """Number of calls by method name."""
         self._replaced: List[Tuple[Any, str, Any]] = []
-        for name in KEPT_OUTSIDE:
+        for name in SHARING_METHODS:
             self._replace(torch.Tensor, name, self._kept)
-        for name in READ_OUTSIDE:
+        for name in READING_METHODS:
             self._replace(torch.Tensor, name, self._read)
-        for name in KEPT_BY_PROPERTY:
+        for name in SHARING_PROPERTIES:
             self._replace_property(torch.Tensor, name)
         for owner in (torch, torch.utils.dlpack):
             self._replace(owner, "to_dlpack", self._kept)
-        for name in FROM_OUTSIDE:
+        for name in IMPORTING_FUNCTIONS:
             self._replace(torch, name, None)
 
     def remove(self) -> None:
-        """Leave torch as it was."""
+        """Restore torch."""
         for owner, name, own in reversed(self._replaced):
             if own is None:
                 delattr(owner, name)
@@ -288,14 +294,14 @@ class OutsideAccess:
         self._replaced.clear()
 
     def notes(self) -> List[str]:
-        """What the user should know of it."""
+        """Return notes for the report."""
         if not self.handed_out:
             return []
-        said = ", ".join(
+        calls = ", ".join(
             "%s %s" % (name, "once" if count == 1 else "%d times" % count)
             for name, count in sorted(self.handed_out.items())
         )
-        return ["tensors were handed to code that is not seen: " + said]
+        return ["tensors were passed to code that is not observed: " + calls]
 
     def _replace(self, owner: Any, name: str, note: Optional[Callable[[Any], None]]) -> None:
         function = getattr(owner, name, None)
@@ -305,7 +311,7 @@ class OutsideAccess:
         @functools.wraps(function)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
-                if args and not _called_by_us():
+                if args and not _called_by_worker():
                     note(args[0])
                     self._count(name)
                 return function(*args, **kwargs)
@@ -331,8 +337,10 @@ class OutsideAccess:
         setattr(owner, name, property(noted))
 
     def _count(self, name: str) -> None:
-        """For the report, which tells only of what the program itself handed out."""
-        if name not in READ_OUTSIDE and not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+        """Count a call for the report; calls from torch's own code are not reported."""
+        if name not in READING_METHODS and not sys._getframe(2).f_code.co_filename.startswith(
+            _TORCH
+        ):
             self.handed_out[name] = self.handed_out.get(name, 0) + 1
 
     def _kept(self, tensor: Any) -> None:
@@ -346,26 +354,26 @@ class OutsideAccess:
             state.uses += 1
 
 
-def libraries_outside() -> List[str]:
-    """Loaded libraries that use torch's C++ interface and are not known to be operators only."""
+def untracked_libraries() -> List[str]:
+    """Return loaded libraries that use torch's C++ API and may access any memory."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             paths = {line.split(None, 5)[5].strip() for line in file if ".so" in line}
     except (OSError, IndexError):
         return []
-    found = []
+    libraries = []
     for path in sorted(paths):
         folder = os.path.basename(os.path.dirname(path))
         if path.startswith(_TORCH) or folder in THROUGH_THE_DISPATCHER or is_follower(path):
             continue
         if _is_linked_with_torch(path):
-            found.append(os.path.basename(path))
-    return found
+            libraries.append(os.path.basename(path))
+    return libraries
 
 
 @functools.lru_cache(maxsize=None)
 def _is_linked_with_torch(path: str) -> bool:
-    """Read once for each library: those of a GPU are gigabytes, 3.5 s in all on a machine with CUDA."""
+    """Return whether a library links to torch; cached, because CUDA libraries take 3.5 s to read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             return any(text.find(name) >= 0 for name in _LINKED)
@@ -373,9 +381,9 @@ def _is_linked_with_torch(path: str) -> bool:
         return False
 
 
-def _called_by_us() -> bool:
-    """Scanners and trials read memory without changing what the program sees."""
-    return sys._getframe(2).f_code.co_filename.startswith(_OURS)
+def _called_by_worker() -> bool:
+    """Return whether the caller is the worker itself, whose accesses have no side effects."""
+    return sys._getframe(2).f_code.co_filename.startswith(_WORKER_FOLDER)
 
 
 def _plain(tensor: Any) -> bool:
@@ -387,18 +395,18 @@ def _plain(tensor: Any) -> bool:
 
 
 class CompileNotes:
-    """Adds a note for each place that calls torch.compile, until removed."""
+    """Adds a note for each source line that calls torch.compile, until removed."""
 
     def __init__(self, notes: List[str]) -> None:
         self._notes = notes
-        self.seen = False
+        self.compiled = False
         """Whether anything was compiled."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
             torch.compile = self._noted
 
     def remove(self) -> None:
-        """Leave torch as it was."""
+        """Restore torch."""
         if self._compile is not None:
             torch.compile = self._compile
 
@@ -409,10 +417,10 @@ class CompileNotes:
         place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
-            self.seen = True
+            self.compiled = True
             text = (
-                "torch.compile at %s: what is compiled there runs as generated kernels and is not "
-                "seen; --eager profiles the eager program instead" % place
+                "torch.compile at %s: the compiled function runs as generated kernels and is not "
+                "profiled; --eager profiles the eager program instead" % place
             )
             if text not in self._notes:
                 self._notes.append(text)

@@ -12,7 +12,7 @@ _SEED = 1337
 
 
 def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
-    """What to run: `steps` iterations of the plan's workload. Building it is not watched."""
+    """Return a function that runs `steps` iterations; building the workload is not profiled."""
     workload = plan["workload"]
     torch.manual_seed(plan.get("seed", _SEED))
     built = suites.build(
@@ -25,14 +25,14 @@ def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
     )
     training = workload["mode"] == "training"
     if training and built.loss is None:
-        raise CannotBuild("this workload offers no training", hint="use --mode inference")
+        raise CannotBuild("this workload does not support training", hint="use --mode inference")
     precision = plan.get("precision", "float32")
     dtype = DTYPES.get(precision, torch.float32)
     step = training and built.optimizer is not None
     model = Model(built if dtype is torch.float32 else convert(built, dtype), training, step)
     side = Side("profiled", "eager", precision, model, workload["device"])
     with side.context():
-        side.caller()()  # allocations and caches of the first call are no part of a step
+        side.caller()()  # warm-up: first allocations and caches
     model.forget_gradients()
 
     def body() -> None:

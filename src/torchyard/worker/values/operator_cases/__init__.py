@@ -1,8 +1,8 @@
-"""Operators to sweep: calls and their inputs. To add one: a line in the list of its family.
+"""Operators of the sweep: calls and their inputs. To add one: a line in the list of its family.
 
-A case names what it calls, so that a torch that does not have it can still read the list. Inputs
-are seeded, the same on every device, small and quick, and large enough (64 KiB and more) that the
-work inside of an operator is examined. Knows nothing of profiling, proofs or results.
+A case refers to its operator by name, so that older versions of torch can load the list. Inputs are
+seeded, equal on every device, small, and large enough (64 KiB and more) that the work inside an
+operator is examined. Independent of profiling, proofs and results.
 """
 
 import importlib
@@ -13,62 +13,62 @@ import torch
 
 
 class Draw:
-    """Draws tensors. Values are drawn on the CPU, so that every device gets the same ones."""
+    """Random tensors; values are generated on the CPU, so that they are equal on every device."""
 
     def __init__(self, device: str, seed: int) -> None:
         self.device = torch.device(device)
         self._source = torch.Generator()
         self._source.manual_seed(seed)
-        torch.manual_seed(seed)  # modules draw their weights from here
+        torch.manual_seed(seed)  # for the weights of modules
 
     def floats(self, *shape: int, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-        """Normal numbers."""
+        """Return normally distributed numbers."""
         return self._given(torch.randn(shape, generator=self._source), dtype)
 
     def learned(self, *shape: int, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-        """Normal numbers that need a gradient."""
+        """Return normally distributed numbers that require a gradient."""
         return self.floats(*shape, dtype=dtype).requires_grad_()
 
     def between(self, low: float, high: float, *shape: int) -> torch.Tensor:
-        """Uniform numbers."""
+        """Return uniformly distributed numbers."""
         return self._given(torch.rand(shape, generator=self._source) * (high - low) + low)
 
     def learned_between(self, low: float, high: float, *shape: int) -> torch.Tensor:
-        """Uniform numbers that need a gradient."""
+        """Return uniformly distributed numbers that require a gradient."""
         return self.between(low, high, *shape).requires_grad_()
 
     def integers(self, below: int, *shape: int) -> torch.Tensor:
-        """From zero on."""
+        """Return integers from 0 to `below` - 1."""
         return self._given(torch.randint(0, below, shape, generator=self._source))
 
     def integers_from(self, low: int, below: int, *shape: int) -> torch.Tensor:
-        """From `low` on."""
+        """Return integers from `low` to `below` - 1."""
         return self._given(torch.randint(low, below, shape, generator=self._source))
 
     def bools(self, *shape: int) -> torch.Tensor:
-        """About as many true as false."""
+        """Return random booleans."""
         return self._given(torch.randint(0, 2, shape, generator=self._source).bool())
 
     def signs(self, *shape: int) -> torch.Tensor:
-        """Minus one and one, as floats."""
+        """Return random signs (-1.0 and 1.0)."""
         return self._given(torch.randint(0, 2, shape, generator=self._source) * 2.0 - 1.0)
 
     def order(self, count: int) -> torch.Tensor:
-        """Every number below `count` once."""
+        """Return a random permutation of 0 to `count` - 1."""
         return self._given(torch.randperm(count, generator=self._source))
 
     def complexes(self, *shape: int) -> torch.Tensor:
-        """Complex normal numbers that need a gradient."""
+        """Return complex normal numbers that require a gradient."""
         parts = torch.randn((*shape, 2), generator=self._source)
         return self._given(torch.view_as_complex(parts)).requires_grad_()
 
     def spread(self, size: int) -> torch.Tensor:
-        """A symmetric positive matrix, far from singular, that needs a gradient."""
+        """Return a well-conditioned positive definite matrix that requires a gradient."""
         some = torch.randn((size, size), generator=self._source)
         return self._given(some @ some.t() / size + torch.eye(size)).requires_grad_()
 
     def on_device(self, module: Any) -> Any:
-        """A module of torch."""
+        """Return a module of torch."""
         return module.to(self.device)
 
     def _given(self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
@@ -92,57 +92,57 @@ FAMILIES: Dict[str, str] = {
     "rnn": "layers",
     "signal": "arithmetic",
 }
-"""The module of each family; it has a list named after the family, such as ATTENTION_CASES."""
+"""Module of each family; its list is named after the family, such as ATTENTION_CASES."""
 
 Make = Callable[[Draw], Sequence[Any]]
 
 
 class Missing(Exception):
-    """Why this torch cannot run a case."""
+    """This torch does not have the operator of a case."""
 
 
 class Case(NamedTuple):
-    """One call of an operator, with its backward where an input needs a gradient."""
+    """One call of an operator, with its backward pass if an input requires a gradient."""
 
     name: str
     call: Union[str, Callable[..., Any]]
-    """A path below `torch`, or a function."""
+    """A dotted name below `torch`, or a function."""
     make: Make
-    """Makes the arguments from a source of values."""
+    """Creates the arguments."""
     options: Dict[str, Any]
     """Keywords of the call."""
     family: str = ""
 
     def function(self) -> Callable[..., Any]:
-        """What to call; raises Missing when this torch does not have it."""
+        """Return the function to call; raise Missing if this torch does not have it."""
         if not isinstance(self.call, str):
             return self.call
-        found: Any = torch
+        value: Any = torch
         for part in self.call.split("."):
-            found = getattr(found, part, None)
-            if found is None:
+            value = getattr(value, part, None)
+            if value is None:
                 raise Missing("this torch has no torch.%s" % self.call)
-        function: Callable[..., Any] = found
+        function: Callable[..., Any] = value
         return function
 
 
 def case(name: str, call: Union[str, Callable[..., Any]], make: Make, **options: Any) -> Case:
-    """A case; keywords are those of the call."""
+    """Return a case; keywords are passed to the call."""
     return Case(name, call, make, options)
 
 
 def all_cases() -> List[Case]:
-    """Those of every family, in order."""
-    found: List[Case] = []
+    """Return the cases of all families, in order."""
+    cases: List[Case] = []
     for family, module_name in FAMILIES.items():
         module = importlib.import_module("%s.%s" % (__name__, module_name))
         listed = getattr(module, "%s_CASES" % family.upper())
-        found += [item._replace(family=family) for item in listed]
-    return found
+        cases += [item._replace(family=family) for item in listed]
+    return cases
 
 
 def cases_of_file(path: str) -> List[Case]:
-    """Cases from somebody's own Python file, which has a list CASES as the families here have."""
+    """Return the cases of a Python file with a list CASES."""
     spec = importlib.util.spec_from_file_location("cases_of_file", path)
     if spec is None or spec.loader is None:
         raise ImportError("%s is no Python file" % path)

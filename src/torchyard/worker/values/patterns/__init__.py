@@ -1,11 +1,11 @@
 """Patterns of wasted work. To add one: a class in a module here, and a line in `_patterns`.
 
-A pattern sees each observation once, right after the operator ran, while the tensor is at hand. It
-must reject quickly: it is asked for every tensor that a program writes. What needs the future (is
-the copy ever written? is it read again?) is kept without its tensor and settled at the end of a
-step. What a pattern keeps is bounded (`Marks`). Evidence comes from the first occurrence of a
-cause, from at most 4096 elements spread over the tensor: bounded, plain JSON, NaN and infinity as
-words.
+A pattern receives each observation once, right after the operator ran, while the tensor exists. It
+must reject quickly, because it is called for every tensor that a program writes. Decisions that
+depend on later operators (is the copy ever written? is it read again?) are stored without the tensor
+and made at the end of a step. The stored data are bounded (`StorageNotes`). Evidence is taken from
+the first occurrence of a cause, from at most 4096 elements spread over the tensor: plain JSON, with
+NaN and infinity as strings.
 """
 
 import math
@@ -22,9 +22,9 @@ from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState
 
-WORTH_A_LOOK_BYTES = 16 << 10
-"""Least size for patterns that ask for a change of the program: below it an operator costs more
-than the memory it writes, so there is nothing to gain."""
+LEAST_FINDING_BYTES = 16 << 10
+"""Minimum size for patterns that suggest a change of the program: below it the overhead of an
+operator exceeds the cost of the memory that it writes."""
 
 
 class Pattern:
@@ -37,20 +37,20 @@ class Pattern:
         self.options = options
         self.scanner = scanner
 
-    def observe(self, seen: Observation) -> None:
-        """Look at what an operator wrote."""
+    def observe(self, observation: Observation) -> None:
+        """Examine a tensor that an operator wrote."""
 
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
-        """A fill was overwritten piece by piece, and nothing of it was read; `by` wrote the last."""
+        """Handle a fill that was overwritten piece by piece and never read; `by` wrote the last piece."""
 
     def end_step(self) -> None:
-        """A step of the program is over. The watch is on: no torch operators here."""
+        """Handle the end of a step. The dispatch mode is active: do not call torch operators here."""
 
     def pause(self) -> None:
-        """Steps follow in which memory is not kept track of: drop what waits for it."""
+        """Drop pending decisions: memory is not tracked in the following steps."""
 
     def finish(self) -> None:
-        """The program is over: say what needed the whole of it."""
+        """Make the remaining decisions at the end of the program."""
 
 
 def _patterns() -> Tuple[Type[Pattern], ...]:
@@ -83,7 +83,7 @@ def _patterns() -> Tuple[Type[Pattern], ...]:
 
 
 def open_patterns(findings: Findings, options: Options, scanner: Scanners) -> List[Any]:
-    """One of each."""
+    """Return one instance of each pattern."""
     return [kind(findings, options, scanner) for kind in _patterns()]
 
 
@@ -93,20 +93,22 @@ _BINS = 16
 Number = Union[float, int, str]
 
 
-def evidence_of(seen: Observation, **more: Any) -> Dict[str, Any]:
-    """The values of an observation, and what else a pattern has to say."""
-    found: Dict[str, Any] = {"zero_share": seen.scan.zeros / max(1, seen.scan.count)}
-    if seen.tensor is not None:
-        found.update(_values(seen.values()))
-    found.update(more)
-    return found
+def evidence_of(observation: Observation, **more: Any) -> Dict[str, Any]:
+    """Return a sample of the values of an observation, with additional entries."""
+    evidence: Dict[str, Any] = {
+        "zero_share": observation.scan.zeros / max(1, observation.scan.count)
+    }
+    if observation.tensor is not None:
+        evidence.update(_values(observation.values()))
+    evidence.update(more)
+    return evidence
 
 
-def where(seen: Observation) -> Dict[str, Any]:
-    """Another operator that has to do with a finding."""
-    place = seen.place
+def where(observation: Observation) -> Dict[str, Any]:
+    """Describe another operator that a finding refers to."""
+    place = observation.place
     return {
-        "operator": seen.operator.name,
+        "operator": observation.operator.name,
         "file": place.file,
         "line": place.line,
         "backward": place.backward,
@@ -116,19 +118,19 @@ def where(seen: Observation) -> Dict[str, Any]:
 def _values(sample: torch.Tensor) -> Dict[str, Any]:
     if sample.is_complex():
         sample = torch.view_as_real(sample).reshape(-1)
-    found: Dict[str, Any] = {"sample": [plain(item) for item in sample[:_SHOWN].tolist()]}
+    evidence: Dict[str, Any] = {"sample": [plain(item) for item in sample[:_SHOWN].tolist()]}
     numbers = sample.double()
     finite = numbers[torch.isfinite(numbers)]
     if not finite.numel():
-        return found
+        return evidence
     low, high = float(finite.min()), float(finite.max())
-    found["range"] = [low, high]
-    found["distinct"] = int(torch.unique(sample).numel())
-    found["sampled"] = int(sample.numel())
+    evidence["range"] = [low, high]
+    evidence["distinct"] = int(torch.unique(sample).numel())
+    evidence["sampled"] = int(sample.numel())
     if low < high and math.isfinite(high - low):
         counts = torch.histc(finite, bins=_BINS, min=low, max=high)
-        found["histogram"] = {"low": low, "high": high, "counts": _whole(counts)}
-    return found
+        evidence["histogram"] = {"low": low, "high": high, "counts": _whole(counts)}
+    return evidence
 
 
 def _whole(counts: torch.Tensor) -> List[int]:
@@ -136,7 +138,7 @@ def _whole(counts: torch.Tensor) -> List[int]:
 
 
 def plain(number: Any) -> Number:
-    """A number for JSON."""
+    """Return a number for JSON; NaN and infinity become strings."""
     if isinstance(number, bool):
         return int(number)
     if isinstance(number, float) and not math.isfinite(number):
@@ -147,40 +149,40 @@ def plain(number: Any) -> Number:
 _MOST = 4096
 
 
-class Marks:
-    """A note on the present content of storages; the oldest are forgotten first."""
+class StorageNotes:
+    """Notes on the current contents of storages; the oldest are dropped first."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._notes: "OrderedDict[int, Tuple[StorageState, int, Any]]" = OrderedDict()
 
     def put(self, state: StorageState, note: Any = True) -> None:
-        """Remember something of what a storage holds now."""
-        # The state keeps the identity of its storage from being used again.
+        """Attach a note to the current contents of a storage."""
+        # The reference to the state prevents reuse of the storage's identity.
         self._notes[state.key] = (state, state.version, note)
         self._notes.move_to_end(state.key)
         if len(self._notes) > self._most:
             self._notes.popitem(last=False)
 
     def get(self, state: StorageState, writes_ago: int = 0) -> Optional[Any]:
-        """What was noted, if the storage was not written since (but for the last few writes)."""
-        found = self._notes.get(state.key)
-        if found is None or found[0] is not state or found[1] < state.version - writes_ago:
+        """Return the note if the storage was not written since, except for the last `writes_ago`."""
+        entry = self._notes.get(state.key)
+        if entry is None or entry[0] is not state or entry[1] < state.version - writes_ago:
             return None
-        return found[2]
+        return entry[2]
 
-    def any_of(self, seen: Observation) -> Optional[Any]:
-        """What was noted of an input of an operator, or of what it wrote over."""
+    def any_of(self, observation: Observation) -> Optional[Any]:
+        """Return the note on an input of an operator, or on the memory that it overwrote."""
         if not self._notes:
             return None
-        for _, state in seen.inputs:
-            found = self.get(state, 1 if state is seen.state else 0)
-            if found is not None:
-                return found
+        for _, state in observation.inputs:
+            note = self.get(state, 1 if state is observation.state else 0)
+            if note is not None:
+                return note
         return None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all notes."""
         self._notes.clear()
 
     def __bool__(self) -> bool:

@@ -3,17 +3,17 @@
 Duplicate: an operator computed bits that existed already in the same step, either those of its own
 input (a factor of one, padding by nothing) or those of another operator. What follows from
 duplicates is counted with the first of them. Recomputation in backward saves memory
-(checkpointing) and is no finding; neither are equal gradients of different operators, but one
-operator that makes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
+(checkpointing) and is not a finding; neither are equal gradients of different operators, but one
+operator that computes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
 
 Needless copy: a copy of which neither side is written as long as the copy lives, so that it could
 have been its source. Copies that change order or dtype are excluded, and so are those of
 optimisers and of backward.
 
-Unchanged across steps: the k-th call of an operator at a place gives the bits of the k-th call in
-the steps before. It takes three steps without exception. Fills, copies and random numbers are not
-computed, and gradients cannot be kept; where one unchanged result only serves the next, the last
-is the finding, and the others are counted with it.
+Unchanged across steps: the k-th call of an operator at a source line returns the same bits as in the
+previous steps, for at least three steps without exception. Fills, copies and random numbers are not
+computed, and gradients cannot be kept. If an unchanged result is only used by the next one, the last
+one is the finding, and the others are added to it.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,13 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import LEAST_SHARE, Finding, Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of, where
+from torchyard.worker.values.patterns import (
+    LEAST_FINDING_BYTES,
+    Pattern,
+    StorageNotes,
+    evidence_of,
+    where,
+)
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.places import called_by_torch
 from torchyard.worker.values.scanning.scanners import Scanners
@@ -32,7 +38,7 @@ from torchyard.worker.values.storages import StorageState, covers
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
-"""Of the calls: a factor that is one now and then (a mask that drops nothing) is needed."""
+"""Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
 _MOST_KNOWN = 8192
 _FORWARD = -1
 
@@ -40,79 +46,85 @@ _Content = Tuple[int, int, Any, int]
 
 
 class Duplicate(Pattern):
-    """The same bits computed again."""
+    """Results with the same bits as an input or an earlier result."""
 
     name = "duplicate"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
-        """Who computed these bits first in this step."""
+        """The first computation of these bits in this step."""
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
-        self._again = Marks()
-        """Duplicates, with the finding that they follow from."""
+        self._again = StorageNotes()
+        """Duplicates and the finding that they are derived from."""
 
-    def observe(self, seen: Observation) -> None:
-        """Look a computed tensor up among those of this step."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.single:
+    def observe(self, observation: Observation) -> None:
+        """Compare a computed tensor with those of this step."""
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.single
+        ):
             return
-        if seen.operator.copies and not seen.converted:
+        if observation.operator.copies and not observation.converted:
             return
-        if self._own_input(seen):
+        if self._own_input(observation):
             return
-        node = self._node() if seen.in_backward else None
+        node = self._node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
-        content = (seen.scan.hash, seen.size_bytes, seen.dtype, number)
+        content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
         first = self._known.get(content)
         if first is None:
-            self._known[content] = seen
+            self._known[content] = observation
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         else:
-            self._count(seen, first)
+            self._count(observation, first)
 
     def end_step(self) -> None:
-        """What is the same in the next step is not computed twice, but unchanged."""
+        """Start a new step; equal results of different steps belong to `Unchanged`."""
         self._known.clear()
         self._again.clear()
 
-    def _own_input(self, seen: Observation) -> bool:
-        for tensor, state in seen.inputs:
-            if state.hash != seen.scan.hash or tensor.dtype != seen.dtype:
+    def _own_input(self, observation: Observation) -> bool:
+        for tensor, state in observation.inputs:
+            if state.hash != observation.scan.hash or tensor.dtype != observation.dtype:
                 continue
-            if not covers(tensor, state) or state.size_bytes != seen.size_bytes:
+            if not covers(tensor, state) or state.size_bytes != observation.size_bytes:
                 continue
-            # In a backward it follows from the operator in the forward.
-            if not seen.in_backward and seen.operator.name not in GUARDS:
-                self._report(seen, OWN_INPUT, None, OWN_INPUT_SHARE)
+            # In a backward pass the cause is the forward operator.
+            if not observation.in_backward and observation.operator.name not in GUARDS:
+                self._report(observation, OWN_INPUT, None, OWN_INPUT_SHARE)
             return True
         return False
 
-    def _count(self, seen: Observation, first: Observation) -> None:
-        cause: Optional[Finding] = self._again.any_of(seen)
+    def _count(self, observation: Observation, first: Observation) -> None:
+        cause: Optional[Finding] = self._again.any_of(observation)
         if cause is None:
             detail = "the same bits as %s computed before" % first.operator.name
-            cause = self._report(seen, detail, first)
+            cause = self._report(observation, detail, first)
         else:
-            cause.bytes_wasted += seen.size_bytes
-            cause.bytes_written += seen.size_bytes
-            self.findings.on_follow(cause, seen)
+            cause.bytes_wasted += observation.size_bytes
+            cause.bytes_written += observation.size_bytes
+            self.findings.on_follow(cause, observation)
         if cause is not None:
-            self._again.put(seen.state, cause)
+            self._again.put(observation.state, cause)
 
     def _report(
         self,
-        seen: Observation,
+        observation: Observation,
         detail: str,
         first: Optional[Observation],
         least_share: float = LEAST_SHARE,
     ) -> Optional[Finding]:
         return self.findings.add(
             self.name,
-            seen,
-            seen.size_bytes,
+            observation,
+            observation.size_bytes,
             detail=detail,
-            evidence=lambda: evidence_of(seen, first=where(first)) if first else evidence_of(seen),
+            evidence=lambda: (
+                evidence_of(observation, first=where(first)) if first else evidence_of(observation)
+            ),
             every_time=True,
             least_share=least_share,
         )
@@ -122,14 +134,14 @@ _MOST_WAITING = 1024
 
 
 class _Copy:
-    """A copy of which it is not yet known what becomes of it."""
+    """A copy that is pending: it may still be written."""
 
-    __slots__ = ("copy", "copy_version", "evidence", "seen", "source", "source_version")
+    __slots__ = ("copy", "copy_version", "evidence", "observation", "source", "source_version")
 
-    def __init__(self, seen: Observation, source: StorageState, evidence: Any) -> None:
-        self.seen = seen
+    def __init__(self, observation: Observation, source: StorageState, evidence: Any) -> None:
+        self.observation = observation
         self.source, self.source_version = source, source.version
-        self.copy, self.copy_version = seen.state, seen.state.version
+        self.copy, self.copy_version = observation.state, observation.state.version
         self.evidence = evidence
 
     @property
@@ -138,7 +150,7 @@ class _Copy:
 
 
 class NeedlessCopy(Pattern):
-    """Copies that were never told from their source."""
+    """Copies that never differed from their source."""
 
     name = "duplicate"
 
@@ -146,40 +158,45 @@ class NeedlessCopy(Pattern):
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
 
-    def observe(self, seen: Observation) -> None:
-        """Remember a copy, to see what becomes of it."""
-        if not seen.operator.copies or seen.size_bytes < WORTH_A_LOOK_BYTES:
+    def observe(self, observation: Observation) -> None:
+        """Store a copy until it is written or freed."""
+        if not observation.operator.copies or observation.size_bytes < LEAST_FINDING_BYTES:
             return
-        if not seen.computed or seen.in_backward or seen.converted or not seen.whole:
+        if (
+            not observation.computed
+            or observation.in_backward
+            or observation.converted
+            or not observation.whole
+        ):
             return
-        source, state = seen.inputs[0]
-        if source.numel() != seen.tensor.numel() or not covers(source, state):
+        source, state = observation.inputs[0]
+        if source.numel() != observation.tensor.numel() or not covers(source, state):
             return
-        # Optimisers start their state with a copy of the gradient.
-        if state is seen.state or called_by_torch("optim"):
+        # Optimizers initialize their state with a copy of the gradient.
+        if state is observation.state or called_by_torch("optim"):
             return
         if state.hash is None and self.scanner.can_scan(source):
-            # Memory from outside that was never looked at.
-            found = self.scanner.scan(source, seen.layout)
-            state.hash = found.hash
-        if state.hash != seen.scan.hash:
+            # External memory that was never scanned.
+            scan = self.scanner.scan(source, observation.layout)
+            state.hash = scan.hash
+        if state.hash != observation.scan.hash:
             return
-        self._waiting[seen.state.key] = _Copy(seen, state, evidence_of(seen))
+        self._waiting[observation.state.key] = _Copy(observation, state, evidence_of(observation))
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
             if len(self._waiting) > _MOST_WAITING:
                 self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
-        """Judge copies that are gone."""
+        """Report copies that were freed without a write."""
         self._settle()
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending copies: writes are not observed in the following steps."""
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Judge the rest: what was not written until now never will be."""
+        """Report the remaining copies that were never written."""
         self._settle(over=True)
         self._waiting.clear()
 
@@ -198,9 +215,9 @@ class NeedlessCopy(Pattern):
         evidence: Dict[str, Any] = held.evidence
         self.findings.add(
             self.name,
-            held.seen,
-            held.seen.size_bytes,
-            detail="a copy, and neither it nor its source was written while it lived",
+            held.observation,
+            held.observation.size_bytes,
+            detail="a copy, and neither it nor its source was written during its lifetime",
             evidence=lambda: evidence,
             every_time=True,
         )
@@ -210,11 +227,11 @@ LEAST_STEPS = 3
 _MOST_CALLS = 16384
 
 _Call = Tuple[int, int, int]
-"""Node of the flow graph, which of its results, and the how manieth call in the step."""
+"""Node of the flow graph, index of the result, index of the call within the step."""
 
 
 class _Result:
-    """What one call gave in the steps so far."""
+    """Results of one call in the steps so far."""
 
     __slots__ = (
         "changed",
@@ -232,7 +249,7 @@ class _Result:
         self.steps = 1
         self.changed = False
         self.serves_changed = False
-        """Read by an operator whose result changes."""
+        """Read by an operator whose result changes between steps."""
         self.serves_unchanged = False
         self.finding: Optional[Finding] = None
 
@@ -242,7 +259,7 @@ class _Result:
 
 
 class Unchanged(Pattern):
-    """The same result in every step."""
+    """Results that are identical in every step."""
 
     name = "unchanged across steps"
 
@@ -250,38 +267,42 @@ class Unchanged(Pattern):
         super().__init__(findings, options, scanner)
         self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
         self._calls: Dict[Tuple[int, int], int] = {}
-        self._same = Marks()
-        """Memory that holds an unchanged result, in this step."""
+        self._same = StorageNotes()
+        """Storages that hold an unchanged result in this step."""
 
-    def observe(self, seen: Observation) -> None:
-        """Compare with the same call of the step before."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+    def observe(self, observation: Observation) -> None:
+        """Compare a result with that of the same call in the previous step."""
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.in_backward
+        ):
             return
-        site = (seen.node, seen.position)
+        site = (observation.node, observation.position)
         call = self._calls.get(site, 0)
         self._calls[site] = call + 1
-        if seen.operator.copies and not seen.converted:
+        if observation.operator.copies and not observation.converted:
             return
-        key = (seen.node, seen.position, call)
+        key = (observation.node, observation.position, call)
         result = self._results.get(key)
         if result is None:
-            self._results[key] = _Result(seen.scan.hash, seen.size_bytes)
+            self._results[key] = _Result(observation.scan.hash, observation.size_bytes)
             if len(self._results) > _MOST_CALLS:
                 self._results.popitem(last=False)
             return
-        if not result.changed and (result.hash != seen.scan.hash or seen.single):
+        if not result.changed and (result.hash != observation.scan.hash or observation.single):
             self._change(result)
         if self._same:
-            self._serve(seen, result)
+            self._serve(observation, result)
         if result.changed:
             return
         result.steps += 1
-        self._same.put(seen.state, result)
+        self._same.put(observation.state, result)
         if result.steps >= LEAST_STEPS and not result.only_serves:
-            self._report(seen, result)
+            self._report(observation, result)
 
     def end_step(self) -> None:
-        """Count calls anew."""
+        """Reset the call indices."""
         self._calls.clear()
         self._same.clear()
 
@@ -290,8 +311,8 @@ class Unchanged(Pattern):
         if result.finding is not None:
             self.findings.drop(result.finding)
 
-    def _serve(self, seen: Observation, result: _Result) -> None:
-        for _, state in seen.inputs:
+    def _serve(self, observation: Observation, result: _Result) -> None:
+        for _, state in observation.inputs:
             served: Optional[_Result] = self._same.get(state)
             if served is None:
                 continue
@@ -303,27 +324,27 @@ class Unchanged(Pattern):
                     self.findings.drop(served.finding)
                     served.finding = None
 
-    def _report(self, seen: Observation, result: _Result) -> None:
+    def _report(self, observation: Observation, result: _Result) -> None:
         finding = self.findings.add(
             self.name,
-            seen,
-            seen.size_bytes,
-            detail="the same bits in each of %d steps and more" % LEAST_STEPS,
-            evidence=lambda: evidence_of(seen),
+            observation,
+            observation.size_bytes,
+            detail="the same bits in at least %d consecutive steps" % LEAST_STEPS,
+            evidence=lambda: evidence_of(observation),
         )
         result.finding = finding
         if finding is None:
             return
-        behind = _behind(seen, self._same)
+        behind = _behind(observation, self._same)
         if result.steps == LEAST_STEPS:
-            # The second step could have been spared as well; the first could not.
+            # Count the second step, too; the first one was necessary.
             finding.count += 1
-            finding.bytes_wasted += seen.size_bytes
-            finding.bytes_written += seen.size_bytes
+            finding.bytes_wasted += observation.size_bytes
+            finding.bytes_written += observation.size_bytes
         finding.bytes_wasted += behind
 
 
-def _behind(seen: Observation, same: Marks) -> int:
-    """Bytes of unchanged results that only served this one."""
-    served: List[Any] = [same.get(state) for _, state in seen.inputs]
+def _behind(observation: Observation, same: StorageNotes) -> int:
+    """Return the bytes of unchanged results that only this one used."""
+    served: List[Any] = [same.get(state) for _, state in observation.inputs]
     return sum(result.size for result in served if result is not None and result.only_serves)

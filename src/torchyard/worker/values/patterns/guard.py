@@ -1,8 +1,8 @@
-"""Guard that never fires: an operator that filters out bad values and never met one.
+"""Guard that never fires: an operator that replaces invalid values and never found one.
 
-`where`, `masked_fill`, `clamp`, `nan_to_num` and similar operators return their input bit for bit,
-every time. That is true of these inputs only, and a guard may be there for others; so it takes
-three observations without exception, and the finding is never more than likely.
+`where`, `masked_fill`, `clamp`, `nan_to_num` and similar operators returned their input bit for bit
+in every call. This holds for these inputs only, and other inputs may need the guard; so at least
+three observations without exception are required, and the finding is never more than likely.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of
 from torchyard.worker.values.places import called_by_torch
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import covers
@@ -46,7 +46,7 @@ _GUARDED: Dict[str, Tuple[int, ...]] = {
     "fmax": _EITHER,
 }
 GUARDS: Dict[str, Tuple[int, ...]] = {}
-"""Operator -> positions of the arguments that it may give back unchanged."""
+"""Operator -> positions of the arguments that it may return unchanged."""
 for _name, _positions in _GUARDED.items():
     GUARDS["aten::" + _name] = _positions
     GUARDS["aten::" + _name + "_"] = _FIRST
@@ -57,16 +57,16 @@ MASKS: Dict[str, int] = {
     "aten::masked_scatter": 1,
     "aten::masked_scatter_": 1,
 }
-"""Operator -> position of the mask that says which elements it writes."""
+"""Operator -> position of the mask that selects the written elements."""
 
-LEAST_SIGHTINGS = 3
+LEAST_OCCURRENCES = 3
 _MOST_CAUSES = 4096
 
 _Cause = Tuple[str, Tuple[str, ...], str, int]
 
 
-class _Watched:
-    """A guard at a place."""
+class _GuardState:
+    """Calls of a guard at one source line."""
 
     __slots__ = ("bytes", "finding", "fired", "quiet")
 
@@ -78,99 +78,109 @@ class _Watched:
 
 
 class Guard(Pattern):
-    """Guards that changed nothing, ever."""
+    """Guards that never changed a value."""
 
     name = "guard that never fires"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._watched: "OrderedDict[_Cause, _Watched]" = OrderedDict()
+        self._guards: "OrderedDict[_Cause, _GuardState]" = OrderedDict()
 
-    def observe(self, seen: Observation) -> None:
-        """Count a guard; one that fired is never looked at again."""
-        positions = GUARDS.get(seen.operator.name)
-        if positions is None or seen.size_bytes < WORTH_A_LOOK_BYTES or seen.in_backward:
+    def observe(self, observation: Observation) -> None:
+        """Count a call of a guard; a guard that fired is ignored from then on."""
+        positions = GUARDS.get(observation.operator.name)
+        if (
+            positions is None
+            or observation.size_bytes < LEAST_FINDING_BYTES
+            or observation.in_backward
+        ):
             return
-        if seen.single or seen.dtype is torch.bool:
+        if observation.single or observation.dtype is torch.bool:
             return
-        place = seen.place
-        cause = (seen.operator.name, seen.path, place.file, place.line)
-        watched = self._watched.get(cause)
-        if watched is None:
-            watched = self._watched[cause] = _Watched()
-            if len(self._watched) > _MOST_CAUSES:
-                self._watched.popitem(last=False)
-        if watched.fired:
+        place = observation.place
+        cause = (observation.operator.name, observation.path, place.file, place.line)
+        guard = self._guards.get(cause)
+        if guard is None:
+            guard = self._guards[cause] = _GuardState()
+            if len(self._guards) > _MOST_CAUSES:
+                self._guards.popitem(last=False)
+        if guard.fired:
             return
-        # The guards of torch's own Python code are not the user's.
-        fired = True if called_by_torch("distributions") else self._fired(seen, positions)
+        # Guards in torch's own Python code are not the user's.
+        fired = True if called_by_torch("distributions") else self._fired(observation, positions)
         if fired is None:
             return
         if fired:
-            watched.fired = True
-            if watched.finding is not None:
-                self.findings.drop(watched.finding)
+            guard.fired = True
+            if guard.finding is not None:
+                self.findings.drop(guard.finding)
             return
-        watched.quiet += 1
-        watched.bytes += seen.size_bytes
-        if watched.quiet >= LEAST_SIGHTINGS:
-            self._report(seen, watched)
+        guard.quiet += 1
+        guard.bytes += observation.size_bytes
+        if guard.quiet >= LEAST_OCCURRENCES:
+            self._report(observation, guard)
 
-    def _report(self, seen: Observation, watched: _Watched) -> None:
+    def _report(self, observation: Observation, guard: _GuardState) -> None:
         finding = self.findings.add(
             self.name,
-            seen,
-            seen.size_bytes,
-            detail="gave back its input bit for bit, every time",
-            evidence=lambda: evidence_of(seen),
+            observation,
+            observation.size_bytes,
+            detail="returned its input bit for bit in every call",
+            evidence=lambda: evidence_of(observation),
         )
-        if finding is not None and watched.finding is None:
-            watched.finding = finding
-            # The sightings before there was enough to call it one.
-            finding.count += watched.quiet - 1
-            finding.bytes_wasted += watched.bytes - seen.size_bytes
-            finding.bytes_written += watched.bytes - seen.size_bytes
+        if finding is not None and guard.finding is None:
+            guard.finding = finding
+            # Add the calls before the minimum was reached.
+            finding.count += guard.quiet - 1
+            finding.bytes_wasted += guard.bytes - observation.size_bytes
+            finding.bytes_written += guard.bytes - observation.size_bytes
 
-    def _fired(self, seen: Observation, positions: Tuple[int, ...]) -> Optional[bool]:
-        """Whether anything was changed; None when that cannot be told."""
-        if chose_elements(seen):
-            return True  # it fired, and wrote what was there: a redundant write
-        if not seen.fresh:
-            return bool(seen.scan.unchanged != seen.scan.count) if seen.compared else None
-        known: List[bool] = []
+    def _fired(self, observation: Observation, positions: Tuple[int, ...]) -> Optional[bool]:
+        """Return whether any value was changed; None if unknown."""
+        if mask_selects_elements(observation):
+            return True  # it fired and wrote the same values: a redundant write
+        if not observation.fresh:
+            return (
+                bool(observation.scan.unchanged != observation.scan.count)
+                if observation.compared
+                else None
+            )
+        comparisons: List[bool] = []
         for position in positions:
-            guarded = seen.arguments[position] if position < len(seen.arguments) else None
-            if isinstance(guarded, torch.Tensor) and guarded.shape == seen.tensor.shape:
-                same = self._same_bits(seen, guarded)
+            guarded = (
+                observation.arguments[position] if position < len(observation.arguments) else None
+            )
+            if isinstance(guarded, torch.Tensor) and guarded.shape == observation.tensor.shape:
+                same = self._same_bits(observation, guarded)
                 if same:
                     return False
                 if same is not None:
-                    known.append(same)
-        return True if known else None
+                    comparisons.append(same)
+        return True if comparisons else None
 
-    def _same_bits(self, seen: Observation, guarded: torch.Tensor) -> Optional[bool]:
-        tensor = seen.tensor
+    def _same_bits(self, observation: Observation, guarded: torch.Tensor) -> Optional[bool]:
+        tensor = observation.tensor
         if guarded.dtype != tensor.dtype or guarded.stride() != tensor.stride():
             return None
-        state = _state_of(guarded, seen)
+        state = _state_of(guarded, observation)
         if state is not None and state.hash is not None and covers(guarded, state):
-            return bool(state.hash == seen.scan.hash)
+            return bool(state.hash == observation.scan.hash)
         if not self.scanner.can_scan(guarded):
             return None
-        found = self.scanner.scan(guarded, seen.layout)
-        return bool(found.hash == seen.scan.hash)
+        scan = self.scanner.scan(guarded, observation.layout)
+        return bool(scan.hash == observation.scan.hash)
 
 
-def chose_elements(seen: Observation) -> bool:
-    """Whether the mask of a guard, if it has one, chose any element."""
-    position = MASKS.get(seen.operator.name)
-    if position is None or len(seen.arguments) <= position:
+def mask_selects_elements(observation: Observation) -> bool:
+    """Return whether the mask of a guard, if any, selects an element."""
+    position = MASKS.get(observation.operator.name)
+    if position is None or len(observation.arguments) <= position:
         return False
-    return bool(seen.arguments[position].any())
+    return bool(observation.arguments[position].any())
 
 
-def _state_of(tensor: torch.Tensor, seen: Observation) -> Optional[Any]:
-    for given, state in seen.inputs:
-        if given is tensor:
+def _state_of(tensor: torch.Tensor, observation: Observation) -> Optional[Any]:
+    for argument, state in observation.inputs:
+        if argument is tensor:
             return state
     return None

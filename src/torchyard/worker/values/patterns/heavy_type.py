@@ -1,10 +1,9 @@
-"""Heavy type: numbers that a narrower dtype holds exactly, in memory that is read repeatedly.
+"""Heavy type: values that a narrower dtype represents exactly, in memory that is read repeatedly.
 
 Floats that are all 0 or 1 (a mask), small integers, or exactly bfloat16, float16 or float32;
-integers that need fewer bits. Only where the program's own computation made them so: a conversion
-was requested (except one of a mask to floats), the dtype of an index is the operator's choice,
-gradients are not the user's, and what comes from narrow inputs follows from those. And only what
-is read at least twice: an intermediate value of a formula is not kept.
+integers that need fewer bits. Excluded are explicit conversions (except of a mask to floats), indices
+returned by operators, gradients, and results of inputs that are equally narrow. The tensor must be
+read at least twice: an intermediate value of a formula is not stored.
 """
 
 from collections import OrderedDict
@@ -16,17 +15,17 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
 from torchyard.worker.values.scanning.scanners import Scanners
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20
-"""Integers beyond eight bits are mostly indices: small beside what they index, and not every
-operator takes narrower ones."""
+"""Integers of more than eight bits are mostly indices: small compared with the indexed tensor, and
+not every operator accepts narrower ones."""
 LEAST_USES = 2
 LEAST_DISTINCT = 3
-"""Fewer are a mask in another form, such as 0 and -10000 to be added."""
+"""Fewer distinct values are an additive mask, such as 0 and -10000."""
 LEAST_DISTINCT_FRACTIONS = 16
 CHOSEN_INTEGERS = frozenset(
     "aten::" + name
@@ -54,67 +53,76 @@ CHOSEN_INTEGERS = frozenset(
         "_to_copy",
     )
 )
-"""Operators that give back the integers they get: their dtype is the program's choice."""
+"""Operators that keep the dtype of integer inputs: the program chose it."""
 _INTEGERS = ((torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -32768, 32767))
 _MOST_WAITING = 1024
 
 
 class _Kept:
-    """A narrow tensor of which it is not yet known how often it is read."""
+    """A narrow tensor that is pending: its reads are still being counted."""
 
-    __slots__ = ("detail", "evidence", "seen", "share", "version")
+    __slots__ = ("detail", "evidence", "observation", "share", "version")
 
-    def __init__(self, seen: Observation, detail: str, share: float, evidence: Any) -> None:
-        self.seen = seen
-        self.version = seen.state.version
+    def __init__(self, observation: Observation, detail: str, share: float, evidence: Any) -> None:
+        self.observation = observation
+        self.version = observation.state.version
         self.detail = detail
         self.share = share
         self.evidence = evidence
 
 
 class HeavyType(Pattern):
-    """Wider memory than the numbers need."""
+    """Tensors with a wider dtype than their values need."""
 
     name = "heavy type"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
-        self._known = Marks()
-        """Integers that were a finding."""
+        self._known = StorageNotes()
+        """Storages with integers that belong to a finding."""
         self._told: Dict[int, Any] = {}
 
-    def observe(self, seen: Observation) -> None:
-        """Remember a computed tensor that is too wide."""
-        layout = seen.layout
-        if layout.bits == 8 or seen.size_bytes < WORTH_A_LOOK_BYTES or layout.per_number != 1:
+    def observe(self, observation: Observation) -> None:
+        """Store a computed tensor whose dtype is too wide."""
+        layout = observation.layout
+        if (
+            layout.bits == 8
+            or observation.size_bytes < LEAST_FINDING_BYTES
+            or layout.per_number != 1
+        ):
             return
-        if not seen.computed or seen.in_backward or seen.single or not self._chosen(seen):
+        if (
+            not observation.computed
+            or observation.in_backward
+            or observation.single
+            or not self._chosen(observation)
+        ):
             return
-        if not self._plausible(seen.tensor, seen.scan, layout):
+        if not self._plausible(observation.tensor, observation.scan, layout):
             return
-        narrow = self._narrowest(seen)
+        narrow = self._narrowest(observation)
         if narrow is None:
             return
-        follows = self._follows(seen)
-        self._known.put(seen.state)
+        follows = self._follows(observation)
+        self._known.put(observation.state)
         if follows:
             return
-        detail = "%s that is exactly %s" % (_name(seen.dtype), narrow[0])
-        evidence = self._told.get(seen.node)
+        detail = "%s that is exactly %s" % (_name(observation.dtype), narrow[0])
+        evidence = self._told.get(observation.node)
         if evidence is None:
-            evidence = evidence_of(seen, fits=narrow[0])
+            evidence = evidence_of(observation, fits=narrow[0])
             if len(self._told) < _MOST_WAITING:
-                self._told[seen.node] = evidence
+                self._told[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
-        self._waiting[seen.state.key] = _Kept(seen, detail, share, evidence)
+        self._waiting[observation.state.key] = _Kept(observation, detail, share, evidence)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
-        """Judge by how often they were read; what lives on may be read in the next step."""
+        """Report tensors that were read often enough; live ones may be read in the next step."""
         for key, kept in list(self._waiting.items()):
-            state = kept.seen.state
+            state = kept.observation.state
             written = state.version != kept.version
             if not written and state.uses >= LEAST_USES:
                 self._report(kept)
@@ -123,28 +131,28 @@ class HeavyType(Pattern):
             del self._waiting[key]
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending tensors: reads are not observed in the following steps."""
         self._waiting.clear()
 
     def finish(self) -> None:
-        """The last step has no end of its own."""
+        """Handle the end of the last step."""
         self.end_step()
         self._waiting.clear()
 
     def _report(self, kept: _Kept) -> None:
         self.findings.add(
             self.name,
-            kept.seen,
-            int(kept.seen.size_bytes * kept.share),
+            kept.observation,
+            int(kept.observation.size_bytes * kept.share),
             detail=kept.detail,
             evidence=partial(dict, kept.evidence),
             every_time=True,
-            made_to_stay=True,
+            persistent=True,
         )
 
-    def _plausible(self, tensor: torch.Tensor, found: Scan, layout: Layout) -> bool:
-        """The quick no: bits that are in use forbid every narrower dtype."""
-        any_bits, first_bits = found.any_bits, found.first_bits
+    def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
+        """Reject quickly if the bits in use rule out every narrower dtype."""
+        any_bits, first_bits = scan.any_bits, scan.first_bits
         if not layout.is_float:
             return any_bits >> layout.bits // 2 == 0 or any_bits >> layout.bits - 1 == 1
         spare = _SPARE.get(layout.bits)
@@ -154,68 +162,75 @@ class HeavyType(Pattern):
             return False
         return self.scanner.whole_numbers(tensor, layout)
 
-    def _chosen(self, seen: Observation) -> bool:
-        """Whether the dtype is the program's choice."""
-        if seen.operator.copies:
-            return seen.inputs[0][0].dtype is torch.bool and seen.layout.is_float
-        if seen.layout.is_float:
+    def _chosen(self, observation: Observation) -> bool:
+        """Return whether the program chose the dtype."""
+        if observation.operator.copies:
+            return observation.inputs[0][0].dtype is torch.bool and observation.layout.is_float
+        if observation.layout.is_float:
             return True
-        return seen.size_bytes >= LEAST_INTEGER_BYTES and seen.operator.name in CHOSEN_INTEGERS
+        return (
+            observation.size_bytes >= LEAST_INTEGER_BYTES
+            and observation.operator.name in CHOSEN_INTEGERS
+        )
 
-    def _narrowest(self, seen: Observation) -> Optional[Tuple[str, int]]:
-        """Name and bits of the narrowest dtype that holds all of it exactly."""
-        tensor, layout = seen.tensor, seen.layout
+    def _narrowest(self, observation: Observation) -> Optional[Tuple[str, int]]:
+        """Return name and bits of the narrowest dtype that represents all values exactly."""
+        tensor, layout = observation.tensor, observation.layout
         if not layout.is_float:
             low, high = self.scanner.number_range(tensor, layout)
             fits = _integer_for(low, high)
             if fits is None or fits[1] >= layout.bits:
                 return None
-            return fits if fits[1] == 8 or seen.size_bytes >= LEAST_INDEX_BYTES else None
+            return fits if fits[1] == 8 or observation.size_bytes >= LEAST_INDEX_BYTES else None
         if self.scanner.whole_numbers(tensor, layout):
             low, high = self.scanner.number_range(tensor, layout)
             if low >= 0 and high <= 1:
                 return "bool", 8
             fits = _integer_for(low, high)
-            if fits is not None and fits[1] < layout.bits and _distinct(seen) >= LEAST_DISTINCT:
+            if (
+                fits is not None
+                and fits[1] < layout.bits
+                and _distinct(observation) >= LEAST_DISTINCT
+            ):
                 return fits
-        if layout.bits == 16 or _distinct(seen) < LEAST_DISTINCT_FRACTIONS:
+        if layout.bits == 16 or _distinct(observation) < LEAST_DISTINCT_FRACTIONS:
             return None
-        wanted = (torch.bfloat16, torch.float16) if layout.bits == 32 else (torch.float32,)
-        for dtype in wanted:
+        candidates = (torch.bfloat16, torch.float16) if layout.bits == 32 else (torch.float32,)
+        for dtype in candidates:
             if bool(torch.isfinite(tensor).all()) and torch.equal(
                 tensor.to(dtype).to(tensor.dtype), tensor
             ):
                 return _name(dtype), LAYOUTS[dtype].bits
         return None
 
-    def _follows(self, seen: Observation) -> bool:
-        """Whether an input is just as narrow, and no constant: then the cause lies there.
+    def _follows(self, observation: Observation) -> bool:
+        """Return whether a non-constant input is equally narrow: then the input is the cause.
 
-        Integers come from outside or are drawn at random, and are narrow there, too; so only those
-        that are known follow.
+        External or random integers are narrow, too; so for integers only inputs that already belong
+        to a finding count.
         """
-        if not seen.layout.is_float:
-            return self._known.any_of(seen) is not None
-        for tensor, state in seen.inputs:
-            if tensor.dtype != seen.dtype or 2 * tensor.numel() < seen.tensor.numel():
+        if not observation.layout.is_float:
+            return self._known.any_of(observation) is not None
+        for tensor, state in observation.inputs:
+            if tensor.dtype != observation.dtype or 2 * tensor.numel() < observation.tensor.numel():
                 continue
             if state.fill is not None or not self.scanner.can_scan(tensor):
                 continue
-            found = self.scanner.scan(tensor, seen.layout)
-            if found.like_first == found.count:
+            scan = self.scanner.scan(tensor, observation.layout)
+            if scan.like_first == scan.count:
                 continue
-            if self._plausible(tensor, found, seen.layout):
+            if self._plausible(tensor, scan, observation.layout):
                 return True
         return False
 
 
 _SPARE = {64: 29, 32: 13}
-"""Low bits of the mantissa that the widest narrower float does without: float64 has 52 and float32
-23, float32 has 23 and float16 10."""
+"""Low mantissa bits that the next narrower floating-point dtype lacks: float64 has 52 and float32 23,
+float32 has 23 and float16 10."""
 
 
 def _has_fraction(bits: int, layout: Layout) -> bool:
-    """Whether a float has one, or is no number at all."""
+    """Return whether the floating-point number has a fraction or is not finite."""
     mantissa = layout.mantissa
     magnitude = bits & ((1 << (layout.bits - 1)) - 1)
     exponent = (magnitude >> mantissa) - layout.bias
@@ -235,8 +250,8 @@ def _integer_for(low: float, high: float) -> Optional[Tuple[str, int]]:
     return None
 
 
-def _distinct(seen: Observation) -> int:
-    return int(torch.unique(seen.values()).numel())
+def _distinct(observation: Observation) -> int:
+    return int(torch.unique(observation.values()).numel())
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -13,11 +13,11 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of
 from torchyard.worker.values.scanning.scanners import Scanners
 
 SHARE = 0.9
-"""Of the rows must be zero: sparse updates cost more per row than dense ones."""
+"""Minimum share of zero rows: sparse updates cost more per row than dense ones."""
 LOOKUPS = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_backward"})
 INDEXED = frozenset(
     {
@@ -29,13 +29,13 @@ INDEXED = frozenset(
         "aten::_unsafe_index_put",
     }
 )
-"""What the gradient of an index is made with; a finding only when it is that of a parameter."""
+"""Operators that compute the gradient of indexing; a finding only for a parameter."""
 PARTS = frozenset({"aten::select_backward", "aten::slice_backward"})
 _MOST_BASES = 512
 
 
 class _Base:
-    """A tensor that was taken apart, and which parts of it got a gradient."""
+    """A tensor that was split, and the parts that received a gradient."""
 
     __slots__ = ("first", "parts")
 
@@ -46,7 +46,7 @@ class _Base:
 
 
 class SparseGradient(Pattern):
-    """Gradients that are zero nearly everywhere."""
+    """Gradients that are almost entirely zero."""
 
     name = "sparse gradient"
 
@@ -55,18 +55,18 @@ class SparseGradient(Pattern):
         self._bases: Dict[Any, _Base] = {}
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
-    def observe(self, seen: Observation) -> None:
-        """Look at gradients of operators that take rows or parts."""
-        name = seen.operator.name
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or seen.path:
+    def observe(self, observation: Observation) -> None:
+        """Examine gradients of operators that select rows or parts."""
+        name = observation.operator.name
+        if observation.size_bytes < LEAST_FINDING_BYTES or observation.path:
             return
         if name in PARTS:
-            self._part(seen)
+            self._part(observation)
         elif name in LOOKUPS or (name in INDEXED and self._for_parameter()):
-            self._rows(seen)
+            self._rows(observation)
 
     def end_step(self) -> None:
-        """Parts belong to one backward."""
+        """Reset the parts, which belong to one backward pass."""
         self._bases.clear()
 
     def _for_parameter(self) -> bool:
@@ -77,26 +77,30 @@ class SparseGradient(Pattern):
             type(after).__name__ == "AccumulateGrad" for after, _ in node.next_functions if after
         )
 
-    def _rows(self, seen: Observation) -> None:
-        if seen.scan.zeros < seen.scan.count * SHARE or seen.single or seen.tensor.dim() < 2:
+    def _rows(self, observation: Observation) -> None:
+        if (
+            observation.scan.zeros < observation.scan.count * SHARE
+            or observation.single
+            or observation.tensor.dim() < 2
+        ):
             return
-        rows = seen.tensor.detach().reshape(seen.tensor.shape[0], -1)
+        rows = observation.tensor.detach().reshape(observation.tensor.shape[0], -1)
         used = int((rows != 0).any(dim=1).sum())
         share = 1 - used / rows.shape[0]
         if share < SHARE:
             return
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail="%d of %d rows have a gradient" % (used, rows.shape[0]),
-            evidence=lambda: evidence_of(seen, zero_rows=share),
+            evidence=lambda: evidence_of(observation, zero_rows=share),
             every_time=True,
         )
 
-    def _part(self, seen: Observation) -> None:
+    def _part(self, observation: Observation) -> None:
         base_of = _base_of(self._node())
-        part = _extent(seen)
+        part = _extent(observation)
         if base_of is None or part is None:
             return
         dim, size, start, end = part
@@ -106,9 +110,9 @@ class SparseGradient(Pattern):
             if len(self._bases) >= _MOST_BASES:
                 self._bases.clear()
             base = self._bases[key] = _Base()
-        base.parts[start, end] = seen.size_bytes
-        if base.first is None or seen.place.line < base.first.place.line:
-            base.first = seen
+        base.parts[start, end] = observation.size_bytes
+        if base.first is None or observation.place.line < base.first.place.line:
+            base.first = observation
         if len(base.parts) > 1 and _disjoint_cover(base.parts, size):
             del self._bases[key]
             first = base.first
@@ -116,14 +120,14 @@ class SparseGradient(Pattern):
             self.findings.add(
                 self.name,
                 first,
-                sum(base.parts.values()) - seen.size_bytes,
-                detail="%d parts, each with a gradient of the whole size" % parts,
+                sum(base.parts.values()) - observation.size_bytes,
+                detail="%d parts, each with a gradient of the full size" % parts,
                 evidence=lambda: evidence_of(first, parts=parts),
             )
 
 
 def _base_of(node: Any) -> Optional[Any]:
-    """What identifies the tensor whose gradient the node makes, among the nodes of a backward."""
+    """Return the identity of the tensor whose gradient an autograd node computes."""
     if node is None or not node.next_functions or node.next_functions[0][0] is None:
         return None
     after, position = node.next_functions[0]
@@ -131,12 +135,12 @@ def _base_of(node: Any) -> Optional[Any]:
     return (id(variable), position) if variable is not None else (after._sequence_nr(), position)
 
 
-def _extent(seen: Observation) -> Optional[Tuple[int, int, int, int]]:
-    """Dimension, its size, and from where to where the part goes."""
-    arguments = list(seen.arguments)
+def _extent(observation: Observation) -> Optional[Tuple[int, int, int, int]]:
+    """Return the dimension, its size, and start and end of the part."""
+    arguments = list(observation.arguments)
     sizes, dim = arguments[1], arguments[2]
     size = sizes[dim]
-    if seen.operator.name == "aten::select_backward":
+    if observation.operator.name == "aten::select_backward":
         start = arguments[3] % size
         return dim % len(sizes), size, start, start + 1
     start, end, step = arguments[3], arguments[4], arguments[5]

@@ -1,20 +1,19 @@
 """Single value, frequent values, structured, approximate: tensors that a few numbers describe.
 
-Single zero and single value: everything that an operator computed is one number. Not fills (see
-`wasted_writes`), nor what was computed from single numbers, such as the gradient of a mean; nor a
-mask that happens to be all true; nor what follows from a tensor that is a finding already.
+Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (see
+`wasted_writes`), results computed from scalars, such as the gradient of a mean, masks that happen to
+be all true, and results of a tensor that already belongs to a finding.
 
-Frequent values: nearly all of a computed tensor is one number, mostly zero; an index, a gather or
-a sparse form does less work. Activations that cut off are meant to make zeros, and are reported
-only when next to nothing else is left. Gradients belong to `sparse_gradient`.
+Frequent values: almost all elements of a computed tensor are equal, mostly zero; indexing, a gather
+or a sparse format does less work. Activations that produce zeros by design are reported only if
+almost nothing else remains. Gradients belong to `sparse_gradient`.
 
-Structured: constant along a dimension, so that it is the `expand` of something smaller; or linear,
-so that it is `arange`. Masks, gradients (those of sums are constant by nature), what was requested
-as such (`cat`, `arange`) and what follows from an input with the same structure are no findings.
+Structured: constant along a dimension, so that it is the `expand` of a smaller tensor; or linear, so
+that it is `arange`. Excluded are masks, gradients (those of sums are constant), tensors requested as
+such (`cat`, `arange`), and results of an input with the same structure.
 
-Approximate: a computed tensor that is nearly one value, or whose rows are nearly alike, at the
-precision of bfloat16. Optional and never proven: whether such a difference matters is for the user
-to say.
+Approximate: a computed tensor whose elements or rows are equal at the precision of bfloat16. Optional
+and never proven: the user must decide whether the differences matter.
 """
 
 import math
@@ -25,45 +24,47 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import WORTH_A_LOOK_BYTES, Marks, Pattern, evidence_of
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import Scanners, first_three
 
 
-def only_zeros(seen: Observation) -> bool:
-    """Whether all elements are zero; floats have two, and `x * 0` has the sign of x."""
-    layout = seen.layout
+def only_zeros(observation: Observation) -> bool:
+    """Return whether all elements are zero, of either sign: `x * 0` has the sign of x."""
+    layout = observation.layout
     sign = 1 << (layout.bits - 1) if layout.is_float else 0
-    return bool(seen.scan.any_bits & ~sign == 0)
+    return bool(observation.scan.any_bits & ~sign == 0)
 
 
 class SingleValue(Pattern):
-    """One value everywhere in what was computed."""
+    """Computed tensors in which all elements are equal."""
 
     name = "single value"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._found = Marks()
+        self._reported = StorageNotes()
 
-    def observe(self, seen: Observation) -> None:
-        """Count a computed tensor that is constant."""
-        scan, kind = seen.scan, seen.operator
-        zero = only_zeros(seen)
+    def observe(self, observation: Observation) -> None:
+        """Report a computed tensor that is constant."""
+        scan, kind = observation.scan, observation.operator
+        zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
-        if seen.path or not seen.inputs or seen.dtype is torch.bool:
+        if observation.path or not observation.inputs or observation.dtype is torch.bool:
             return
         if kind.fills or kind.random or kind.many or kind.copies:
             return
-        # An accumulator that was only just filled, or a write that changed nothing.
-        if not seen.fresh and (seen.was_fill is not None or scan.unchanged == scan.count):
+        # An accumulator that was just filled, or a write that changed nothing.
+        if not observation.fresh and (
+            observation.was_fill is not None or scan.unchanged == scan.count
+        ):
             return
-        one_number = seen.layout.bits // 8
-        follows = self._found.any_of(seen) is not None or all(
-            state.size_bytes <= one_number for _, state in seen.inputs
+        one_number = observation.layout.bits // 8
+        follows = self._reported.any_of(observation) is not None or all(
+            state.size_bytes <= one_number for _, state in observation.inputs
         )
-        self._found.put(seen.state)
+        self._reported.put(observation.state)
         if follows:
             return
         if zero:
@@ -71,24 +72,24 @@ class SingleValue(Pattern):
             if scan.any_bits:
                 detail += ", of either sign" if scan.zeros else ", of negative sign"
         else:
-            number = bits_to_number(scan.first_bits, seen.layout)
+            number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
         self.findings.add(
             name,
-            seen,
-            seen.size_bytes,
+            observation,
+            observation.size_bytes,
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 
 
 LEAST_BYTES = 64 << 10
-"""A sparse form has costs of its own; below this there is nothing to win."""
+"""A sparse format has overhead; below this size there is nothing to gain."""
 SHARE = 0.9
-"""Sparse kernels need about this much to win over dense ones, and activations stay below it."""
+"""Sparse kernels need about this share to outperform dense ones; activations stay below it."""
 ORDINARY_SHARE = 0.99
-"""For operators whose purpose is to cut off or mask."""
+"""Minimum share for activations and masks."""
 ORDINARY = frozenset(
     "aten::" + name
     for name in (
@@ -110,63 +111,71 @@ ORDINARY = frozenset(
     )
 )
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
-"""Where to look first, as shares: multiples of the golden ratio fall in step with no shape."""
+"""Relative positions of probes: multiples of the golden ratio do not align with any shape."""
 _LEAST_ZEROS = 0.2
-"""When zeros have both signs, a good part has the positive one."""
+"""If zeros have both signs, at least this share is positive."""
 
 
 class FrequentValues(Pattern):
-    """One value nearly everywhere in what was computed."""
+    """Computed tensors in which almost all elements are equal."""
 
     name = "frequent values"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._known = Marks()
-        """Gradients and findings that are so: what is computed from them follows."""
+        self._known = StorageNotes()
+        """Gradients and reported tensors; results computed from them are not reported."""
 
-    def observe(self, seen: Observation) -> None:
-        """Count a computed tensor that is nearly constant."""
-        scan = seen.scan
-        if seen.size_bytes < LEAST_BYTES or scan.like_first == scan.count or seen.path:
+    def observe(self, observation: Observation) -> None:
+        """Report a computed tensor that is almost constant."""
+        scan = observation.scan
+        if (
+            observation.size_bytes < LEAST_BYTES
+            or scan.like_first == scan.count
+            or observation.path
+        ):
             return
-        if seen.dtype is torch.bool or seen.layout.per_number != 1 or only_zeros(seen):
+        if (
+            observation.dtype is torch.bool
+            or observation.layout.per_number != 1
+            or only_zeros(observation)
+        ):
             return
-        found = _most_frequent(seen, self.scanner)
-        if found is None:
+        frequent = _most_frequent(observation, self.scanner)
+        if frequent is None:
             return
-        bits, count = found
+        bits, count = frequent
         share = count / scan.count
-        if share < (ORDINARY_SHARE if seen.operator.name in ORDINARY else SHARE):
+        if share < (ORDINARY_SHARE if observation.operator.name in ORDINARY else SHARE):
             return
-        if seen.in_backward or self._known.any_of(seen):
-            self._known.put(seen.state)
+        if observation.in_backward or self._known.any_of(observation):
+            self._known.put(observation.state)
             return
-        if not seen.computed or (seen.operator.copies and not seen.converted):
+        if not observation.computed or (observation.operator.copies and not observation.converted):
             return
-        self._known.put(seen.state)
-        number = bits_to_number(bits, seen.layout)
+        self._known.put(observation.state)
+        number = bits_to_number(bits, observation.layout)
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail="%.3g %% of the elements are %g" % (100 * share, number),
-            evidence=lambda: evidence_of(seen, share=share),
+            evidence=lambda: evidence_of(observation, share=share),
             every_time=True,
         )
 
 
-def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
-    """Bits that most elements have, and how many have them; None when no value is frequent."""
-    scan, layout = seen.scan, seen.layout
+def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
+    """Return the bits and the count of the most frequent value; None if no value is frequent."""
+    scan, layout = observation.scan, observation.layout
     least = scan.count * SHARE
     if scan.zeros >= least:
         return 0, scan.zeros
     if scan.like_first >= least:
         return scan.first_bits, scan.like_first
-    # The first element is a rare one, or zeros have both signs, or no value is frequent: look at
-    # a few, which mostly ends it.
-    tensor, count, bits = seen.tensor, scan.count, layout.bits
+    # The first element is rare, or zeros have both signs, or no value is frequent: a few probes
+    # usually decide.
+    tensor, count, bits = observation.tensor, scan.count, layout.bits
     first = scanner.element(tensor, int(_PROBES[0] * count), bits)
     second = scanner.element(tensor, int(_PROBES[1] * count), bits)
     # Zeros may have both signs: x * 0 has that of x.
@@ -180,45 +189,57 @@ def _most_frequent(seen: Observation, scanner: Scanners) -> Optional[Tuple[int, 
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) - 1:
         return None
-    count = _count_of(likely, seen)
+    count = _count_of(likely, observation)
     return (likely, count) if count >= least else None
 
 
-def _count_of(bits: int, seen: Observation) -> int:
-    number = bits_to_number(bits, seen.layout)
+def _count_of(bits: int, observation: Observation) -> int:
+    number = bits_to_number(bits, observation.layout)
     if math.isnan(number):
-        return int(torch.isnan(seen.tensor).sum())
-    return int((seen.tensor == number).sum())
+        return int(torch.isnan(observation.tensor).sum())
+    return int((observation.tensor == number).sum())
 
 
-ASKED_FOR = frozenset({"aten::cat", "aten::stack"})
+EXCLUDED = frozenset({"aten::cat", "aten::stack"})
 _MOST_BLOCKS = 4096
-"""Blocks of an outer dimension that are looked at one by one."""
+"""Maximum number of blocks of an outer dimension that are compared one by one."""
 
 
 class Structured(Pattern):
-    """Results that are an expand or a line."""
+    """Results that are an `expand` of a smaller tensor or an arithmetic sequence."""
 
     name = "structured"
 
-    def observe(self, seen: Observation) -> None:
-        """Look for a dimension along which nothing changes, then for a line."""
-        if seen.size_bytes < WORTH_A_LOOK_BYTES or not seen.computed or seen.in_backward:
+    def observe(self, observation: Observation) -> None:
+        """Search for a constant dimension, then for an arithmetic sequence."""
+        if (
+            observation.size_bytes < LEAST_FINDING_BYTES
+            or not observation.computed
+            or observation.in_backward
+        ):
             return
-        if seen.dtype is torch.bool or seen.operator.name in ASKED_FOR or seen.single:
+        if (
+            observation.dtype is torch.bool
+            or observation.operator.name in EXCLUDED
+            or observation.single
+        ):
             return
-        tensor = seen.tensor
+        tensor = observation.tensor
         if not tensor.is_contiguous():
             return
         shape = tuple(tensor.shape)
-        constant = self._constant_dimensions(seen, shape)
+        constant = self._constant_dimensions(observation, shape)
         if constant:
-            self._expand(seen, shape, constant)
-        elif _like_a_line(seen) and not any(_line(given) for given, _ in seen.inputs):
-            self._report(seen, 1.0, "a line: each element is the one before plus a constant")
+            self._expand(observation, shape, constant)
+        elif _is_line(observation) and not any(_line(tensor) for tensor, _ in observation.inputs):
+            self._report(
+                observation, 1.0, "a line: each element is the previous one plus a constant"
+            )
 
-    def _expand(self, seen: Observation, shape: Tuple[int, ...], constant: List[int]) -> None:
-        if self._follows(seen, constant):
+    def _expand(
+        self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
+    ) -> None:
+        if self._follows(observation, constant):
             return
         small = tuple(1 if dim in constant else size for dim, size in enumerate(shape))
         copies = 1
@@ -226,39 +247,39 @@ class Structured(Pattern):
             copies *= shape[dim]
         where = ", ".join(str(dim) for dim in constant)
         self._report(
-            seen,
+            observation,
             1 - 1 / copies,
             "constant along dimension %s: an expand of %s" % (where, list(small)),
         )
 
-    def _report(self, seen: Observation, share: float, detail: str) -> None:
+    def _report(self, observation: Observation, share: float, detail: str) -> None:
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 
-    def _constant_dimensions(self, seen: Observation, shape: Tuple[int, ...]) -> List[int]:
-        found: List[int] = []
-        first, bits = seen.scan.first_bits, seen.layout.bits
-        inner, per_number = 1, seen.layout.per_number
+    def _constant_dimensions(self, observation: Observation, shape: Tuple[int, ...]) -> List[int]:
+        constant: List[int] = []
+        first, bits = observation.scan.first_bits, observation.layout.bits
+        inner, per_number = 1, observation.layout.per_number
         for dim in range(len(shape) - 1, -1, -1):
             size = shape[dim]
-            # The element that lies next to the first along this dimension mostly ends it.
+            # Comparing with the next element along this dimension usually decides.
             if (
                 size > 1
-                and self.scanner.element(seen.tensor, inner * per_number, bits) == first
-                and self._constant(seen.tensor, dim)
+                and self.scanner.element(observation.tensor, inner * per_number, bits) == first
+                and self._constant(observation.tensor, dim)
             ):
-                found.insert(0, dim)
+                constant.insert(0, dim)
             inner *= size
-        return found
+        return constant
 
     def _constant(self, tensor: torch.Tensor, dim: int) -> bool:
-        """Whether nothing changes along a dimension of a contiguous tensor."""
+        """Return whether a contiguous tensor is constant along a dimension."""
         shape, width = tensor.shape, tensor.element_size()
         inner = 1
         for size in shape[dim + 1 :]:
@@ -267,7 +288,7 @@ class Structured(Pattern):
         count = tensor.numel()
         if inner == 1:
             return self.scanner.constant_runs(tensor, block)
-        # Most tensors differ at once, so that this is over with the first block.
+        # Most tensors already differ in the first block.
         if not self.scanner.repeats(tensor, 0, block * width, inner * width):
             return False
         blocks = count // block
@@ -279,45 +300,56 @@ class Structured(Pattern):
             for at in range(1, blocks)
         )
 
-    def _follows(self, seen: Observation, constant: List[int]) -> bool:
-        """Whether an input lies in memory that is constant along the same dimensions."""
-        rank = seen.tensor.dim()
-        for given, state in seen.inputs:
-            if not self.scanner.can_scan(given) or not given.is_contiguous() or given.numel() < 2:
+    def _follows(self, observation: Observation, constant: List[int]) -> bool:
+        """Return whether an input is constant along the same dimensions."""
+        rank = observation.tensor.dim()
+        for argument, state in observation.inputs:
+            if (
+                not self.scanner.can_scan(argument)
+                or not argument.is_contiguous()
+                or argument.numel() < 2
+            ):
                 continue
-            if self._single(given, state) and given.numel() * 2 >= seen.tensor.shape[constant[0]]:
+            if (
+                self._single(argument, state)
+                and argument.numel() * 2 >= observation.tensor.shape[constant[0]]
+            ):
                 return True
-            if given.numel() * given.element_size() < WORTH_A_LOOK_BYTES:
+            if argument.numel() * argument.element_size() < LEAST_FINDING_BYTES:
                 continue
-            offset = rank - given.dim()
+            offset = rank - argument.dim()
             if all(
                 dim - offset >= 0
-                and given.shape[dim - offset] == seen.tensor.shape[dim]
-                and self._constant(given, dim - offset)
+                and argument.shape[dim - offset] == observation.tensor.shape[dim]
+                and self._constant(argument, dim - offset)
                 for dim in constant
             ):
                 return True
         return False
 
-    def _single(self, given: torch.Tensor, state: Any) -> bool:
+    def _single(self, argument: torch.Tensor, state: Any) -> bool:
         if state.fill is not None:
             return True
-        return self.scanner.constant_runs(given, given.numel())
+        return self.scanner.constant_runs(argument, argument.numel())
 
 
-def _like_a_line(seen: Observation) -> bool:
-    return seen.scan.count > 2 and seen.layout.per_number == 1 and _line(seen.tensor)
+def _is_line(observation: Observation) -> bool:
+    return (
+        observation.scan.count > 2
+        and observation.layout.per_number == 1
+        and _line(observation.tensor)
+    )
 
 
 def _line(tensor: torch.Tensor) -> bool:
-    """Whether it is first + place * step: quick to say no, exact for yes."""
+    """Return whether the tensor equals first + index * step; rejects quickly, accepts exactly."""
     if not tensor.is_contiguous():
         return False
     three = first_three(tensor)
     if three is None:
         return False
     first, step = three[0], three[1] - three[0]
-    # NaN is not equal to itself, so that it ends here, too.
+    # NaN does not equal itself and is rejected here, too.
     if not step or three[2] - three[1] != step:
         return False
     flat = tensor.detach().reshape(-1)
@@ -327,57 +359,62 @@ def _line(tensor: torch.Tensor) -> bool:
 
 
 PRECISION = 2.0**-8
-"""Relative; bfloat16 has eight bits of precision."""
+"""Relative precision; bfloat16 has eight bits."""
 _COLUMNS = 4096
 _LEAST_DEVIATION = 1e-30
 
 
 class Approximate(Pattern):
-    """Nearly one value, or nearly alike rows."""
+    """Tensors that are constant, or have equal rows, in bfloat16 precision."""
 
     name = "approximate"
 
     def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
         super().__init__(findings, options, scanner)
-        self._found = Marks()
+        self._reported = StorageNotes()
 
-    def observe(self, seen: Observation) -> None:
-        """Look at the range, then at the rows."""
-        if not self.options.approximate or seen.size_bytes < WORTH_A_LOOK_BYTES:
+    def observe(self, observation: Observation) -> None:
+        """Compare the range, then the rows."""
+        if not self.options.approximate or observation.size_bytes < LEAST_FINDING_BYTES:
             return
-        if not seen.computed or seen.in_backward or not seen.layout.is_float or seen.single:
+        if (
+            not observation.computed
+            or observation.in_backward
+            or not observation.layout.is_float
+            or observation.single
+        ):
             return
-        if seen.layout.per_number != 1:
+        if observation.layout.per_number != 1:
             return
-        if self._found.any_of(seen):
-            self._found.put(seen.state)
+        if self._reported.any_of(observation):
+            self._reported.put(observation.state)
             return
-        tensor = seen.tensor
-        low, high = self.scanner.number_range(tensor, seen.layout)
+        tensor = observation.tensor
+        low, high = self.scanner.number_range(tensor, observation.layout)
         if not (math.isfinite(low) and math.isfinite(high)):
             return
         size = max(abs(low), abs(high))
         if high - low <= size * PRECISION:
-            self._report(seen, 1.0, "every element is %.3g to within 1/256" % high)
-        elif tensor.dim() > 1 and tensor.shape[0] > 1 and _alike_rows(tensor):
+            self._report(observation, 1.0, "every element is %.3g to within 1/256" % high)
+        elif tensor.dim() > 1 and tensor.shape[0] > 1 and _equal_rows(tensor):
             share = 1 - 1 / tensor.shape[0]
-            self._report(seen, share, "all rows are alike to within 1/256")
+            self._report(observation, share, "all rows are equal to within 1/256")
 
-    def _report(self, seen: Observation, share: float, detail: str) -> None:
-        self._found.put(seen.state)
+    def _report(self, observation: Observation, share: float, detail: str) -> None:
+        self._reported.put(observation.state)
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
+            observation,
+            int(observation.size_bytes * share),
             detail=detail,
-            evidence=lambda: evidence_of(seen),
+            evidence=lambda: evidence_of(observation),
             every_time=True,
         )
 
 
-def _alike_rows(tensor: torch.Tensor) -> bool:
-    """Compared with the first row, on columns spread over it; equal bits are `structured`'s."""
+def _equal_rows(tensor: torch.Tensor) -> bool:
+    """Compare rows with the first one on a sample of columns; bitwise equality is `structured`."""
     rows = tensor.detach().reshape(tensor.shape[0], -1)
     rows = rows[:, :: max(1, rows.shape[1] // _COLUMNS)].double()
-    apart = float((rows - rows[:1]).abs().max())
-    return _LEAST_DEVIATION < apart <= float(rows.abs().max()) * PRECISION
+    deviation = float((rows - rows[:1]).abs().max())
+    return _LEAST_DEVIATION < deviation <= float(rows.abs().max()) * PRECISION

@@ -1,17 +1,17 @@
-"""Redundant write and dead initialisation: writes that change nothing, fills that nobody uses.
+"""Redundant write and dead initialisation: writes that change nothing, fills that are never used.
 
-Redundant write: an operator wrote over memory and left (nearly) every bit as it was. Only over
-memory that held values: fresh memory often happens to be zero, and is not a value. A guard that
-changed nothing belongs to `guard`.
+Redundant write: an operator overwrote memory and left (almost) every bit unchanged. The memory must
+have held values: new memory often happens to be zero. A guard that changed nothing belongs to
+`guard`.
 
-Dead initialisation, as seen from outside of an operator:
+Dead initialisation, as visible from outside an operator:
 
-- a fill of a whole storage that was overwritten, whole or piece by piece, before anything read it;
-- zeros that were only added to: `zero_` and then `add_`, whose result is the addend. So does
-  `zero_grad(set_to_none=False)` with the gradient that backward adds.
+- a fill of a whole storage that was overwritten, at once or piece by piece, before anything read it;
+- zeros to which one tensor was added: `zero_`, then `add_`, whose result is the addend. An example is
+  `zero_grad(set_to_none=False)` followed by the gradient that backward adds.
 
-Fills inside an operator that its own loops overwrite are not seen here: `proofs/proof.py` poisons
-them.
+Fills inside an operator that its own loops overwrite are not visible here: `proofs/proof.py` tests
+them with poison values.
 """
 
 from collections import OrderedDict
@@ -24,57 +24,65 @@ from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.patterns import Pattern, evidence_of, where
-from torchyard.worker.values.patterns.guard import GUARDS, chose_elements
+from torchyard.worker.values.patterns.guard import GUARDS, mask_selects_elements
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 SHARE = 0.99
-"""Of the elements must be unchanged. The rest is what a real update of a few elements leaves."""
+"""Minimum share of unchanged elements."""
 
-CHOOSES = (
+WRITES_SELECTED = (
     "aten::index_",
     "aten::_index_put",
     "aten::scatter",
     "aten::masked_",
     "aten::put_",
 )
-"""Operators that write chosen elements: that the others stay is no waste, so all must stay."""
+"""Operators that write selected elements only; all elements must be unchanged."""
 
 MAY_WRITE = ("aten::_fused_", "aten::_native_batch_norm", "aten::_batch_norm_with_update")
-"""Operators whose schema names more than they always write: gradients of fused optimisers are written
-only when they are scaled."""
+"""Operators that do not always write all arguments marked as written in their schema: fused optimizers
+write gradients only if they are scaled."""
 
 
 class RedundantWrite(Pattern):
-    """Unchanged elements of writes over defined memory."""
+    """Writes over initialized memory that changed almost nothing."""
 
     name = "redundant write"
 
-    def observe(self, seen: Observation) -> None:
-        """Count a write that changed nearly nothing."""
-        if seen.fresh or not seen.compared or seen.scan.unchanged < seen.scan.count * SHARE:
+    def observe(self, observation: Observation) -> None:
+        """Report a write that changed almost nothing."""
+        if (
+            observation.fresh
+            or not observation.compared
+            or observation.scan.unchanged < observation.scan.count * SHARE
+        ):
             return
-        if not seen.was_defined or seen.written_inside or (seen.path and seen.given):
+        if (
+            not observation.was_defined
+            or observation.written_inside
+            or (observation.path and observation.given)
+        ):
             return
-        name, share = seen.operator.name, seen.unchanged_share
-        if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(CHOOSES)):
+        name, share = observation.operator.name, observation.unchanged_share
+        if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(WRITES_SELECTED)):
             return
-        if name in GUARDS and (seen.path or not chose_elements(seen)):
+        if name in GUARDS and (observation.path or not mask_selects_elements(observation)):
             return
-        if name == "aten::copy_" and seen.arguments[0] is seen.arguments[1]:
-            return  # torch returns at once from a copy of a tensor to itself
-        if name == "aten::pow_" and seen.arguments[1] == 1:
-            return  # that is such a copy
-        # What was only just filled is an accumulator, and zero times anything stays zero.
-        if seen.was_fill is not None and not seen.operator.overwrites:
+        if name == "aten::copy_" and observation.arguments[0] is observation.arguments[1]:
+            return  # torch skips the copy of a tensor to itself
+        if name == "aten::pow_" and observation.arguments[1] == 1:
+            return  # implemented as such a copy
+        # Memory that was just filled is an accumulator; zero times anything stays zero.
+        if observation.was_fill is not None and not observation.operator.overwrites:
             return
         self.findings.add(
             self.name,
-            seen,
-            int(seen.size_bytes * share),
-            detail="%.3g %% of the elements had these bits before" % (100 * share),
-            evidence=lambda: evidence_of(seen, unchanged_share=share),
+            observation,
+            int(observation.size_bytes * share),
+            detail="%.3g %% of the elements had the same bits before" % (100 * share),
+            evidence=lambda: evidence_of(observation, unchanged_share=share),
             every_time=True,
         )
 
@@ -87,7 +95,7 @@ ADDED_TO_GRADIENT = "gradient zeroed only to be added to: the result is the new 
 
 
 class _Sum:
-    """Zeros that one tensor was added to, and that may be added to again."""
+    """Zeros to which one tensor was added; another addition may follow."""
 
     __slots__ = ("detail", "evidence", "fill", "state", "version")
 
@@ -100,7 +108,7 @@ class _Sum:
 
 
 class DeadInitialisation(Pattern):
-    """Fills that nothing ever made use of."""
+    """Fills whose values are never used."""
 
     name = "dead initialisation"
 
@@ -109,39 +117,52 @@ class DeadInitialisation(Pattern):
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
-    def observe(self, seen: Observation) -> None:
-        """Look at a write over a fill."""
-        if seen.fresh:
+    def observe(self, observation: Observation) -> None:
+        """Examine a write over a fill."""
+        if observation.fresh:
             return
-        if seen.operator.fills and seen.state.key in self._sums:
-            self._settle(self._sums.pop(seen.state.key), refilled=seen.state)
-        fill = seen.was_fill
-        if fill is None or seen.written_inside or not seen.whole or (seen.path and seen.given):
+        if observation.operator.fills and observation.state.key in self._sums:
+            self._settle(self._sums.pop(observation.state.key), refilled=observation.state)
+        fill = observation.was_fill
+        if (
+            fill is None
+            or observation.written_inside
+            or not observation.whole
+            or (observation.path and observation.given)
+        ):
             return
-        if seen.operator.overwrites:
-            # Over the same bits it is a redundant write; and to fill before drawing at random is
-            # how parameters are made, once.
-            if not seen.was_reads and not seen.operator.random and not _unchanged(seen):
-                self._overwritten(fill, seen.operator, seen.place, "whole")
-        elif seen.operator.name in ADDITIONS and seen.was_reads == 1 and fill.single_zero:
-            self._added(fill, seen)
+        if observation.operator.overwrites:
+            # Writing the same bits is a redundant write; filling before random initialization
+            # happens once per parameter.
+            if (
+                not observation.was_reads
+                and not observation.operator.random
+                and not _unchanged(observation)
+            ):
+                self._overwritten(fill, observation.operator, observation.place, "whole")
+        elif (
+            observation.operator.name in ADDITIONS
+            and observation.was_reads == 1
+            and fill.single_zero
+        ):
+            self._added(fill, observation)
 
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
-        """A fill was overwritten piece by piece."""
+        """Report a fill that was overwritten piece by piece."""
         if not by.random:
             self._overwritten(fill, by, place, "piece by piece")
 
     def end_step(self) -> None:
-        """Settle sums whose memory is gone."""
+        """Report pending sums whose memory was freed."""
         for key in [key for key, held in self._sums.items() if not held.state.alive]:
             self._settle(self._sums.pop(key))
 
     def pause(self) -> None:
-        """What becomes of them is not seen."""
+        """Drop pending sums: additions are not observed in the following steps."""
         self._sums.clear()
 
     def finish(self) -> None:
-        """Settle what is left: nothing more will be added."""
+        """Report the remaining sums."""
         for held in self._sums.values():
             self._settle(held)
         self._sums.clear()
@@ -159,29 +180,31 @@ class DeadInitialisation(Pattern):
             every_time=True,
         )
 
-    def _added(self, fill: Observation, seen: Observation) -> None:
-        addend = _addend(seen)
-        if addend is None or not self._is_addend(seen, addend):
+    def _added(self, fill: Observation, observation: Observation) -> None:
+        addend = _addend(observation)
+        if addend is None or not self._is_addend(observation, addend):
             return
         node = self._node()
         if node is not None and type(node).__name__ == "AccumulateGrad":
-            self._report(fill, ADDED_TO_GRADIENT, evidence_of(seen, added_by=where(seen)))
+            self._report(
+                fill, ADDED_TO_GRADIENT, evidence_of(observation, added_by=where(observation))
+            )
             return
-        # An accumulator that gets more than one addend was rightly zeroed: wait and see.
-        self._sums[seen.state.key] = _Sum(
-            fill, seen.state, ADDED, evidence_of(seen, added_by=where(seen))
+        # An accumulator with several addends needs its zeros: wait for further additions.
+        self._sums[observation.state.key] = _Sum(
+            fill, observation.state, ADDED, evidence_of(observation, added_by=where(observation))
         )
         if len(self._sums) > _MOST_WAITING:
             self._sums.popitem(last=False)
 
     def _settle(self, held: _Sum, refilled: Optional[StorageState] = None) -> None:
-        # The fill that ends it is a write of its own.
+        # The next fill counts as a write.
         writes = held.state.version - held.version - (1 if refilled is held.state else 0)
         if not writes:
             self._report(held.fill, held.detail, held.evidence)
 
     def _report(self, fill: Observation, detail: str, evidence: Any) -> None:
-        # The fill, and an addition that could have been a copy or nothing at all.
+        # The fill, and an addition that could have been a copy or omitted.
         self.findings.add(
             self.name,
             fill,
@@ -191,30 +214,34 @@ class DeadInitialisation(Pattern):
             every_time=True,
         )
 
-    def _is_addend(self, seen: Observation, addend: torch.Tensor) -> bool:
-        """Bit for bit, or but for the sign of zeros: 0 + -0.0 is +0.0."""
-        if addend.shape != seen.tensor.shape or addend.dtype != seen.tensor.dtype:
+    def _is_addend(self, observation: Observation, addend: torch.Tensor) -> bool:
+        """Return whether the result equals the addend, except for the sign of zeros (0 + -0.0 is +0.0)."""
+        if addend.shape != observation.tensor.shape or addend.dtype != observation.tensor.dtype:
             return False
-        if addend.stride() == seen.tensor.stride():
-            for given, state in seen.inputs:
-                if given is addend and covers(addend, state) and state.hash == seen.scan.hash:
+        if addend.stride() == observation.tensor.stride():
+            for argument, state in observation.inputs:
+                if (
+                    argument is addend
+                    and covers(addend, state)
+                    and state.hash == observation.scan.hash
+                ):
                     return True
             if self.scanner.can_scan(addend):
-                found = self.scanner.scan(addend, seen.layout)
-                if found.hash == seen.scan.hash:
+                scan = self.scanner.scan(addend, observation.layout)
+                if scan.hash == observation.scan.hash:
                     return True
-        return torch.equal(addend, seen.tensor)
+        return torch.equal(addend, observation.tensor)
 
 
-def _unchanged(seen: Observation) -> bool:
-    return bool(seen.compared and seen.scan.unchanged == seen.scan.count)
+def _unchanged(observation: Observation) -> bool:
+    return bool(observation.compared and observation.scan.unchanged == observation.scan.count)
 
 
-def _addend(seen: Observation) -> Optional[torch.Tensor]:
-    """What was added to the tensor, once."""
-    if seen.keywords.get("alpha", 1) != 1 or len(seen.arguments) < 2:
+def _addend(observation: Observation) -> Optional[torch.Tensor]:
+    """Return the tensor that was added, if it is a plain addition."""
+    if observation.keywords.get("alpha", 1) != 1 or len(observation.arguments) < 2:
         return None
-    addend = seen.arguments[1]
+    addend = observation.arguments[1]
     if isinstance(addend, (list, tuple)):
-        addend = addend[seen.position] if seen.position < len(addend) else None
+        addend = addend[observation.position] if observation.position < len(addend) else None
     return addend if isinstance(addend, torch.Tensor) else None

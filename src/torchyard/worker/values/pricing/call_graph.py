@@ -36,7 +36,7 @@ _REPEATING = frozenset({"duplicate", "unchanged across steps"})
 """Patterns that mean `computed again`: what follows from the result is computed again, too."""
 _WIDE = "heavy type"
 _WINDOW = 16384
-"""Calls of a program without steps that are looked at together."""
+"""Number of calls that are analyzed together in a program without steps."""
 _MOST_VALUES = 50_000
 _MOST_PAST = 8192
 _MOST_SITES = 400
@@ -111,12 +111,12 @@ class CallGraph:
         self._sequence = getattr(autograd, "_get_sequence_nr", None)
 
     def mark(self, finding: Finding, state: Any, role: str = WASTED) -> None:
-        """Note a sighting: of the call that is running, or of the last writer of a storage."""
+        """Store an occurrence in the current call or in the last writer of a storage."""
         if self.also(finding, state, role):
             self._sightings[id(finding)] = self._sightings.get(id(finding), 0) + 1
 
     def also(self, finding: Finding, state: Any = None, role: str = WASTED) -> bool:
-        """Add a call to a sighting; whether the call is known."""
+        """Add a call to an occurrence; return whether the call is known."""
         self._found.setdefault(id(finding), (finding, {}))
         if state is None:
             self._pending.append((finding, role))
@@ -172,7 +172,7 @@ class CallGraph:
         self._writers.clear()
 
     def resolve(self) -> None:
-        """Find the chains among the calls so far, and begin anew."""
+        """Find the chains among the calls so far, and start a new graph."""
         calls, self._calls = self._calls, []
         for key, (state, call) in self._writers.items():
             self._past[key] = (state, call.site)
@@ -201,7 +201,7 @@ class CallGraph:
         self.resolve()
         for finding, counts in self._found.values():
             finding.recipe["sightings"] = self._sightings.get(id(finding), 0)
-            left_out = "calls that were not followed" if id(finding) in self._left_out else ""
+            left_out = "calls that were not tracked" if id(finding) in self._left_out else ""
             finding.recipe["calls_unknown"] = self._broken or left_out
             finding.recipe["calls"] = [
                 dict(site._asdict(), role=role, calls=count)

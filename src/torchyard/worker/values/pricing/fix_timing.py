@@ -1,7 +1,7 @@
-"""Time wasted work and its simulated fix alone: operators made from recipes.
+"""Time wasted work and its simulated fix alone: operators created from recipes.
 
-Runs in a process of its own. Samples are taken in random order, so that a disturbance affects all
-alike; every second one with cold caches. The variation between repeats is reported with the price.
+Runs in a separate process. Samples are taken in random order, so that noise affects all equally;
+every second one with cold caches. The variation between repeats is reported with the price.
 
 `make` and `mended` are what a workload file and a backend file offer: one workload with two ways
 to run it, as it is and fixed. The controller writes both names into a file beside the recipe, and
@@ -26,9 +26,11 @@ from torchyard.worker.values.proofs.trial_inputs import flat_results, poisons_fo
 from torchyard.worker.values.redispatch import NativeEvents
 from torchyard.worker.workload import CannotBuild
 
-INTO_OWN_MEMORY = "the operator's own overload, into memory that nobody filled"
-WITHOUT_FILL = "the operator that overwrites it, without the fill before it"
-ONCE_MORE = "the operator with that work done once more, against the operator: at least this much"
+INTO_OWN_MEMORY = "the out= overload of the operator, with uninitialized memory"
+WITHOUT_FILL = "the operator that overwrites it, without the preceding fill"
+ONCE_MORE = (
+    "the operator with the wasted work done twice, compared with the operator: a lower bound"
+)
 
 
 class Way(nn.Module):
@@ -46,7 +48,7 @@ class Way(nn.Module):
 
 
 def make(recipe: str) -> Tuple[Way, Tuple[Any, ...]]:
-    """The workload of a recipe file: the operator as it is, and its inputs."""
+    """Return the workload of a recipe file: the unmodified operator and its inputs."""
     with open(recipe, encoding="utf-8") as file:
         data = json.load(file)
     way, tensors = open_pair(data)
@@ -54,12 +56,12 @@ def make(recipe: str) -> Tuple[Way, Tuple[Any, ...]]:
 
 
 def mended(module: Any) -> Any:
-    """The backend: the same workload, mended."""
+    """Return the workload with the fix; used as a backend."""
     return module.mended
 
 
 def method_of(data: Dict[str, Any]) -> str:
-    """How the fix of a finding's recipe is simulated; empty when it cannot be."""
+    """Return how the fix of a recipe is simulated; empty if it cannot be."""
     try:
         return open_pair(data)[0].method
     except Exception:
@@ -67,7 +69,7 @@ def method_of(data: Dict[str, Any]) -> str:
 
 
 def open_pair(data: Dict[str, Any]) -> Tuple[Way, List[Any]]:
-    """As it is (with `.mended`) and the tensors that both take."""
+    """Return the unmodified operator (with `.mended`) and the tensors that both take."""
     if not data.get("operator") or data.get("mending") not in (FILL_FIRST, INSIDE):
         raise CannotBuild("this finding has no fix that can be simulated")
     made = make_again(data["operator"])
@@ -97,7 +99,7 @@ def _pair(
 
 
 def _as_inputs(made: Made) -> Tuple[List[Any], Callable[[List[Any]], Any]]:
-    """The tensors among the arguments, and the operator as a function of them."""
+    """Return the tensors among the arguments, and the operator as a function of them."""
     values = flat_results([made.args, list(made.kwargs.values())])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     func, args, kwargs = made.func, made.args, made.kwargs
@@ -133,7 +135,7 @@ def _filled_first(made: Made, call: Callable[[List[Any]], Any]) -> Callable[[Lis
 
 
 def _into_own_memory(made: Made) -> Optional[Callable[[List[Any]], Any]]:
-    """The overload that writes into given memory, if it does the same with fewer fills."""
+    """Return the out= overload, if it gives the same result with fewer fills."""
     found = _overload_with_out(made.func)
     if found is None:
         return None
@@ -167,7 +169,7 @@ def _into_own_memory(made: Made) -> Optional[Callable[[List[Any]], Any]]:
 
 
 def _overload_with_out(func: Any) -> Optional[Tuple[Any, str]]:
-    """An overload with the same arguments and one more that it writes."""
+    """Return an overload with the same arguments and one output argument."""
     wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
     packet = func.overloadpacket
     for name in packet.overloads():
@@ -182,7 +184,7 @@ def _overload_with_out(func: Any) -> Optional[Tuple[Any, str]]:
 
 
 def _fills(events: NativeEvents) -> int:
-    """Fills that are not inside of another fill."""
+    """Return the fills that are not inside another fill."""
     return sum(
         count
         for chain, count in events.chains.items()
@@ -194,7 +196,7 @@ FORMAT = 1
 METHOD = "%d samples of the operator alone, natively, in random order, caches warm and cold"
 _GROUPS = 4
 _COLD_BYTES = 64 << 20
-"""Read before every second sample: more than most last-level caches hold."""
+"""Memory read before every second sample; larger than most last-level caches."""
 _LEAST_SAMPLES = 8
 _MOST_SAMPLES = 400
 _SAMPLE_S = 0.0005
@@ -204,7 +206,7 @@ _SEED = 1337
 
 
 class Timed:
-    """Something to time: one or more operators, one after the other."""
+    """A sequence of operators to time."""
 
     def __init__(self, parts: List[Made]) -> None:
         self._parts = parts
@@ -222,17 +224,17 @@ class Timed:
         self._inner = 1
 
     def warm(self) -> None:
-        """Once untimed; and how often a sample calls it."""
+        """Run it once untimed, and set the number of calls per sample."""
         self.sample()
         self.sample()
         took_ns = max(1.0, self.samples_ns[-1])
-        if not self._before:  # what is written must be put back before each call
+        if not self._before:  # written memory must be restored before each call
             self._inner = max(1, int(_SAMPLE_S * 1e9 / took_ns))
         self.samples_ns.clear()
         self.cpu_ns.clear()
 
     def sample_cold(self, cold: torch.Tensor) -> None:
-        """Time one call after the caches were filled with something else."""
+        """Time one call with cold caches."""
         inner, self._inner = self._inner, 1
         cold.sum()
         self.sample()
@@ -247,7 +249,7 @@ class Timed:
 
     @property
     def _by_wall(self) -> bool:
-        """CPU time says nothing of a GPU, and of several threads it has those that only spin."""
+        """Return the clock: CPU time does not cover a GPU, and includes spinning threads."""
         return self.cuda or torch.get_num_threads() > 1
 
     def sample(self) -> None:
@@ -273,13 +275,13 @@ def price(recipe: Dict[str, Any], seconds: float = _SECONDS) -> Dict[str, Any]:
     """Time the wasted part of a finding, and the operator that it belongs to."""
     try:
         return _price(recipe, seconds)
-    except Exception as error:  # what a made-up argument makes an operator raise is no price
+    except Exception as error:  # an operator may reject generated arguments
         return {"unavailable": "%s: %s" % (type(error).__name__, str(error)[:160])}
 
 
 def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
     if recipe.get("unavailable") or not recipe.get("wasted"):
-        return {"unavailable": recipe.get("unavailable") or "nothing to measure was written down"}
+        return {"unavailable": recipe.get("unavailable") or "no recipe was recorded"}
     sides = {"wasted": Timed([make_again(part) for part in recipe["wasted"]])}
     if recipe.get("operator"):
         sides["operator"] = Timed([make_again(recipe["operator"])])
@@ -303,7 +305,7 @@ def _price(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
 
 
 def _range(side: Timed) -> Tuple[float, float, float]:
-    """Fastest repeat with warm caches, slowest with cold ones, and how much warm repeats differ."""
+    """Return the fastest warm repeat, the slowest cold one, and the variation of warm repeats."""
     warm = [statistics.median(group) for group in _split(side.warm_ns)]
     cold = [statistics.median(group) for group in _split(side.cold_ns)]
     low = max(1.0, min(warm))
@@ -316,7 +318,7 @@ def _split(values: List[float]) -> List[List[float]]:
 
 
 def time_side_by_side(sides: List[Timed], seconds: float) -> None:
-    """Samples of each in random order, until the time is over."""
+    """Take samples in random order until the time limit."""
     chance = random.Random(_SEED)
     with torch.no_grad():
         for side in sides:
@@ -334,7 +336,7 @@ def time_side_by_side(sides: List[Timed], seconds: float) -> None:
 
 
 def price_plan(plan: Dict[str, Any]) -> int:
-    """Price every recipe of a plan, and write the prices as they come."""
+    """Price every recipe of a plan, and write each price at once."""
     if plan.get("threads"):
         torch.set_num_threads(plan["threads"])
     prices: List[Optional[Dict[str, Any]]] = []
@@ -361,10 +363,10 @@ GAIN_METHOD = "%s; median of %d pairs in random order, one process"
 
 
 def gain_of(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
-    """`gain` (as it is : mended) and `gain_method`; empty where no fix can be simulated."""
+    """Return the speedup `gain` and `gain_method`; empty if no fix can be simulated."""
     try:
         way, tensors = open_pair(recipe)
-    except Exception:  # no fix, or arguments that cannot be made again: no gain is no mistake
+    except Exception:  # no fix, or arguments that cannot be recreated
         return {}
     cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in tensors)
     ways = [way, way.mended]
@@ -384,7 +386,7 @@ def gain_of(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
 
 
 def _sample(way: Any, tensors: List[Any], calls: int, cuda: bool) -> float:
-    """Seconds for one call: of this thread on the CPU, of the clock on a device."""
+    """Return seconds per call: thread CPU time on the CPU, wall time on a device."""
     if cuda:
         torch.cuda.synchronize()
         began = time.perf_counter()

@@ -26,7 +26,7 @@ from torchyard.worker.values.pricing.site_times import (
     speed_probe,
 )
 from torchyard.worker.values.program import THREADS, Ending, Surrounding
-from torchyard.worker.values.redispatch import NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import NativeEvents, count_chain, why_unavailable
 
 
 class GradientTurns:
@@ -139,7 +139,7 @@ class Native(Surrounding):
         if self._times is not None:
             self._times.__enter__()
             self._times_on = self._times_whole
-            self._times.be_aside(not self._times_on)
+            self._times.set_detached(not self._times_on)
         if self._fix is not None:
             self._observed.start()
             self._fix.on = self._fix_always or (self._turns is not None and self._turns.drops)
@@ -178,12 +178,12 @@ class Native(Surrounding):
     def pause_sites(self) -> None:
         """Time no operators until `resume_sites`."""
         if self._times is not None:
-            self._times.be_aside(True)
+            self._times.set_detached(True)
 
     def resume_sites(self) -> None:
         """Time operators again."""
         if self._times is not None:
-            self._times.be_aside(False)
+            self._times.set_detached(False)
 
     def output(self, value: Any) -> None:
         """Keep the output of a workload for the comparison of results."""
@@ -214,7 +214,7 @@ class Native(Surrounding):
         if self._times is None or self._times_whole or self._events.on:
             return
         self._times_on = not self._times_on and self._times_steps < MOST_SITE_STEPS
-        self._times.be_aside(not self._times_on)
+        self._times.set_detached(not self._times_on)
 
     def stop(self, ending: Ending) -> None:
         """Write what was seen."""
@@ -280,7 +280,7 @@ class Native(Surrounding):
             self.notes.append(text)
 
     def _seen_all(self) -> bool:
-        return all(times_seen(self._events.chains, chain) for chain in self._wanted)
+        return all(count_chain(self._events.chains, chain) for chain in self._wanted)
 
     def _harvest(self) -> None:
         self._events.stop()
@@ -315,7 +315,7 @@ class Native(Surrounding):
         def prepare_alone(of: Any) -> Any:
             if self._events.on:
                 self._stop_recording()
-                self.note("the program profiles itself: events were recorded up to there")
+                self.note("the program profiles itself: events were recorded until then")
             return prepare(of)
 
         profiler.profile._prepare_trace = prepare_alone

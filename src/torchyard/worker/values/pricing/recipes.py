@@ -42,11 +42,11 @@ Recipe = Dict[str, Any]
 
 
 class NoRecipe(Exception):
-    """Why an operator cannot be written down, or not be made again."""
+    """An operator that cannot be stored as a recipe, or not be created from it."""
 
 
 class Made(NamedTuple):
-    """An operator and arguments made from a recipe."""
+    """An operator and its arguments, created from a recipe."""
 
     func: Any
     args: List[Any]
@@ -58,7 +58,7 @@ class Made(NamedTuple):
 
 
 def recipe_of(func: Any, args: Any, kwargs: Any) -> Recipe:
-    """Write down an operator and its arguments."""
+    """Return the recipe of an operator and its arguments."""
     with torch.no_grad():
         return {
             "operator": func._schema.name,
@@ -69,7 +69,7 @@ def recipe_of(func: Any, args: Any, kwargs: Any) -> Recipe:
 
 
 def fill_recipe(shape: Any, dtype: torch.dtype, device: str = "cpu") -> Recipe:
-    """A fill with zeros of memory that is there."""
+    """Return the recipe of a zero fill of existing memory."""
     return {
         "operator": "aten::zero_",
         "overload": "default",
@@ -79,7 +79,7 @@ def fill_recipe(shape: Any, dtype: torch.dtype, device: str = "cpu") -> Recipe:
 
 
 def make_again(recipe: Recipe) -> Made:
-    """The operator with arguments of the recipe's form."""
+    """Create the operator and its arguments from a recipe."""
     space, _, name = recipe["operator"].partition("::")
     try:
         func = getattr(getattr(getattr(torch.ops, space), name), recipe["overload"])
@@ -112,7 +112,7 @@ def _written_down(value: Any) -> Any:
 
 def _tensor(tensor: torch.Tensor) -> Dict[str, Any]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        raise NoRecipe("an argument has no plain memory")
+        raise NoRecipe("an argument has no strided memory")
     data = _zeros(tuple(tensor.shape), tensor.dtype, str(tensor.device))
     data["stride"] = list(tensor.stride())
     tensor = tensor.detach()
@@ -134,7 +134,7 @@ def _tensor(tensor: torch.Tensor) -> Dict[str, Any]:
 
 
 def _packed(mask: torch.Tensor) -> str:
-    """A mask as bits, compressed: a mask that is all alike takes a few bytes."""
+    """Return a mask as compressed bits; a constant mask takes a few bytes."""
     flat = mask.cpu().contiguous().reshape(-1).to(torch.uint8)
     short = -flat.numel() % 8
     rows = torch.nn.functional.pad(flat, (0, short)).view(-1, 8)
@@ -153,7 +153,7 @@ def _unpacked(text: str, shape: Any) -> torch.Tensor:
 
 
 def _runs(tensor: torch.Tensor) -> torch.Tensor:
-    """Runs of neighbouring elements, spread evenly over the tensor in the order of its memory."""
+    """Return runs of adjacent elements, spread evenly over the memory of the tensor."""
     order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
     flat = tensor.permute(order).reshape(-1) if tensor.dim() else tensor.reshape(-1)
     count = flat.numel()
@@ -240,7 +240,7 @@ FILL_FIRST = "fill first"
 """The fill and the operator that overwrites it, against that operator alone."""
 INSIDE = "inside"
 """Work inside an operator: the operator into memory of its own choice, or with the work once more."""
-NOTHING_LEFT = "the operator goes away as a whole, so there is nothing to compare it with"
+NOTHING_LEFT = "the fix removes the whole operator, so there is nothing to compare it with"
 
 
 class WorthNotes:
@@ -250,38 +250,38 @@ class WorthNotes:
         self._waiting: List[Tuple[Finding, Observation]] = []
         self.graph = CallGraph()
 
-    def found(self, finding: Finding, seen: Observation) -> None:
-        """Note a sighting; memory is looked at only where the watch is off."""
-        running = seen.arguments is not None
-        if seen.path:
-            self.graph.mark(finding, None if running else seen.state, INSIDE_CALL)
+    def found(self, finding: Finding, observation: Observation) -> None:
+        """Store an occurrence; memory is read only while the mode is inactive."""
+        running = observation.arguments is not None
+        if observation.path:
+            self.graph.mark(finding, None if running else observation.state, INSIDE_CALL)
         elif finding.pattern in PARTLY:
-            self.graph.mark(finding, None if running else seen.state, SHRINKS)
+            self.graph.mark(finding, None if running else observation.state, SHRINKS)
         else:
-            role = PASSES if _passes(finding, seen) else WASTED
-            self.graph.mark(finding, None if running else seen.state, role)
+            role = PASSES if _passes(finding, observation) else WASTED
+            self.graph.mark(finding, None if running else observation.state, role)
             if is_sum(finding) and not running:
                 self.graph.also(finding, role=PASSES)  # the sum goes away with the zeros
         if not finding.recipe:
-            self._write_down(finding, seen)
+            self._write_down(finding, observation)
 
-    def followed(self, finding: Finding, seen: Observation) -> None:
-        """Note a call that is wasted because of an earlier one."""
-        self.graph.also(finding, None if seen.arguments is not None else seen.state)
+    def followed(self, finding: Finding, observation: Observation) -> None:
+        """Store a call that is wasted because of an earlier one."""
+        self.graph.also(finding, None if observation.arguments is not None else observation.state)
 
-    def _write_down(self, finding: Finding, seen: Observation) -> None:
+    def _write_down(self, finding: Finding, observation: Observation) -> None:
         finding.recipe = {"wasted": [], "share": 1.0, "operator": None, "mending": ""}
         try:
-            finding.recipe["wasted"] = _wasted(finding, seen)
+            finding.recipe["wasted"] = _wasted(finding, observation)
         except Exception as error:  # nothing of this may reach the program
             finding.recipe["unavailable"] = str(error)[:160]
             return
         if finding.pattern in PARTLY:
             finding.recipe["share"] = finding.bytes_wasted / max(1, finding.bytes_written)
-        self._waiting.append((finding, seen))
+        self._waiting.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
-        """Add a call, and write down the operator that findings were made in."""
+        """Add a call, and store the recipe of an operator with findings."""
         try:
             self.graph.after_operator(func, args, kwargs, result, place)
         except Exception as error:  # nothing of this may reach the program
@@ -290,12 +290,14 @@ class WorthNotes:
             return
         waiting, self._waiting = self._waiting, []
         recipe: Recipe = {}
-        for finding, seen in waiting:
+        for finding, observation in waiting:
             if is_sum(finding):
                 continue
-            inside = bool(seen.path) and seen.path[0] == operator_of(func).name
+            inside = bool(observation.path) and observation.path[0] == operator_of(func).name
             overwrites = (
-                finding.pattern == DEAD and not seen.path and _writes(seen, func, args, kwargs)
+                finding.pattern == DEAD
+                and not observation.path
+                and _writes(observation, func, args, kwargs)
             )
             if not inside and not overwrites:
                 continue
@@ -308,31 +310,31 @@ class WorthNotes:
             finding.recipe["mending"] = INSIDE if inside else FILL_FIRST
 
 
-def _passes(finding: Finding, seen: Observation) -> bool:
+def _passes(finding: Finding, observation: Observation) -> bool:
     """Whether readers get an input of the operator instead of its result."""
     if finding.pattern == GUARD:
-        return seen.fresh
+        return observation.fresh
     return finding.pattern == Duplicate.name and (
-        finding.detail == OWN_INPUT or seen.operator.copies
+        finding.detail == OWN_INPUT or observation.operator.copies
     )
 
 
-def _wasted(finding: Finding, seen: Observation) -> List[Recipe]:
-    device = seen.device
-    fill = fill_recipe(seen.shape, seen.dtype, device)
+def _wasted(finding: Finding, observation: Observation) -> List[Recipe]:
+    device = observation.device
+    fill = fill_recipe(observation.shape, observation.dtype, device)
     if is_sum(finding):
         add = dict(fill, operator="aten::add_", overload="Tensor", args=fill["args"] * 2)
         return [fill, add]
     if finding.pattern == DEAD:
         return [fill]
-    if seen.arguments is not None:
-        return [recipe_of(seen.func, seen.arguments, seen.keywords)]
-    if seen.operator.copies or finding.pattern in PARTLY:
+    if observation.arguments is not None:
+        return [recipe_of(observation.func, observation.arguments, observation.keywords)]
+    if observation.operator.copies or finding.pattern in PARTLY:
         # Of what is too wide or too sparse, memory is the cost: a copy reads and writes it once.
         return [dict(fill, operator="aten::clone")]
-    if seen.operator.fills:
+    if observation.operator.fills:
         return [fill]
-    raise NoRecipe("its arguments were gone when it turned out to be waste")
+    raise NoRecipe("its arguments no longer existed when it was found to be wasted")
 
 
 def _writes(fill: Observation, func: Any, args: Any, kwargs: Any) -> bool:

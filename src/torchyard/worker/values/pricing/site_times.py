@@ -16,7 +16,7 @@ import torch
 
 from torchyard.worker.values.operators import operator_of, tensors_in
 from torchyard.worker.values.places import Places, Site, site_of
-from torchyard.worker.values.redispatch import AsideMode
+from torchyard.worker.values.redispatch import DetachableMode
 
 _MOST_SAMPLES = 4096
 """Of one site; beyond it every second one is dropped."""
@@ -77,7 +77,7 @@ class _Samples:
             self._every *= 2
 
 
-class SiteTimes(AsideMode):
+class SiteTimes(DetachableMode):
     """Times calls at the wanted sites while it is in the stack of modes."""
 
     def __init__(self, wanted: Sequence[Dict[str, Any]]) -> None:
@@ -95,10 +95,10 @@ class SiteTimes(AsideMode):
         self._last: Tuple[_Samples, ...] = ()
         """Samples of the last operator, if it was timed."""
 
-    def be_aside(self, aside: bool) -> None:
+    def set_detached(self, detached: bool) -> None:
         """Get out of the stack, or in again: what ran in between is no part of a call."""
         self._left, self._last = None, ()
-        super().be_aside(aside)
+        super().set_detached(detached)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -1,8 +1,7 @@
-"""Switch an external profiler on for some steps of the program, and off after them.
+"""Enable an external profiler for some steps of the program only.
 
-Two kinds of switch: that of CUDA (nsys and ncu wait for it) and that of valgrind (instrumentation
-is slow, and importing torch is no part of the program). Steps are those of optimisers. Records
-nothing.
+Two switches: cudaProfilerStart/Stop (for nsys and ncu), and Valgrind's instrumentation, which is slow
+and must not cover the import of torch. Steps are optimizer steps. Records nothing itself.
 """
 
 import os
@@ -18,7 +17,7 @@ _SWITCH_LIMIT_S = 120
 
 
 class ToolRange(Surrounding):
-    """Around a program: opens after the steps to skip, closes after those to record."""
+    """Enables the profiler after the skipped steps and disables it after the recorded ones."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
         options = plan["tool_options"]
@@ -34,7 +33,7 @@ class ToolRange(Surrounding):
         self.notes: List[str] = []
 
     def start(self) -> None:
-        """Have torch loaded before anything is recorded, and open when no step is skipped."""
+        """Import torch before recording, and enable the profiler if no steps are skipped."""
         try:
             from torch.optim import optimizer
 
@@ -42,52 +41,52 @@ class ToolRange(Surrounding):
         except ImportError:
             self.note("the target has no torch: the program has no steps")
         self._save("running", 0)
-        self._go_on()
+        self._update_phase()
 
     def step(self) -> None:
-        """A step is over."""
+        """Handle the end of a step."""
         if os.getpid() != self._pid:
             return
         self._steps += 1
         if self._phase == "open":
             self._recorded_steps += 1
-        self._go_on()
+        self._update_phase()
 
     def stop(self, ending: Ending) -> None:
-        """Close, so that taking the process down is not recorded."""
+        """Disable the profiler, so that process shutdown is not recorded."""
         if self._phase == "before":
             self.note(
-                "the program ended after %d steps, before step %d that recording begins with"
+                "the program ended after %d steps, before step %d, where recording starts"
                 % (self._steps, self._first)
             )
         self._close()
         self._save(ending.state, ending.exit_code)
 
     def leave_child(self) -> None:
-        """A forked child switches nothing."""
+        """Do nothing in a forked child."""
         self._phase = "left"
         self._output = os.devnull
 
     def note(self, text: str) -> None:
-        """For the report; threads are seen by tools outside the process."""
+        """Add a note; external tools record threads, so that note is dropped."""
         if text != THREADS and text not in self.notes:
             self.notes.append(text)
 
-    def _go_on(self) -> None:
+    def _update_phase(self) -> None:
         if self._phase == "before" and self._steps >= self._first:
             self._phase = "open"
-            self._say(self._switch(True))
+            self._note_error(self._switch(True))
         if self._phase == "open" and self._last is not None and self._steps >= self._last:
             self._close()
 
     def _close(self) -> None:
         if self._phase == "open":
             self._phase = "closed"
-            self._say(self._switch(False))
+            self._note_error(self._switch(False))
 
-    def _say(self, trouble: Optional[str]) -> None:
-        if trouble is not None:
-            self.note("the tool could not be switched: " + trouble)
+    def _note_error(self, error: Optional[str]) -> None:
+        if error is not None:
+            self.note("the profiler could not be switched: " + error)
 
     def _save(self, state: str, exit_code: int) -> None:
         write_result(
@@ -119,7 +118,7 @@ def _cuda(on: bool) -> Optional[str]:
 
 
 def _valgrind(on: bool) -> Optional[str]:
-    """Through valgrind's own door for debuggers, because Python has no other."""
+    """Switch instrumentation with vgdb; there is no Python interface."""
     sys.stdout.flush()
     words = ["vgdb", "--pid=%d" % os.getpid(), "instrumentation", "on" if on else "off"]
     try:

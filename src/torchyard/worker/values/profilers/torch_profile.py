@@ -1,6 +1,6 @@
-"""torch.profiler around a program: a Chrome trace, and a summary of its operators.
+"""Run a program under torch.profiler: a Chrome trace and a summary of its operators.
 
-Steps are those of optimisers. Whatever ends the program, what was recorded up to there is written.
+Steps are optimizer steps. The recorded data are written however the program ends.
 `operator_rows` reads a finished profiler of any supported version of torch.
 """
 
@@ -28,7 +28,7 @@ _LEFT_OUT = (
 
 
 def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
-    """Operators and kernels with their times in ns, the costliest by self time first."""
+    """Return operators and kernels with times in ns, sorted by self time."""
     shapes: Dict[str, List[Dict[str, Any]]] = {}
     if by_shape:
         for event in profile.key_averages(group_by_input_shape=True):
@@ -63,7 +63,7 @@ def operator_rows(profile: Any, by_shape: bool) -> List[Dict[str, Any]]:
 
 
 def _on_device(event: Any) -> bool:
-    """Whether it is a kernel or a copy, whose time its operator has as well."""
+    """Return whether it is a kernel or memory copy; its operator contains the time, too."""
     kind = getattr(getattr(event, "device_type", None), "name", "CPU")
     return kind != "CPU"
 
@@ -77,12 +77,12 @@ def _device_self_ns(event: Any) -> float:
 
 
 def _ns(event: Any, *names: str) -> float:
-    """Torch says microseconds."""
+    """Return a time in ns; torch reports microseconds."""
     return _number(event, *names) * 1000.0
 
 
 def _number(event: Any, *names: str) -> float:
-    """The first of these that this torch has."""
+    """Return the first attribute that this torch version has."""
     for name in names:
         value = getattr(event, name, None)
         if isinstance(value, (int, float)):
@@ -91,7 +91,7 @@ def _number(event: Any, *names: str) -> float:
 
 
 def _shape_text(shapes: Any) -> str:
-    """`32x64, 10`; empty for an operator without tensors."""
+    """Format shapes as `32x64, 10`; empty for an operator without tensors."""
     parts = []
     for shape in shapes or ():
         if isinstance(shape, (list, tuple)) and shape:
@@ -101,11 +101,11 @@ def _shape_text(shapes: Any) -> str:
 
 
 FORMAT = 1
-_LOOK_EVERY_S = 0.5
+_TIMER_PERIOD_S = 0.5
 
 
 class TorchProfiled(Surrounding):
-    """Around a program: records the steps that the plan asks for."""
+    """Records the steps that the plan requests."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
         options = plan["tool_options"]
@@ -130,45 +130,45 @@ class TorchProfiled(Surrounding):
         self.notes: List[str] = []
 
     def start(self) -> None:
-        """Follow the optimiser's steps, and record from the first one that is wanted."""
+        """Count optimizer steps, and record from the first requested one."""
         from torch.optim import optimizer
 
         self._save("running", 0)
-        self._make_way_for_the_programs_own()
+        self._yield_to_program_profiler()
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
-        self._go_on()
+        self._update_phase()
 
     def step(self) -> None:
-        """A step is over."""
+        """Handle the end of a step."""
         if os.getpid() != self._pid:
             return
         self._steps += 1
         if self._phase == "recording":
             self._recorded_steps += 1
-        self._go_on()
+        self._update_phase()
 
     def stop(self, ending: Ending) -> None:
-        """Write what was recorded."""
+        """Write the recorded data."""
         for hook in self._hooks:
             hook.remove()
         if self._phase in ("before", "warming"):
             self._abandon()
             self.note(
-                "the program ended after %d steps, before step %d that recording begins with"
+                "the program ended after %d steps, before step %d, where recording starts"
                 % (self._steps, self._first)
             )
         self._finish()
         self._save(ending.state, ending.exit_code)
 
     def leave_child(self) -> None:
-        """A forked child records and writes nothing."""
+        """Do nothing in a forked child."""
         self._phase = "left"
         self._output = self._trace = os.devnull
 
     def leave_process(self, exit_code: int) -> None:
-        """End a forked child here: the profiler's threads are not in it, and C++ would wait for them.
+        """Exit a forked child directly: it lacks the profiler's threads, for which C++ would wait.
 
-        Seen with torch 2.13: such a child hung, or ended with `terminate called` and SIGABRT.
+        With torch 2.13 such a child hung, or ended with `terminate called` and SIGABRT.
         """
         if os.getpid() != self._pid:
             atexit._run_exitfuncs()
@@ -177,14 +177,14 @@ class TorchProfiled(Surrounding):
             os._exit(exit_code)
 
     def note(self, text: str) -> None:
-        """For the report."""
+        """Add a note to the report."""
         if self._all_threads and text == THREADS:
             return
         if text not in self.notes:
             self.notes.append(text)
 
-    def _go_on(self) -> None:
-        """Where the steps that are over put us."""
+    def _update_phase(self) -> None:
+        """Change the phase according to the number of finished steps."""
         if self._phase == "before" and self._steps >= self._warm_from:
             self._profile = self._new_profile()
             self._profile.prepare_trace()
@@ -193,7 +193,7 @@ class TorchProfiled(Surrounding):
             self._profile.start_trace()
             self._phase = "recording"
             self._began_ns = time.perf_counter_ns()
-            self._look_at_the_clock()
+            self._start_timer()
         if self._phase == "recording" and self._last is not None and self._steps >= self._last:
             self._finish()
 
@@ -205,8 +205,8 @@ class TorchProfiled(Surrounding):
             activities.append(torch.profiler.ProfilerActivity.XPU)
         keys: Dict[str, Any] = {}
         if not self._options.get("memory", True):
-            # Otherwise operators in threads that the program starts are not seen. With this, torch
-            # 2.13 reports no memory: measured, every operator had 0 bytes.
+            # Needed to record operators in threads of the program. With it, torch 2.13 reports no
+            # memory: every operator had 0 bytes.
             try:
                 keys["experimental_config"] = torch._C._profiler._ExperimentalConfig(
                     profile_all_threads=True
@@ -223,12 +223,12 @@ class TorchProfiled(Surrounding):
         )
 
     def _finish(self) -> None:
-        """Stop recording, and make the table and the trace of it."""
+        """Stop recording, and create the table and the trace."""
         if self._phase != "recording":
             return
         self._phase = "over"
         self._recorded_ns = time.perf_counter_ns() - self._began_ns
-        self._stop_looking()
+        self._stop_timer()
         try:
             self._profile.stop_trace()
             self._rows = operator_rows(self._profile, bool(self._options.get("shapes", True)))
@@ -239,7 +239,7 @@ class TorchProfiled(Surrounding):
         self._save("running", 0)
 
     def _abandon(self) -> None:
-        """Let go of a profiler that was warmed and never used."""
+        """Discard a profiler that was warmed up and never used."""
         if self._phase == "warming":
             try:
                 self._profile.start_trace()
@@ -248,13 +248,13 @@ class TorchProfiled(Surrounding):
                 pass
         self._phase, self._profile = "over", None
 
-    def _look_at_the_clock(self) -> None:
-        """A program without steps must not fill the memory with events."""
+    def _start_timer(self) -> None:
+        """Start the timer of the time limit, so that events cannot fill the memory."""
         if self._most_s is not None and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             signal.signal(signal.SIGVTALRM, self._on_timer)
-            signal.setitimer(signal.ITIMER_VIRTUAL, _LOOK_EVERY_S, _LOOK_EVERY_S)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _TIMER_PERIOD_S, _TIMER_PERIOD_S)
 
-    def _stop_looking(self) -> None:
+    def _stop_timer(self) -> None:
         if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
@@ -266,8 +266,8 @@ class TorchProfiled(Surrounding):
             self.note("recording stopped after %g s" % self._most_s)
             self._finish()
 
-    def _make_way_for_the_programs_own(self) -> None:
-        """Two profilers cannot be on at once; the program's own has the right of way."""
+    def _yield_to_program_profiler(self) -> None:
+        """Stop recording if the program starts its own profiler; two cannot be active at once."""
         from torch.autograd import profiler
 
         prepare = getattr(profiler.profile, "_prepare_trace", None)

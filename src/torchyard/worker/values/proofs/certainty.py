@@ -1,38 +1,38 @@
-"""How certain a finding is, from the tests behind it: the only place that says `proven`.
+"""Certainty of a finding, computed from its tests: the only module that assigns `proven`.
 
-Plain data in, plain data out: the worker asks after its own tests, the controller again after a
-native run of the program. Imports neither torch nor anything of the controller.
+Works on plain data: the worker calls it after its own tests, the controller again after a native run
+of the program. Imports neither torch nor the controller.
 """
 
 from typing import Any, Dict, List, Tuple
 
 PROVEN = "proven"
-"""For every input of these shapes, from what the operators and the source of the program say."""
+"""For every input of these shapes, by the definitions of the operators and the source."""
 TESTED = "tested"
-"""In every trial that was made; nothing is said of other inputs."""
+"""In every trial; other inputs were not tried."""
 LIKELY = "likely"
 INPUT_DEPENDENT = "input-dependent"
 
 SEMANTICS = "semantics"
-"""In how many of the calls does the work not matter, whatever the values are?"""
+"""In how many calls is the work irrelevant for all values?"""
 POISON = "poison"
-"""Other bits where the write left its own: is any result different?"""
+"""Other bits in place of the written ones: does any result differ?"""
 SKIP = "skip"
-"""The write left out: is any result different?"""
+"""The write omitted: does any result differ?"""
 REPLACE = "replace"
-"""The work replaced by what the finding says is the same: is any result different?"""
+"""The work replaced by its claimed equivalent: does any result differ?"""
 SAME_AGAIN = "same again"
-"""Two clean runs: are they the same? If not, no comparison says anything."""
+"""Are two unmodified runs identical? If not, comparisons are meaningless."""
 VALUES_VARIED = "values varied"
-"""Did every tensor that could matter get other values?"""
+"""Did every relevant tensor get other values?"""
 UNREAD = "unread"
-"""Nothing read the memory between the two writes, and the second covers all of it."""
+"""Nothing read the memory between two writes, and the second one covers all of it."""
 REFUSED = "refused"
-"""The operator did not take these inputs. Says nothing; may be why there are too few."""
+"""The operator rejected these inputs; may explain why there are too few."""
 NATIVE_OPERATOR = "native operator"
-"""The operator alone, without any profiler of values: is the work still there?"""
+"""The operator alone, without value profiling: does the work still occur?"""
 NATIVE_PROGRAM = "native program"
-"""The program, run again without a profiler of values: is the work still there?"""
+"""The program, run again without value profiling: does the work still occur?"""
 
 _OF_VALUES = (POISON, SKIP, REPLACE)
 _LEAST_POISONS = 2
@@ -44,7 +44,7 @@ Test = Dict[str, Any]
 def make_test(
     test: str, passed: bool, *, inputs: str = "", poison: str = "", detail: str = ""
 ) -> Test:
-    """The record of one test; the yard knows it as `core.values.ProofTest`."""
+    """Return the record of one test; the controller's type is `values.model.ProofTest`."""
     return {
         "test": test,
         "passed": passed,
@@ -55,7 +55,7 @@ def make_test(
 
 
 def judge(tests: List[Test], inside: bool) -> Tuple[str, str]:
-    """Certainty and why; `inside` is for work that an operator does inside itself."""
+    """Return certainty and reason; `inside` is for work inside an operator."""
     of_values = [test for test in tests if test["test"] in _OF_VALUES]
     failed = [test for test in of_values if not test["passed"]]
     if failed:
@@ -67,15 +67,15 @@ def judge(tests: List[Test], inside: bool) -> Tuple[str, str]:
         if missing:
             return LIKELY, missing
         return PROVEN, "for every input of these shapes: %s" % semantics[0]["detail"]
-    certainty, why = _judge_trials(tests, of_values, missing)
+    certainty, why = _trial_certainty(tests, of_values, missing)
     partly = [test["detail"] for test in semantics if test["detail"]]
     return certainty, "; ".join([why, *partly])
 
 
-def _judge_trials(tests: List[Test], of_values: List[Test], missing: str) -> Tuple[str, str]:
-    """What trials alone say: tested at most."""
+def _trial_certainty(tests: List[Test], of_values: List[Test], missing: str) -> Tuple[str, str]:
+    """Return certainty and reason from trials alone: at most tested."""
     if not of_values:
-        return LIKELY, _reason(tests, "it was seen, and not tested")
+        return LIKELY, _reason(tests, "it was observed, but not tested")
     for name in (SAME_AGAIN, UNREAD, VALUES_VARIED):
         bad = [test for test in tests if test["test"] == name and not test["passed"]]
         if bad:
@@ -91,7 +91,7 @@ def _judge_trials(tests: List[Test], of_values: List[Test], missing: str) -> Tup
 
 
 def _not_confirmed(tests: List[Test], inside: bool) -> str:
-    """Which run without the profiler is missing or found nothing; empty when none is."""
+    """Return which run without the profiler is missing or failed; empty if none."""
     needed = {NATIVE_PROGRAM: "no run of the program without the profiler has confirmed it"}
     if inside:
         needed[NATIVE_OPERATOR] = "the operator alone was not run without the profiler"
@@ -106,18 +106,20 @@ def _not_confirmed(tests: List[Test], inside: bool) -> str:
 
 
 def _inputs_with_enough_poisons(tests: List[Test]) -> List[str]:
-    found: Dict[str, int] = {}
+    poison_counts: Dict[str, int] = {}
     for test in tests:
         enough = _LEAST_POISONS if test["test"] == POISON else 1
-        found[test["inputs"]] = found.get(test["inputs"], 0) + (_LEAST_POISONS // enough)
-    return [name for name, poisons in found.items() if poisons >= _LEAST_POISONS]
+        poison_counts[test["inputs"]] = poison_counts.get(test["inputs"], 0) + (
+            _LEAST_POISONS // enough
+        )
+    return [name for name, poisons in poison_counts.items() if poisons >= _LEAST_POISONS]
 
 
 def _why_needed(failed: List[Test]) -> str:
-    """Which input showed that the work is needed, or that only a part of it is wasted."""
-    said = sorted({test["detail"] for test in failed if test["detail"]})
-    if said:
-        return said[0]
+    """Return which input needed the work, or that only a part of it is wasted."""
+    details = sorted({test["detail"] for test in failed if test["detail"]})
+    if details:
+        return details[0]
     inputs = sorted({test["inputs"] or "the program's own" for test in failed})
     return "a result changed without this work when the operator was given other inputs (%s)" % (
         "; ".join(inputs)
@@ -125,28 +127,28 @@ def _why_needed(failed: List[Test]) -> str:
 
 
 def _reason(tests: List[Test], otherwise: str) -> str:
-    """What a test that could not be done said, else the general reason."""
-    said = [
+    """Return the detail of a failed test, else the general reason."""
+    details = [
         test["detail"]
         for test in tests
         if not test["passed"] and test["detail"] and test["test"] != SEMANTICS
     ]
-    return said[0] if said else otherwise
+    return details[0] if details else otherwise
 
 
 def _held(tests: List[Test], inputs: List[str]) -> str:
     what = {
-        POISON: "other bits in its place changed no result",
-        SKIP: "left out, no result changed",
+        POISON: "replaced by poison values, no result changed",
+        SKIP: "omitted, no result changed",
         REPLACE: "replaced, no result changed",
     }
-    said = [text for name, text in what.items() if any(test["test"] == name for test in tests)]
+    results = [text for name, text in what.items() if any(test["test"] == name for test in tests)]
     poisons = sorted({test["poison"] for test in tests if test["poison"]})
     with_poisons = " (%s)" % ", ".join(poisons) if poisons else ""
-    # What a test that passed has to add narrows what was tested.
+    # Details of passed tests restrict what was tested.
     narrowed = sorted({test["detail"] for test in tests if test["detail"]})
     return "%s%s, in %d trials on %d inputs of these shapes and settings%s" % (
-        " and ".join(said),
+        " and ".join(results),
         with_poisons,
         len(tests),
         len(inputs),

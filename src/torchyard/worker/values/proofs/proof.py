@@ -1,11 +1,10 @@
-"""Prove findings and put them on trial, right after the operator ran, while its values exist.
+"""Prove and test findings, right after the operator ran, while its values exist.
 
-A finding is proven when every call of it is wasted for every input of its shapes: by what
-operators do by definition (`operators.py`) and what the source of the program says of the code
-around them (`straight_line.py`), provided that nothing else can reach the memory. In addition it
-is put on trial with other values (`trials.py`). `Proofs` records which cause was tried how often
-with which outcome, and what could not be tried and why. Nothing here reaches the program, except
-an interrupt. Which word a finding gets is decided in `certainty.py`.
+A finding is proven if every call of it is wasted for every input of its shapes: by the definitions of
+the operators (`operators.py`) and the source of the surrounding code (`straight_line.py`), provided
+that nothing else can access the memory. In addition it is tested with other values (`trials.py`).
+`Proofs` records which cause was tested how often with which outcome, and what could not be tested and
+why. No exception reaches the program, except an interrupt. `certainty.py` assigns the certainty.
 """
 
 import sys
@@ -15,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import Cause, Finding, Findings, Sight
+from torchyard.worker.values.findings import Cause, Finding, Findings, ResultKey
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import (
     FILLS,
@@ -36,7 +35,7 @@ from torchyard.worker.values.proofs.certainty import (
     judge,
     make_test,
 )
-from torchyard.worker.values.proofs.replay import Untouched, Void, why_not_now
+from torchyard.worker.values.proofs.replay import ReplayFailed, StateGuard, replay_blocker
 from torchyard.worker.values.proofs.straight_line import (
     PRIVATE,
     Claim,
@@ -49,12 +48,12 @@ from torchyard.worker.values.proofs.trial_inputs import CannotCopy, flat_results
 from torchyard.worker.values.proofs.trials import (
     DEAD,
     REDUNDANT,
-    Bench,
+    NotTestable,
     Strategy,
-    Untested,
+    TrialContext,
+    error_line,
     fill_inside,
     is_sum,
-    refusal,
     strategy_for,
     sum_with_zeros,
 )
@@ -63,34 +62,32 @@ from torchyard.worker.values.storages import storage_key, untyped_storage
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 OVERWRITTEN = (
-    "%s writes every element and reads none, and the code from the fill to it reaches it always"
+    "%s writes every element and reads none, and the code after the fill always reaches it"
 )
-IN_PIECES = (
-    "the pieces that are written cover it, and the code from the fill to them does nothing else"
-)
-REPEATED = "the same constant was filled in, and no code between the two fills can reach the memory"
-IDENTITY = "multiplying or dividing by one leaves every number as it is"
+IN_PIECES = "the written pieces cover it, and the code between the fill and them does nothing else"
+REPEATED = "both fills write the same constant, and no code between them can access the memory"
+IDENTITY = "multiplying or dividing by one does not change any number"
 
 
 class Reason(NamedTuple):
-    """Why a call is wasted."""
+    """Reason why a call is wasted."""
 
     text: str
     by_shape: bool = False
     in_pieces: bool = False
     shared: bool = False
-    """Whether it would not hold if code that is not seen ran at the same time."""
+    """Whether it requires that no unobserved code runs concurrently."""
 
 
 def dead_fill(
     fill: Observation, frame: Optional[FrameType], func: Any, args: Any, kwargs: Any
 ) -> Optional[Reason]:
-    """Why what a fill wrote is never read; None when that is not certain."""
+    """Return why a fill is never read; None if that is not certain."""
     operator = operator_of(func)
     tensor = _written(fill, func, args, kwargs)
     if tensor is None or fill.site is None or frame is None or not overwrites_all(func, operator):
         return None
-    if why_not_now() is not None:
+    if replay_blocker() is not None:
         return None
     bare = operator.name.split("::")[1]
     claim = fill_is_overwritten(fill.site, frame, bare)
@@ -104,15 +101,15 @@ def dead_fill(
 
 
 def redundant(
-    seen: Observation, frame: Optional[FrameType], func: Any, args: Any, kwargs: Any
+    observation: Observation, frame: Optional[FrameType], func: Any, args: Any, kwargs: Any
 ) -> Optional[Reason]:
-    """Why a write leaves every bit as it was; None when that is not certain."""
+    """Return why a write changes no bit; None if that is not certain."""
     operator = operator_of(func)
-    tensor = _written(seen, func, args, kwargs)
-    if frame is None or tensor is None or why_not_now() is not None:
+    tensor = _written(observation, func, args, kwargs)
+    if frame is None or tensor is None or replay_blocker() is not None:
         return None
-    fill = seen.was_fill
-    if operator.fills and fill is not None and fill.site is not None and seen.whole:
+    fill = observation.was_fill
+    if operator.fills and fill is not None and fill.site is not None and observation.whole:
         claim = fill_is_repeated(fill.site, frame)
         if claim is None or not _unreachable(claim, fill, tensor):
             return None
@@ -123,16 +120,16 @@ def redundant(
     return Reason(IDENTITY) if _keeps_denormals(tensor) else None
 
 
-def _written(seen: Observation, func: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """The tensor in the memory in question that the operator wrote, if it is a plain one."""
+def _written(observation: Observation, func: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+    """Return the plain tensor in the observed memory that the operator wrote, if any."""
     for tensor in written_tensors(operator_of(func), args, kwargs):
-        if type(tensor) in _TENSORS and storage_key(tensor) == seen.state.key:
+        if type(tensor) in _TENSORS and storage_key(tensor) == observation.state.key:
             return tensor
     return None
 
 
 def _unreachable(claim: Claim, fill: Observation, tensor: torch.Tensor) -> bool:
-    """Whether nothing that runs at the same time, or holds the memory, can read the fill."""
+    """Return whether no concurrent code or other owner of the memory can read the fill."""
     if claim.how == PRIVATE:
         return fill.fresh
     if fill.state.outside or untyped_storage(tensor).is_shared():
@@ -143,171 +140,172 @@ def _unreachable(claim: Claim, fill: Observation, tensor: torch.Tensor) -> bool:
 
 
 def _other_threads() -> bool:
-    """Whether Python code may run beside this."""
+    """Return whether other Python threads exist."""
     return len(sys._current_frames()) > 1
 
 
 def _saving_hooks() -> bool:
-    """Whether operators call code of the program for each tensor that they keep for a backward."""
+    """Return whether saved-tensor hooks of the program are active."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    if top is None:  # torch before 2.1 does not tell
+    if top is None:  # not available before torch 2.1
         return torch.is_grad_enabled()
     return top(True) is not None
 
 
 def _keeps_denormals(tensor: torch.Tensor) -> bool:
-    """Whether arithmetic keeps the smallest numbers: `torch.set_flush_denormal` makes them zero."""
+    """Return whether arithmetic keeps denormal numbers (see `torch.set_flush_denormal`)."""
     if not tensor.is_floating_point():
         return True
     bits = torch.ones(1, dtype=_WORDS[tensor.element_size()], device=tensor.device)
     return bool(((bits.view(tensor.dtype) * 1).view(bits.dtype) == bits).all())
 
 
-INSIDE = "filled inside the operator; whatever is there instead, every result is the same"
-NO_TIME = "proofs have taken their share of the time"
-TOO_MANY = "it is called with more different arguments than are tried"
+INSIDE = "filled inside the operator; poison values in its place change no result"
+NO_TIME = "the time limit of proofs was reached"
+TOO_MANY = "it is called with more argument forms than are tested"
 MOST_TRIALS = 2
-"""Of one cause with arguments of one form: the second time with other values of the program's own."""
+"""Trials per cause and argument form; the second one has other values of the program."""
 MOST_FORMS = 6
-"""Of arguments, for one cause."""
+"""Argument forms per cause."""
 _MOST_AT_ONCE = 8
 _FREE_S = 10.0
 _MOST_SHARE = 0.5
-"""Of the time so far goes to trials, once they took the free seconds."""
+"""Maximum share of the run time for trials, beyond the free seconds."""
 
 _Place = Tuple[Cause, int]
-"""A cause, and which of the operators inside the outermost one."""
+"""A cause and the index of the inner operator."""
 _Form = Tuple[Any, ...]
 """Shapes, types and numbers of arguments."""
 
 
-class _Book:
-    """What is known of one cause with arguments of one form."""
+class _TrialRecord:
+    """Trials of one cause with one argument form."""
 
     __slots__ = ("holds", "tests", "trials", "why_not")
 
     def __init__(self) -> None:
         self.trials = 0
         self.holds: Optional[bool] = None
-        """For the program's own values, the first time it could be tried."""
+        """Whether the finding holds for the program's own values."""
         self.tests: List[Test] = []
         self.why_not = ""
 
 
 class Proofs:
-    """Judges what the watch saw and the patterns found."""
+    """Proves and tests observations and findings."""
 
     def __init__(
-        self, findings: Findings, room_bytes: Callable[[], int], dispatch: CodeType
+        self, findings: Findings, available_bytes: Callable[[], int], dispatch: CodeType
     ) -> None:
-        """`dispatch` is the code that operators come to: what called it is the program."""
+        """Create the proofs; `dispatch` is the code of `__torch_dispatch__`, called by the program."""
         self._findings = findings
-        self._room_bytes = room_bytes
+        self._available_bytes = available_bytes
         self._dispatch = dispatch
-        self._books: Dict[_Place, Dict[_Form, _Book]] = {}
+        self._records: Dict[_Place, Dict[_Form, _TrialRecord]] = {}
         self._fills: List[Observation] = []
-        self._found: List[Tuple[Finding, Observation]] = []
+        self._to_judge: List[Tuple[Finding, Observation]] = []
         self._sums: List[Tuple[Finding, Observation]] = []
         self._counted: Dict[int, Finding] = {}
         self._judged: Dict[int, Tuple[Finding, _Place]] = {}
-        self._sites: Dict[Sight, Dict[Site, int]] = {}
-        self._adding = False
+        self._sites: Dict[ResultKey, Dict[Site, int]] = {}
+        self._is_adding = False
         self._began_s = time.monotonic()
         self.spent_s = 0.0
         self.tried = 0
         self.untried: Dict[str, int] = {}
-        """Why something was not tried, and how often."""
+        """Reasons for missing trials, with counts."""
 
-    def observe(self, seen: Observation) -> None:
-        """Remember fills inside of operators: no pattern can see whether they are dead.
+    def observe(self, observation: Observation) -> None:
+        """Store fills inside operators, which no pattern can judge, and count fills by call site."""
+        if observation.site is not None and not observation.path:
+            sites = self._sites.setdefault((observation.node, observation.position), {})
+            sites[observation.site] = sites.get(observation.site, 0) + 1
+        inside = bool(observation.path) and observation.path[0] not in FILLS
+        if inside and observation.operator.fills and not observation.written_inside:
+            self._fills.append(observation)
 
-        And count fills of the program by their place in its source.
-        """
-        if seen.site is not None and not seen.path:
-            sites = self._sites.setdefault((seen.node, seen.position), {})
-            sites[seen.site] = sites.get(seen.site, 0) + 1
-        inside = bool(seen.path) and seen.path[0] not in FILLS
-        if inside and seen.operator.fills and not seen.written_inside:
-            self._fills.append(seen)
-
-    def found(self, finding: Finding, seen: Observation) -> None:
-        """Remember what a pattern found."""
-        if self._adding:
+    def found(self, finding: Finding, observation: Observation) -> None:
+        """Store a finding of a pattern until the operator has finished."""
+        if self._is_adding:
             return
         if is_sum(finding):
-            self._sums.append((finding, seen))
-        elif finding.pattern == DEAD and seen.path:
-            self._counted[id(seen)] = finding
-        elif strategy_for(finding, seen) is not None:
-            self._found.append((finding, seen))
+            self._sums.append((finding, observation))
+        elif finding.pattern == DEAD and observation.path:
+            self._counted[id(observation)] = finding
+        elif strategy_for(finding, observation) is not None:
+            self._to_judge.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Judge what was seen in the operator that just ran. The watch is off."""
+        """Prove and test the findings of the operator that just ran. The mode is inactive."""
         if self._sums:
             self.finish()
-        if not self._fills and not self._found:
+        if not self._fills and not self._to_judge:
             return
-        fills, found, counted = self._fills, self._found, self._counted
-        self._fills, self._found, self._counted = [], [], {}
+        fills, to_judge, counted = self._fills, self._to_judge, self._counted
+        self._fills, self._to_judge, self._counted = [], [], {}
         budget = _MOST_AT_ONCE
         outermost = operator_of(func).name
         form = _form(args, kwargs)
-        again = {seen.state.key: seen.number for _, seen in found if seen.was_fill is not None}
-        for seen in fills:
-            if seen.path[0] != outermost:
-                continue  # left by an operator that raised
-            # One that is filled again with the same is dead because of the second fill: one of the
-            # two is needed, and the second is a finding already.
-            if seen.number < again.get(seen.state.key, seen.number):
+        again = {
+            observation.state.key: observation.number
+            for _, observation in to_judge
+            if observation.was_fill is not None
+        }
+        for observation in fills:
+            if observation.path[0] != outermost:
+                continue  # left over from an operator that raised
+            # If a second fill writes the same values, one of the two is needed, and the second one is
+            # reported already.
+            if observation.number < again.get(observation.state.key, observation.number):
                 continue
-            finding = counted.get(id(seen))
-            book = self._book(finding, seen, form)
-            if book.holds is not False and self._wants(book, budget):
+            finding = counted.get(id(observation))
+            record = self._trial_record(finding, observation, form)
+            if record.holds is not False and self._should_try(record, budget):
                 budget -= 1
-                self._try(book, fill_inside(seen), func, args, kwargs)
-            self._count_fill(seen, finding, book, result)
-        for finding, seen in found:
-            book = self._book(finding, seen, form)
-            reason = self._reason(finding, seen, func, args, kwargs, result)
-            # What no trial of one operator can show needs none where it is known.
+                self._try(record, fill_inside(observation), func, args, kwargs)
+            self._count_fill(observation, finding, record, result)
+        for finding, observation in to_judge:
+            record = self._trial_record(finding, observation, form)
+            reason = self._reason(finding, observation, func, args, kwargs, result)
+            # A proof makes the trial unnecessary where a trial of one operator cannot decide.
             needless = (
                 reason is not None
-                and not seen.path
-                and seen.operator.fills
+                and not observation.path
+                and observation.operator.fills
                 and (reason.in_pieces or finding.pattern == REDUNDANT)
             )
-            strategy = None if needless else strategy_for(finding, seen)
-            if strategy is not None and self._wants(book, budget):
+            strategy = None if needless else strategy_for(finding, observation)
+            if strategy is not None and self._should_try(record, budget):
                 budget -= 1
-                self._try(book, strategy, func, args, kwargs)
-            if finding.pattern == DEAD and book.holds is False:
+                self._try(record, strategy, func, args, kwargs)
+            if finding.pattern == DEAD and record.holds is False:
                 self._findings.drop(finding)
                 continue
             if reason is not None:
-                _count_proven(finding, reason, seen.site)
-            self._settle(finding, (finding.cause, seen.number))
+                _count_proven(finding, reason, observation.site)
+            self._settle(finding, (finding.cause, observation.number))
 
     def finish(self) -> None:
-        """Try what needs no operator. The watch must be off."""
+        """Run the trials that need no operator. The mode must be inactive."""
         sums, self._sums = self._sums, []
-        for finding, seen in sums:
-            book = self._book(finding, seen, ())
-            if not book.trials:
-                book.trials = 1
+        for finding, observation in sums:
+            record = self._trial_record(finding, observation, ())
+            if not record.trials:
+                record.trials = 1
                 self.tried += 1
                 try:
-                    with Untouched((), {}):
-                        book.tests = sum_with_zeros(seen)
-                        book.holds = True
+                    with StateGuard((), {}):
+                        record.tests = sum_with_zeros(observation)
+                        record.holds = True
                 except Exception as error:
-                    self._not_tried(book, refusal(error))
-            self._settle(finding, (finding.cause, seen.number))
+                    self._not_tried(record, error_line(error))
+            self._settle(finding, (finding.cause, observation.number))
 
     def conclude(self, doubt: str) -> None:
-        """Judge every finding once more, after the last call was counted.
+        """Compute the final certainty of every finding.
 
-        `doubt` says what of the program could touch memory between operators without being seen. It
-        takes the proof from findings about memory that the program may have handed on.
+        `doubt` says which code could access memory without being observed. It invalidates proofs
+        about memory that the program may have shared.
         """
         for finding, place in list(self._judged.values()):
             if doubt and finding.shared:
@@ -319,129 +317,152 @@ class Proofs:
                 finding.proof["certainty"], finding.proof["why"] = judge(tests, inside=False)
 
     def notes(self) -> List[str]:
-        """What was not tried, for the report."""
+        """Return notes on missing trials."""
         return [
-            "not put on trial, %d times: %s" % (count, reason)
+            "not tested, %d times: %s" % (count, reason)
             for reason, count in sorted(self.untried.items())
         ]
 
     def _count_fill(
-        self, seen: Observation, finding: Optional[Finding], book: _Book, result: Any
+        self,
+        observation: Observation,
+        finding: Optional[Finding],
+        record: _TrialRecord,
+        result: Any,
     ) -> None:
-        """Count a fill inside an operator as a finding if its trials say that it is dead."""
-        if book.holds is False and finding is not None:
+        """Report a fill inside an operator if its trials show that it is dead."""
+        if record.holds is False and finding is not None:
             self._findings.drop(finding)
-        elif book.holds:
+        elif record.holds:
             if finding is None:
-                self._adding = True
-                finding = self._findings.add(DEAD, seen, seen.size_bytes, detail=INSIDE)
-                self._adding = False
+                self._is_adding = True
+                finding = self._findings.add(
+                    DEAD, observation, observation.size_bytes, detail=INSIDE
+                )
+                self._is_adding = False
             if finding is not None:
-                reason = proven_inside(seen.path, seen.shape, result, refilled=False)
+                reason = proven_inside(observation.path, observation.shape, result, refilled=False)
                 if reason is not None:
                     _count_proven(finding, Reason(reason), None)
-                self._settle(finding, (finding.cause, seen.number))
+                self._settle(finding, (finding.cause, observation.number))
 
     def _reason(
-        self, finding: Finding, seen: Observation, func: Any, args: Any, kwargs: Any, result: Any
+        self,
+        finding: Finding,
+        observation: Observation,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        result: Any,
     ) -> Optional[Reason]:
-        """Why a call is wasted for every input; None when that is not certain."""
+        """Return why a call is wasted for every input; None if that is not certain."""
         reason: Optional[Reason] = None
         try:
-            if seen.path:
-                if seen.operator.fills and seen.single_zero and seen.was_fill is not None:
-                    text = proven_inside(seen.path, seen.shape, result, refilled=True)
+            if observation.path:
+                if (
+                    observation.operator.fills
+                    and observation.single_zero
+                    and observation.was_fill is not None
+                ):
+                    text = proven_inside(observation.path, observation.shape, result, refilled=True)
                     reason = None if text is None else Reason(text)
             else:
                 frame = calling_frame(self._dispatch)
                 if finding.pattern == DEAD:
-                    reason = dead_fill(seen, frame, func, args, kwargs)
-                elif finding.pattern == REDUNDANT and seen.scan.unchanged == seen.scan.count:
-                    reason = redundant(seen, frame, func, args, kwargs)
-        except Exception as error:  # a mistake here must not end somebody's program
-            why = "not judged from its source: " + refusal(error)
+                    reason = dead_fill(observation, frame, func, args, kwargs)
+                elif (
+                    finding.pattern == REDUNDANT
+                    and observation.scan.unchanged == observation.scan.count
+                ):
+                    reason = redundant(observation, frame, func, args, kwargs)
+        except Exception as error:  # an error here must not stop the program
+            why = "source not analyzed: " + error_line(error)
             self.untried[why] = self.untried.get(why, 0) + 1
         return reason
 
-    def _wants(self, book: _Book, budget: int) -> bool:
-        if book.trials >= MOST_TRIALS or budget <= 0 or book.why_not == TOO_MANY:
+    def _should_try(self, record: _TrialRecord, budget: int) -> bool:
+        if record.trials >= MOST_TRIALS or budget <= 0 or record.why_not == TOO_MANY:
             return False
         spent, passed = self.spent_s, time.monotonic() - self._began_s
         if spent > _FREE_S and spent > _MOST_SHARE * passed:
-            self._not_tried(book, NO_TIME)
+            self._not_tried(record, NO_TIME)
             return False
         return True
 
-    def _try(self, book: _Book, strategy: Strategy, func: Any, args: Any, kwargs: Any) -> None:
+    def _try(
+        self, record: _TrialRecord, strategy: Strategy, func: Any, args: Any, kwargs: Any
+    ) -> None:
         began_s = time.monotonic()
-        book.trials += 1
+        record.trials += 1
         try:
-            with Bench(func, args, kwargs, self._room_bytes()) as bench:
+            with TrialContext(func, args, kwargs, self._available_bytes()) as bench:
                 holds, tests = strategy(bench)
-        except (Untested, Void, CannotCopy) as error:
-            self._not_tried(book, str(error))
+        except (NotTestable, ReplayFailed, CannotCopy) as error:
+            self._not_tried(record, str(error))
         except Exception as error:
-            self._not_tried(book, refusal(error))
+            self._not_tried(record, error_line(error))
         else:
             self.tried += 1
-            book.tests += tests
-            # Once dead and once needed: the finding stays, and says that it depends on the input.
-            book.holds = holds or bool(book.holds)
+            record.tests += tests
+            # Dead in one trial and needed in another: the finding is input-dependent.
+            record.holds = holds or bool(record.holds)
         self.spent_s += time.monotonic() - began_s
 
-    def _not_tried(self, book: _Book, why: str) -> None:
-        book.why_not = why
+    def _not_tried(self, record: _TrialRecord, why: str) -> None:
+        record.why_not = why
         self.untried[why] = self.untried.get(why, 0) + 1
 
-    def _book(self, finding: Optional[Finding], seen: Observation, form: _Form) -> _Book:
-        place = seen.place
+    def _trial_record(
+        self, finding: Optional[Finding], observation: Observation, form: _Form
+    ) -> _TrialRecord:
+        place = observation.place
         cause = (
             DEAD if finding is None else finding.pattern,
-            seen.operator.name,
-            seen.path,
+            observation.operator.name,
+            observation.path,
             place.file,
             place.line,
             place.backward,
         )
-        books = self._books.setdefault((cause, seen.number), {})
-        form = (seen.shape, seen.dtype, *form)
-        if form not in books and len(books) >= MOST_FORMS:
+        records = self._records.setdefault((cause, observation.number), {})
+        form = (observation.shape, observation.dtype, *form)
+        if form not in records and len(records) >= MOST_FORMS:
             form = ()
-            books.setdefault(form, _Book()).why_not = TOO_MANY
-        return books.setdefault(form, _Book())
+            records.setdefault(form, _TrialRecord()).why_not = TOO_MANY
+        return records.setdefault(form, _TrialRecord())
 
     def _settle(self, finding: Finding, place: _Place) -> None:
-        """Write into the finding how sure it is now."""
+        """Update the proof of a finding."""
         self._judged[id(finding)] = (finding, place)
-        books = list(self._books.get(place, {}).values())
-        tests = [test for book in books for test in book.tests]
-        if tests and len(books) > 1:
-            tests += [doubt for book in books for doubt in _doubts(finding, book)]
+        records = list(self._records.get(place, {}).values())
+        tests = [test for record in records for test in record.tests]
+        if tests and len(records) > 1:
+            tests += [doubt for record in records for doubt in _doubts(finding, record)]
         if finding.proven:
             calls = finding.count + self._other_calls(finding)
             detail = "%d of %d calls: %s" % (finding.proven, calls, finding.reason)
             tests.append(make_test(SEMANTICS, finding.proven == calls, detail=detail))
         if not tests:
-            reasons = [book.why_not for book in books if book.why_not]
-            why = "not tested: %s" % (reasons[0] if reasons else "its turn did not come")
+            reasons = [record.why_not for record in records if record.why_not]
+            why = "not tested: %s" % (reasons[0] if reasons else "no trial was started")
             finding.proof = {"certainty": LIKELY, "why": why, "tests": []}
             return
         certainty, why = judge(tests, inside=bool(finding.path))
         finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
     def _other_calls(self, finding: Finding) -> int:
-        """Calls of the same line in which the work may have been needed.
+        """Return the number of calls of the same line in which the work may have been needed.
 
-        Where the source proves all calls of a place, those that were no finding are wasted as well:
-        a copy of zeros over zeros is one. Where shapes decide, every call must have been proven.
+        If the source proves all calls of a site, calls without a finding are wasted, too (a copy of
+        zeros over zeros). If the proof depends on shapes, every call must have been proven.
         """
         if finding.path:
             return 0
         if not finding.proven_at:
             return max(0, self._findings.calls_of(finding) - finding.count)
         sites: Dict[Site, int] = {}
-        for sight in finding.hits:
-            for site, calls in self._sites.get(sight, {}).items():
+        for result_key in finding.hits:
+            for site, calls in self._sites.get(result_key, {}).items():
                 sites[site] = sites.get(site, 0) + calls
         if finding.by_shape:
             return max(0, sum(sites.values()) - sum(finding.proven_at.values()))
@@ -457,27 +478,27 @@ def _count_proven(finding: Finding, reason: Reason, site: Optional[Site]) -> Non
     finding.shared = finding.shared or reason.shared
 
 
-def _doubts(finding: Finding, book: _Book) -> List[Test]:
-    """What is missing for one of several forms of arguments: what another showed does not stand for it."""
+def _doubts(finding: Finding, record: _TrialRecord) -> List[Test]:
+    """Return what is missing for one argument form; trials of other forms do not cover it."""
     native = [make_test(name, True) for name in (NATIVE_OPERATOR, NATIVE_PROGRAM)]
-    certainty, why = judge([*book.tests, *native], inside=bool(finding.path))
+    certainty, why = judge([*record.tests, *native], inside=bool(finding.path))
     if certainty != LIKELY:
         return []
     return [
         make_test(
-            VALUES_VARIED, False, detail="for some of its arguments: " + (book.why_not or why)
+            VALUES_VARIED, False, detail="for some argument forms: " + (record.why_not or why)
         )
     ]
 
 
 def _form(args: Any, kwargs: Any) -> _Form:
-    """What tells two calls of an operator apart but for the values of tensors."""
-    given = flat_results(list(args)) + [
+    """Return the form of a call: everything except the values of tensors."""
+    values = flat_results(list(args)) + [
         item for name, value in sorted(kwargs.items()) for item in (name, *flat_results(value))
     ]
     return tuple(
         (tuple(one.shape), one.stride(), one.dtype)
         if isinstance(one, torch.Tensor) and one.layout is torch.strided
         else repr(one)[:80]
-        for one in given
+        for one in values
     )

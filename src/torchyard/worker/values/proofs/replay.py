@@ -1,10 +1,9 @@
-"""Run an operator again, with one of the operators inside it changed: poisoned or left out.
+"""Run an operator again with one inner operator modified: its output poisoned, or the call omitted.
 
-Operators inside are numbered as the dispatch mode numbers them: in the order they begin, views not
-counted, the operator itself being 0. A replay that does not meet the same operator at that number
-is void. An operator can be left out only if all it does is write one argument. A replay leaves
-random number generators, gradients and the user's profiler as they were: a program must compute
-the same bits with and without it.
+Inner operators are numbered as in the dispatch mode: in start order, without views, the operator
+itself being 0. A replay that does not reach the same operator at that number fails. An operator can be
+omitted only if all it does is write one argument. A replay preserves random number generators,
+gradients and the user's profiler: a program must compute the same bits with and without it.
 """
 
 import random
@@ -19,14 +18,14 @@ from torchyard.worker.values.proofs.trial_inputs import Call, Poison, flat_resul
 from torchyard.worker.values.redispatch import Chains, call_plainly, key_for
 
 
-class Untouched:
-    """Keeps the state of random numbers; `rewind` gives each replay the same ones."""
+class StateGuard:
+    """Saves and restores random number state; `rewind` gives each replay the same numbers."""
 
     def __init__(self, args: Any, kwargs: Any) -> None:
-        given = flat_results(list(args)) + flat_results(list(kwargs.values()))
-        self._generators = [value for value in given if isinstance(value, torch.Generator)]
+        arguments = flat_results(list(args)) + flat_results(list(kwargs.values()))
+        self._generators = [value for value in arguments if isinstance(value, torch.Generator)]
         self._cuda = torch.cuda.is_initialized() and any(
-            isinstance(value, torch.Tensor) and value.is_cuda for value in given
+            isinstance(value, torch.Tensor) and value.is_cuda for value in arguments
         )
         self._states: List[Any] = []
         self._cuda_states: List[Any] = []
@@ -34,10 +33,10 @@ class Untouched:
         self._no_grad = torch.no_grad()
         self._show: Any = None
 
-    def __enter__(self) -> "Untouched":
+    def __enter__(self) -> "StateGuard":
         self._no_grad.__enter__()
-        # Silence without touching the filters: that would make the program repeat its warnings.
-        self._show, warnings.showwarning = warnings.showwarning, _say_nothing
+        # Replaces showwarning, because changed filters would make the program repeat its warnings.
+        self._show, warnings.showwarning = warnings.showwarning, _ignore_warning
         self._python = random.getstate()
         self._states = [torch.get_rng_state()]
         self._states += [generator.get_state() for generator in self._generators]
@@ -46,7 +45,7 @@ class Untouched:
         return self
 
     def rewind(self) -> None:
-        """Random numbers as they were."""
+        """Restore the random number state."""
         random.setstate(self._python)
         torch.set_rng_state(self._states[0])
         for generator, state in zip(self._generators, self._states[1:]):
@@ -60,37 +59,37 @@ class Untouched:
         self._no_grad.__exit__(None, None, None)
 
 
-def _say_nothing(*_: Any, **__: Any) -> None:
+def _ignore_warning(*_: Any, **__: Any) -> None:
     pass
 
 
-def why_not_now() -> Optional[str]:
-    """What forbids a replay at this moment; None when nothing does. The watch must be off."""
+def replay_blocker() -> Optional[str]:
+    """Return why a replay is not possible now, or None. The mode must be inactive."""
     if torch._C._len_torch_dispatch_stack() or any(_infrastructure_modes()):
-        return "another dispatch mode of the program would see it"
+        return "another dispatch mode of the program would observe it"
     if torch.autograd._profiler_enabled():
-        return "the program's own profiler would see it"
+        return "the program's own profiler would record it"
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being captured"
     functorch = getattr(torch._C, "_functorch", None)
     peek = getattr(functorch, "peek_interpreter_stack", None)
     if peek is not None and peek() is not None:
-        return "a function transform is under way"
+        return "a function transform is active"
     return None
 
 
 def _infrastructure_modes() -> List[bool]:
-    """Fake, functional and tracing modes, which are kept apart from the others."""
+    """Return whether fake, functional and tracing modes, which have a separate stack, are active."""
     kinds: Dict[str, Any] = getattr(torch._C._TorchDispatchModeKey, "__members__", {})
     get = getattr(torch._C, "_get_dispatch_mode", None)
     return [] if get is None else [get(kind) is not None for kind in kinds.values()]
 
 
-NOT_SKIPPED = "an operator that makes memory or writes several tensors cannot be left out"
+NOT_SKIPPED = "an operator that allocates memory or writes several tensors cannot be omitted"
 
 
 def can_skip(func: Any) -> bool:
-    """Whether all that the operator returns is the one argument that it writes."""
+    """Return whether the operator only writes and returns one argument."""
     operator = operator_of(func)
     if len(operator.writes) != 1 or operator.fresh or operator.undefined:
         return False
@@ -100,7 +99,7 @@ def can_skip(func: Any) -> bool:
 
 
 def left_out(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
-    """What the caller gets when the operator does not run."""
+    """Return the result for the caller if the operator is omitted."""
     if not func._schema.returns:
         return None
     return written_tensors(operator_of(func), args, kwargs)[0]
@@ -111,59 +110,59 @@ def _written_type(func: Any) -> str:
     return str(func._schema.arguments[position].type)
 
 
-class Void(Exception):
-    """Why a replay says nothing."""
+class ReplayFailed(Exception):
+    """A replay that is not comparable."""
 
 
-class Inside(NamedTuple):
-    """One of the operators inside an operator."""
+class InnerOperator(NamedTuple):
+    """An inner operator."""
 
     number: int
     name: str
     path: Tuple[str, ...]
     shape: Tuple[int, ...]
     position: int = 0
-    """Which of its tensors."""
+    """Index among its written tensors."""
 
 
 Outcome = List[Any]
-"""Everything that a replay returned, and then everything that it wrote."""
+"""Results of a replay, followed by the tensors that it wrote."""
 
 
-def run_clean(call: Call, keep: Untouched, chains: Optional[Chains] = None) -> Outcome:
-    """The operator as it is, with the watch's way of looking inside; `chains` counts what is there."""
+def run_clean(call: Call, keep: StateGuard, chains: Optional[Chains] = None) -> Outcome:
+    """Run the unmodified operator with redispatch; `chains` counts the inner operators."""
     return _run(call, keep, _Replay(None, None, chains))
 
 
-def run_poisoned(call: Call, keep: Untouched, inside: Inside, poison: Poison) -> Outcome:
-    """The operator with the result of one operator inside it poisoned."""
+def run_poisoned(call: Call, keep: StateGuard, inside: InnerOperator, poison: Poison) -> Outcome:
+    """Run the operator with the output of one inner operator poisoned."""
 
     def change(tensors: List[torch.Tensor]) -> None:
         if inside.position >= len(tensors) or tuple(tensors[inside.position].shape) != inside.shape:
-            raise Void("another tensor was there in the replay")
+            raise ReplayFailed("the replay produced a different tensor")
         if not put(poison, [tensors[inside.position]]):
-            raise Void("the poison is what was there anyway")
+            raise ReplayFailed("the memory already held the poison value")
 
     return _run(call, keep, _Replay(inside, change))
 
 
-def run_skipped(call: Call, keep: Untouched, inside: Inside) -> Outcome:
-    """The operator with one operator inside it left out."""
+def run_skipped(call: Call, keep: StateGuard, inside: InnerOperator) -> Outcome:
+    """Run the operator with one inner operator omitted."""
     return _run(call, keep, _Replay(inside, None))
 
 
-def run_native(call: Call, keep: Untouched) -> Outcome:
-    """The operator as the program runs it: nothing looks inside."""
+def run_native(call: Call, keep: StateGuard) -> Outcome:
+    """Run the operator natively, without redispatch."""
     keep.rewind()
     return _outcome(call, call.func(*call.args, **call.kwargs))
 
 
-def _run(call: Call, keep: Untouched, replay: "_Replay") -> Outcome:
+def _run(call: Call, keep: StateGuard, replay: "_Replay") -> Outcome:
     keep.rewind()
     with replay:
         result = call.func(*call.args, **call.kwargs)
-    if replay.wanted is not None and not replay.met:
-        raise Void("the operator did not do the same again")
+    if replay.target is not None and not replay.reached:
+        raise ReplayFailed("the replay did not reach the inner operator")
     return _outcome(call, result)
 
 
@@ -172,17 +171,17 @@ def _outcome(call: Call, result: Any) -> Outcome:
 
 
 class _Replay(TorchDispatchMode):
-    """Follows one operator inside, and changes what one operator there does."""
+    """Dispatch mode that modifies one inner operator."""
 
     def __init__(
         self,
-        wanted: Optional[Inside],
+        target: Optional[InnerOperator],
         change: Optional[Callable[[List[torch.Tensor]], None]],
         chains: Optional[Chains] = None,
     ) -> None:
         super().__init__()
-        self.wanted = wanted
-        self.met = False
+        self.target = target
+        self.reached = False
         self._change = change
         self._chains = chains
         self._begun = -1
@@ -195,7 +194,7 @@ class _Replay(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
-        """One operator."""
+        """Run one operator."""
         keywords = kwargs or {}
         operator = operator_of(func)
         if operator.inert:
@@ -204,14 +203,14 @@ class _Replay(TorchDispatchMode):
         if self._chains is not None:
             chain = tuple(self._path) + (operator.name,)
             self._chains[chain] = self._chains.get(chain, 0) + 1
-        if self.wanted is None or self._begun != self.wanted.number:
+        if self.target is None or self._begun != self.target.number:
             return self._call(func, args, keywords, operator)
-        if (operator.name, tuple(self._path)) != (self.wanted.name, self.wanted.path):
-            raise Void("the operator did other things in the replay")
-        self.met = True
+        if (operator.name, tuple(self._path)) != (self.target.name, self.target.path):
+            raise ReplayFailed("the replay ran different inner operators")
+        self.reached = True
         if self._change is None:
             if not can_skip(func):
-                raise Void("it cannot be left out")
+                raise ReplayFailed(NOT_SKIPPED)
             return left_out(func, args, keywords)
         result = self._call(func, args, keywords, operator)
         self._change(_touched(operator, args, keywords, result))
@@ -232,7 +231,7 @@ class _Replay(TorchDispatchMode):
 
 
 def _touched(operator: Operator, args: Any, kwargs: Any, result: Any) -> List[torch.Tensor]:
-    """What an operator wrote, else what it made: as positions of observations count them."""
+    """Return the tensors that an operator wrote or created, as observations number them."""
     if operator.writes:
         return written_tensors(operator, args, kwargs)
     return tensors_in((result,))

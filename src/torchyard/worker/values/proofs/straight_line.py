@@ -1,18 +1,17 @@
 """Proofs from the source of the program: the next use of filled memory always overwrites it.
 
-A run shows one path through the program. With other values a branch may be taken that reads the
-fill, so a proof needs more: from the fill to the write that makes it needless there must be
-straight-line code that cannot reach the memory in any other way. Two cases are recognised:
+A run shows one path through the program. Other values may take a branch that reads the fill, so a
+proof needs more: between the fill and the write that makes it redundant there must be straight-line
+code that cannot access the memory in any other way. Two cases are recognized:
 
 private: the fill creates memory that only a local variable of the running function refers to, and
-    the variable does not occur before the write. Whatever runs in between cannot reach it.
-adjacent: the fill writes memory that others may refer to (a buffer, a global variable). Then only
-    expressions may stand in between that call nothing but known functions of torch on plain
+    the variable does not occur before the write. Code in between cannot access it.
+adjacent: the fill writes memory that others may refer to (a buffer, a global variable). Then the
+    code in between may only consist of expressions that call known functions of torch on plain
     tensors.
 
 Writes of pieces with literal subscripts count if they cover every shape: `t[:] = x`; `t[:, 0::2] =
-x` with `t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Everything that is not recognised proves
-nothing.
+x` with `t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Code that is not recognized proves nothing.
 """
 
 import ast
@@ -39,22 +38,22 @@ _ALL: _Bounds = (None, None, None)
 
 
 def cover_every_shape(pieces: Sequence[ast.stmt]) -> bool:
-    """Whether assignments to pieces of one tensor write all of it, whatever its sizes are."""
+    """Return whether assignments to pieces of a tensor cover it for all sizes."""
     subscripts = [_subscript(one) for one in pieces]
-    known = [one for one in subscripts if one is not None]
-    if len(known) != len(pieces):
+    slices = [one for one in subscripts if one is not None]
+    if len(slices) != len(pieces):
         return False
-    if any(all(bounds == _ALL for bounds in one) for one in known):
+    if any(all(bounds == _ALL for bounds in one) for one in slices):
         return True
-    places = {len(one) for one in known}
+    places = {len(one) for one in slices}
     if len(places) != 1:
         return False
-    varied = [place for place in range(places.pop()) if any(one[place] != _ALL for one in known)]
-    return len(varied) == 1 and _cover([one[varied[0]] for one in known])
+    varied = [place for place in range(places.pop()) if any(one[place] != _ALL for one in slices)]
+    return len(varied) == 1 and _cover([one[varied[0]] for one in slices])
 
 
 def _cover(bounds: List[_Bounds]) -> bool:
-    """Whether slices of one dimension cover it for every size."""
+    """Return whether slices of one dimension cover it for all sizes."""
     steps = {step for _, _, step in bounds}
     step = steps.pop() if len(steps) == 1 else None
     if step is not None and all(end is None for _, end, _ in bounds):
@@ -65,28 +64,28 @@ def _cover(bounds: List[_Bounds]) -> bool:
 
 
 def _subscript(node: ast.stmt) -> Optional[Tuple[_Bounds, ...]]:
-    """The slices of an assignment to a piece; None for other subscripts than literal slices."""
+    """Return the slices of an assignment to a piece; None if they are not literal."""
     place: Any = node.targets[0] if isinstance(node, ast.Assign) else None
     index = getattr(place, "slice", None)
     if type(index).__name__ == "Index":  # Python 3.8
         index = index.value  # type: ignore[union-attr]
     parts = getattr(index, "elts", None) or getattr(index, "dims", None) or [index]
-    found: List[_Bounds] = []
+    slices: List[_Bounds] = []
     for part in parts:
         if isinstance(part, ast.Constant) and part.value is Ellipsis and len(parts) == 1:
-            found.append(_ALL)
+            slices.append(_ALL)
             continue
         if not isinstance(part, ast.Slice):
             return None
         bounds = [_number(one) for one in (part.lower, part.upper, part.step)]
         if any(one is False for one in bounds):
             return None
-        found.append((bounds[0], bounds[1], bounds[2]))
-    return tuple(found)
+        slices.append((bounds[0], bounds[1], bounds[2]))
+    return tuple(slices)
 
 
 def _number(node: Optional[ast.expr]) -> Any:
-    """A literal integer, None where there is none, and False for anything else."""
+    """Return a literal integer, None if absent, and False for anything else."""
     if node is None:
         return None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -150,59 +149,59 @@ class Claim(NamedTuple):
     how: str
     """PRIVATE or ADJACENT."""
     by_shape: bool
-    """Whether it also needs that the pieces that were written cover the shape of this call."""
+    """Whether it also requires that the written pieces cover the shape of this call."""
     in_pieces: bool = False
     """Whether the memory is overwritten piece by piece."""
 
 
 class _Fill(NamedTuple):
-    """A statement that fills, and what refers to the memory afterwards."""
+    """A statement that fills memory, and the name of that memory."""
 
     call: ast.Call
     target: Optional[str]
-    """Source of the name or attribute; None when the fill is used within its own statement."""
+    """Source text of the name or attribute; None if the fill is used within its own statement."""
     creates: bool
 
 
 def fill_is_overwritten(fill: Site, frame: FrameType, operator: str) -> Optional[Claim]:
-    """Whether the write that a frame is at always comes before anything can read what a fill wrote.
+    """Return a claim that the current write of a frame always precedes any read of the fill.
 
-    `operator` is the one that writes, without its namespace. That it writes every element of what
-    it is given, and reads none of it, is for the caller to know.
+    `operator` is the writing operator without namespace. The caller must ensure that it writes every
+    element and reads none.
     """
     pair = _Pair.of(fill, frame)
     return None if pair is None else pair.overwritten(operator)
 
 
 def fill_is_repeated(fill: Site, frame: FrameType) -> Optional[Claim]:
-    """Whether the fill that a frame is at always finds the constant that an earlier fill wrote."""
+    """Return a claim that the current fill of a frame repeats the constant of an earlier fill."""
     pair = _Pair.of(fill, frame)
     return None if pair is None else pair.repeated()
 
 
 def is_identity(frame: FrameType, operator: str) -> bool:
-    """Whether a frame is at a multiplication or division in place by a literal 1."""
+    """Return whether a frame executes an in-place multiplication or division by a literal 1."""
     function = function_of(frame.f_code, frame.f_globals)
-    found = None if function is None else statement_at(function, site_of(frame))
-    if found is None:
+    statement = None if function is None else statement_at(function, site_of(frame))
+    if statement is None:
         return False
-    node = found.node
+    node = statement.node
     if isinstance(node, ast.AugAssign):
         signs = {"mul_": ast.Mult, "div_": ast.Div}
         return isinstance(node.op, signs.get(operator, ())) and _is_one(node.value)
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    wanted = [one for one in calls if _method(one) == operator]
+    matching = [one for one in calls if _method(one) == operator]
     return (
         operator in ("mul_", "div_")
-        and len(wanted) == 1
-        and len(wanted[0].args) == 1
-        and not wanted[0].keywords
-        and _is_one(wanted[0].args[0])
+        and len(matching) == 1
+        and len(matching[0].args) == 1
+        and not matching[0].keywords
+        and _is_one(matching[0].args[0])
     )
 
 
 class _Pair:
-    """A fill and the write after it, in one function."""
+    """A fill and a later write in one function."""
 
     def __init__(
         self, code: CodeType, function: Function, fill: Statement, write: Statement, names: Names
@@ -224,7 +223,7 @@ class _Pair:
         return cls(code, function, first, last, Names(frame))
 
     def overwritten(self, operator: str) -> Optional[Claim]:
-        """Whether the write overwrites what the fill wrote."""
+        """Return a claim that the write overwrites the fill."""
         fill = self._described_fill()
         if fill is None:
             return None
@@ -248,7 +247,7 @@ class _Pair:
         return Claim(how, by_shape, bool(pieces))
 
     def repeated(self) -> Optional[Claim]:
-        """Whether the write fills with the constant of the fill."""
+        """Return a claim that the write repeats the constant of the fill."""
         fill = self._described_fill()
         if fill is None or fill.target is None:
             return None
@@ -268,7 +267,7 @@ class _Pair:
     def _same_constant(
         self, values: Sequence[Optional[ast.expr]], between: Sequence[ast.stmt]
     ) -> bool:
-        """Whether two fills write one value for every input: both literal, or one unchanged number."""
+        """Return whether two fills write the same value for every input: a literal or unchanged number."""
         first, again = values
         if isinstance(first, ast.Constant) and isinstance(again, ast.Constant):
             return bool(first.value == again.value)
@@ -280,7 +279,7 @@ class _Pair:
         return first.id == again.id and unchanged and self._names.is_number(first)
 
     def _has_fixed_shape(self, fill: _Fill) -> bool:
-        """Whether what a fill creates has the same shape in every call, whatever the values are."""
+        """Return whether the created tensor has the same shape in every call."""
         name = self._names.torch_function(fill.call.func)
         if not fill.creates or name not in ("zeros", "ones", "full"):
             return False
@@ -291,8 +290,8 @@ class _Pair:
         node = self._fill.node
         if self._fill.node is self._write.node:
             inner = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-            made = [one for one in inner if self._creates(one)]
-            return _Fill(made[0], None, creates=True) if len(made) == 1 else None
+            creations = [one for one in inner if self._creates(one)]
+            return _Fill(creations[0], None, creates=True) if len(creations) == 1 else None
         value, target = _assigned(node)
         if value is None:
             return None
@@ -314,7 +313,7 @@ class _Pair:
         return name in CREATORS
 
     def _within_statement(self, fill: _Fill, operator: str) -> Optional[Claim]:
-        """`torch.zeros(n).copy_(x)`: nothing refers to the memory but the write."""
+        """Handle `torch.zeros(n).copy_(x)`: only the write refers to the memory."""
         parents = _parents(self._write.node)
         up = parents.get(fill.call)
         if isinstance(up, ast.Attribute) and up.attr == operator in _OVERWRITING_METHODS:
@@ -330,7 +329,7 @@ class _Pair:
         return Claim(PRIVATE, by_shape=False) if self._handlers_harmless() else None
 
     def _between(self, *, allow_loop: bool) -> Optional[Tuple[ast.stmt, ...]]:
-        """The statements between the two; None unless one block has both, in this order."""
+        """Return the statements between the two; None unless both are in one block, in this order."""
         first, block = self._fill, self._fill.block
         last = self._last()
         if last not in block or (last is not self._write.node and not allow_loop):
@@ -339,7 +338,7 @@ class _Pair:
         return block[first.place + 1 : end] if end > first.place else None
 
     def _last(self) -> ast.stmt:
-        """The statement of the fill's block that the write is in: itself, or a loop around it."""
+        """Return the statement of the fill's block that contains the write: itself or a loop."""
         block = self._fill.block
         around: List[Any] = [one for one in self._write.around if one in block]
         return around[0] if around else self._write.node
@@ -347,7 +346,7 @@ class _Pair:
     def _reachable_by(
         self, fill: _Fill, between: Sequence[ast.stmt], last: ast.stmt
     ) -> Optional[str]:
-        """How it is known that nothing else reaches the memory between the two; None if unknown."""
+        """Return why nothing else accesses the memory between the two; None if unknown."""
         target = fill.target or ""
         if any(_mentions(one, target) or _leaves(one) for one in between) or _introspects(last):
             return None
@@ -366,7 +365,7 @@ class _Pair:
         )
 
     def _handlers_harmless(self) -> bool:
-        """Whether no code of this function runs on with the memory after an exception."""
+        """Return whether no code of this function can use the memory after an exception."""
         for node in self._fill.around:
             if isinstance(node, (ast.Try, ast.ExceptHandler)) or hasattr(node, "handlers"):
                 return False
@@ -381,7 +380,7 @@ class _Pair:
         return True
 
     def _is_plain(self, node: ast.stmt) -> bool:
-        """Whether a statement only computes with plain tensors."""
+        """Return whether a statement only computes with plain tensors."""
         if isinstance(node, ast.Pass):
             return True
         if isinstance(node, ast.Assign):
@@ -396,7 +395,7 @@ class _Pair:
         return named and node.value is not None and is_plain(node.value, self._names)
 
     def _is_plain_until(self, node: ast.stmt, target: str) -> bool:
-        """Whether everything that a statement evaluates up to its write to the target is plain."""
+        """Return whether everything evaluated before the write to the target is plain."""
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             return is_plain(node.value, self._names)
         parents = _parents(node)
@@ -417,7 +416,7 @@ class _Pair:
         return isinstance(call, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return))
 
     def _writes_piece(self, node: ast.stmt, target: str, loops: Tuple[str, ...] = ()) -> bool:
-        """`target[1:3] = x`, or a loop over a constant range that does nothing else with it."""
+        """Return whether a statement is `target[1:3] = x`, or a loop over such assignments."""
         if isinstance(node, ast.For):
             if node.orelse or not isinstance(node.target, ast.Name) or _leaves(node):
                 return False
@@ -442,7 +441,7 @@ class _Pair:
 
 
 def _other_function_modes() -> bool:
-    """Whether functions of torch pass through code of the program (`set_default_device` is torch's)."""
+    """Return whether a torch function mode of the program is active."""
     if not torch._C._len_torch_function_stack():
         return False
     modes = getattr(torch.overrides, "_get_current_function_mode_stack", None)
@@ -454,17 +453,17 @@ def _calls(node: ast.AST, func: ast.AST) -> bool:
 
 
 def _is_whole_write(node: ast.stmt, target: str, operator: str, names: Names) -> bool:
-    """Whether a statement mentions the target once, as what a known operator overwrites."""
+    """Return whether a statement mentions the target once, as the output of a known operator."""
     if isinstance(node, ast.For):
         return False
     call = _call_on(node, target, _OVERWRITING_METHODS)
     if call is not None:
         return _method(call) == operator
     parents = _parents(node)
-    found = [one for one in ast.walk(node) if _path(one) == target]
-    if len(found) != 1:
+    mentions = [one for one in ast.walk(node) if _path(one) == target]
+    if len(mentions) != 1:
         return False
-    keyword = parents.get(found[0])
+    keyword = parents.get(mentions[0])
     call_node = parents.get(keyword) if keyword is not None else None
     return (
         isinstance(keyword, ast.keyword)
@@ -476,12 +475,12 @@ def _is_whole_write(node: ast.stmt, target: str, operator: str, names: Names) ->
 
 
 def _call_on(node: ast.stmt, target: str, methods: Any) -> Optional[ast.Call]:
-    """The one call of a method of the target in a statement that mentions it nowhere else."""
+    """Return the only method call on the target, if the statement mentions it nowhere else."""
     parents = _parents(node)
-    found = [one for one in ast.walk(node) if _path(one) == target]
-    if len(found) != 1:
+    mentions = [one for one in ast.walk(node) if _path(one) == target]
+    if len(mentions) != 1:
         return None
-    attribute = parents.get(found[0])
+    attribute = parents.get(mentions[0])
     call = parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
     if not isinstance(call, ast.Call) or call.func is not attribute:
         return None
@@ -489,7 +488,7 @@ def _call_on(node: ast.stmt, target: str, methods: Any) -> Optional[ast.Call]:
 
 
 def _always(node: ast.AST, parents: Any) -> bool:
-    """Whether an expression is evaluated whenever its statement is."""
+    """Return whether an expression is evaluated whenever its statement is."""
     up = parents.get(node)
     while up is not None:
         if not isinstance(up, _ALWAYS_EVALUATED):
@@ -499,7 +498,7 @@ def _always(node: ast.AST, parents: Any) -> bool:
 
 
 def _assigned(node: ast.stmt) -> Tuple[Optional[ast.Call], Optional[str]]:
-    """The call that a statement consists of, and the one name that its result gets."""
+    """Return the call that a statement consists of, and the name assigned to its result."""
     value, target = getattr(node, "value", None), None
     if isinstance(node, ast.Assign):
         if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
@@ -515,18 +514,18 @@ def _assigned(node: ast.stmt) -> Tuple[Optional[ast.Call], Optional[str]]:
 
 
 def _constant(call: ast.Call, names: Names) -> Optional[ast.expr]:
-    """What a fill writes, as an expression."""
+    """Return the value that a fill writes, as an expression."""
     name = names.torch_function(call.func) or _method(call) or ""
     for word, value in (("zero", 0), ("ones", 1)):
         if word in name:
             return ast.Constant(value=value)
-    given = list(call.args[1:] if "full" in name else call.args)
-    given += [one.value for one in call.keywords if one.arg in ("fill_value", "value")]
-    return given[0] if given else None
+    values = list(call.args[1:] if "full" in name else call.args)
+    values += [one.value for one in call.keywords if one.arg in ("fill_value", "value")]
+    return values[0] if values else None
 
 
 def _mentions(node: ast.AST, target: str) -> bool:
-    """Whether a name, or the first name of an attribute, occurs anywhere below."""
+    """Return whether a name or attribute occurs in a syntax tree."""
     first = target.split(".", maxsplit=1)[0]
     if "." in target:
         return any(_path(one) == target for one in ast.walk(node)) or _assigns(node, first)
@@ -541,7 +540,7 @@ def _assigns(node: ast.AST, name: str) -> bool:
 
 
 def _leaves(node: ast.AST) -> bool:
-    """Whether a statement may end the block, wait for others, or look at variables from outside."""
+    """Return whether a statement may leave the block, suspend, or inspect variables."""
     return any(isinstance(one, _LEAVES_BLOCK) for one in ast.walk(node)) or _introspects(node)
 
 
@@ -551,7 +550,7 @@ def _introspects(node: ast.AST) -> bool:
 
 
 def _path(node: ast.AST) -> Optional[str]:
-    """`self.buffer` as text; None for what is no name with attributes."""
+    """Return a name with attributes as text (`self.buffer`); None for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

@@ -1,10 +1,9 @@
 """The syntax tree of a running function, its current statement, and expressions that only compute.
 
-The source is compiled again and must give the very code that runs: a file that was edited, or code
-that was rewritten, has no tree. An expression is plain when it consists of literals, plain tensors
-and numbers, arithmetic on them, and calls of torch's own functions that are listed here: none of
-them calls code of the program, and none raises an exception because of the values it is given.
-Everything else is not plain.
+The source is compiled again and must give exactly the running code: an edited file or rewritten code
+has no tree. An expression is plain if it consists of literals, plain tensors and numbers, arithmetic
+on them, and calls of the torch functions listed here: none of them calls code of the program, and
+none raises an exception because of values. Everything else is not plain.
 """
 
 import ast
@@ -33,18 +32,18 @@ class Site(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A simple statement of a function, and where it stands."""
+    """A simple statement of a function and its position."""
 
     node: ast.stmt
     block: Tuple[ast.stmt, ...]
     place: int
-    """In the block."""
+    """Index in the block."""
     around: Tuple[ast.AST, ...]
     """Compound statements that contain the block, outermost first."""
 
 
 def site_of(frame: FrameType) -> Site:
-    """Where a frame is."""
+    """Return the call site of a frame."""
     return Site(frame.f_code, frame.f_lineno, frame.f_lasti)
 
 
@@ -53,7 +52,7 @@ _functions: Dict[int, Tuple[CodeType, Optional[Function]]] = {}
 
 
 def function_of(code: CodeType, module_globals: Dict[str, Any]) -> Optional[Function]:
-    """The tree of a function or module; None when its source is not known for sure."""
+    """Return the syntax tree of a function or module; None if its source is not certain."""
     kept = _functions.get(id(code))
     if kept is None:
         kept = _functions[id(code)] = (code, _find_function(code, module_globals))
@@ -64,16 +63,16 @@ def _find_function(code: CodeType, module_globals: Dict[str, Any]) -> Optional[F
     source = "".join(linecache.getlines(code.co_filename, module_globals))
     if not source:
         return None
-    known = _trees.get(code.co_filename)
-    if known is None or known[0] != source:
-        known = _trees[code.co_filename] = (source, *_compiled(source, code))
-    tree, codes = known[1], known[2]
-    if tree is None or not any(made == code for made in codes):
+    parsed = _trees.get(code.co_filename)
+    if parsed is None or parsed[0] != source:
+        parsed = _trees[code.co_filename] = (source, *_compiled(source, code))
+    tree, codes = parsed[1], parsed[2]
+    if tree is None or not any(compiled == code for compiled in codes):
         return None
     if code.co_name == "<module>":
         return tree
-    found = [node for node in ast.walk(tree) if _is_function(node, code)]
-    return found[0] if len(found) == 1 else None  # type: ignore[return-value]
+    functions = [node for node in ast.walk(tree) if _is_function(node, code)]
+    return functions[0] if len(functions) == 1 else None  # type: ignore[return-value]
 
 
 def _compiled(source: str, code: CodeType) -> Tuple[Optional[ast.Module], List[CodeType]]:
@@ -101,13 +100,13 @@ def _is_function(node: ast.AST, code: CodeType) -> bool:
 
 
 def statement_at(function: Function, site: Site) -> Optional[Statement]:
-    """The simple statement that a call belongs to; None when it cannot be told."""
-    found = [one for one in _statements(function) if _covers(one.node, site)]
-    return found[0] if len(found) == 1 else None
+    """Return the simple statement that contains a call; None if ambiguous."""
+    statements = [one for one in _statements(function) if _covers(one.node, site)]
+    return statements[0] if len(statements) == 1 else None
 
 
 def _statements(node: Any, around: Tuple[ast.AST, ...] = ()) -> Iterator[Statement]:
-    """Every simple statement of a function, without those of functions and classes inside."""
+    """Yield every simple statement of a function, without nested functions and classes."""
     for name in _BLOCKS:
         block = getattr(node, name, ())
         if not isinstance(block, list):
@@ -137,7 +136,7 @@ def _covers(node: ast.stmt, site: Site) -> bool:
 
 
 def _column(site: Site) -> Optional[int]:
-    """Where in its line the call begins, from Python 3.11 on."""
+    """Return the column of the call; available from Python 3.11 on."""
     positions = getattr(site.code, "co_positions", None)
     if positions is None:
         return None
@@ -152,7 +151,7 @@ _NUMBERS = (int, float, bool)
 _VALUES = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.Size, slice, type(Ellipsis))
 _SIGNS = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)
 MISSING: Any = object()
-"""Stands for what is not known without running code of the program."""
+"""Marker for a value that is unknown without running code of the program."""
 CALLED = frozenset(
     {
         "abs",
@@ -218,7 +217,7 @@ _TENSOR_FACTS = frozenset({"T", "mT", "shape", "dtype", "device", "ndim"})
 
 
 class Names:
-    """What names of a running function refer to, looked up without running any code of the program."""
+    """Values of names in a running function, looked up without running code of the program."""
 
     def __init__(self, frame: FrameType) -> None:
         self._locals: Dict[str, Any] = frame.f_locals
@@ -226,7 +225,7 @@ class Names:
         self._builtins: Dict[str, Any] = frame.f_builtins
 
     def value(self, node: ast.AST) -> Any:
-        """The object that a name with attributes refers to; `MISSING` when that takes running code."""
+        """Return the object of a name with attributes; `MISSING` if that requires running code."""
         if isinstance(node, ast.Name):
             for names in (self._locals, self._globals, self._builtins):
                 if node.id in names:
@@ -238,44 +237,44 @@ class Names:
         return MISSING
 
     def is_tensor(self, node: ast.AST) -> bool:
-        """Whether it is a plain tensor."""
+        """Return whether the expression is a plain tensor."""
         return type(self.value(node)) in _TENSORS
 
     def is_number(self, node: ast.AST) -> bool:
-        """Whether it is a Python number."""
+        """Return whether the expression is a Python number."""
         return type(self.value(node)) in _NUMBERS
 
     def torch_function(self, node: ast.AST) -> Optional[str]:
-        """The name of a function of torch that is written in C, such as `zeros` for `torch.zeros`."""
-        found = self.value(node)
-        if type(found) is not types.BuiltinFunctionType:
+        """Return the name of a torch function implemented in C, such as `zeros` for `torch.zeros`."""
+        function = self.value(node)
+        if type(function) is not types.BuiltinFunctionType:
             return None
-        name = found.__name__
+        name = function.__name__
         of_torch = getattr(torch._C._VariableFunctions, name, None) is not None
-        return name if of_torch and getattr(torch, name, None) is found else None
+        return name if of_torch and getattr(torch, name, None) is function else None
 
     def of_torch(self, node: ast.AST) -> bool:
-        """Whether it is a class or function of torch's own."""
-        found = self.value(node)
-        module = getattr(found, "__module__", None) if callable(found) else None
+        """Return whether the expression is a class or function of torch."""
+        value = self.value(node)
+        module = getattr(value, "__module__", None) if callable(value) else None
         return isinstance(module, str) and (module + ".").startswith("torch.")
 
     def is_fixed_size(self, node: ast.AST) -> bool:
-        """A literal, or a constant of the module: what is computed may depend on values."""
+        """Return whether a size is a literal or a module constant; computed sizes may depend on values."""
         if isinstance(node, (ast.Tuple, ast.List)):
             return all(self.is_fixed_size(one) for one in node.elts)
         if isinstance(node, ast.Name):
             if node.id in self._locals and self._locals is not self._globals:
                 return False
-            given = self._globals.get(node.id)
-            sizes = given if isinstance(given, tuple) else (given,)
+            value = self._globals.get(node.id)
+            sizes = value if isinstance(value, tuple) else (value,)
             return all(type(one) is int for one in sizes)
         return isinstance(node, ast.Constant) and type(node.value) is int
 
     def is_constant_range(self, node: ast.AST, target: str) -> bool:
-        """`range` of literals, of constants of the module, and of sizes of the target itself.
+        """Return whether it is a `range` of literals, module constants and sizes of the target.
 
-        Sizes of other tensors may depend on values: those of `x[x > 0]` do.
+        Sizes of other tensors may depend on values, such as those of `x[x > 0]`.
         """
         return (
             isinstance(node, ast.Call)
@@ -286,7 +285,7 @@ class Names:
 
 
 def _is_size_of(node: ast.AST, target: str) -> bool:
-    """`len(target)`, `target.shape[0]` or `target.size(0)`."""
+    """Return whether it is `len(target)`, `target.shape[0]` or `target.size(0)`."""
     owner: Any = None
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         if isinstance(node.func, ast.Name) and node.func.id == "len":
@@ -300,7 +299,7 @@ def _is_size_of(node: ast.AST, target: str) -> bool:
 
 
 def is_literal(node: ast.AST, loops: Tuple[str, ...] = ()) -> bool:
-    """Whether a subscript consists of literals, and of variables of loops over constant ranges."""
+    """Return whether a subscript consists of literals and variables of constant loops."""
     if isinstance(node, ast.Constant):
         return node.value is None or node.value is Ellipsis or type(node.value) is int
     if isinstance(node, ast.Name):
@@ -322,7 +321,7 @@ def is_literal(node: ast.AST, loops: Tuple[str, ...] = ()) -> bool:
 
 
 def is_plain(node: ast.AST, names: Names, target: Optional[str] = None) -> bool:
-    """Whether an expression only computes; `target` is memory whose overwriting is allowed."""
+    """Return whether an expression is plain; `target` may be overwritten."""
     if isinstance(node, ast.Constant):
         return True
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -346,8 +345,8 @@ def is_plain(node: ast.AST, names: Names, target: Optional[str] = None) -> bool:
 
 
 def _is_plain_call(node: ast.Call, names: Names, target: Optional[str]) -> bool:
-    given = [*node.args, *(one.value for one in node.keywords)]
-    if not all(is_plain(one, names, target) for one in given):
+    arguments = [*node.args, *(one.value for one in node.keywords)]
+    if not all(is_plain(one, names, target) for one in arguments):
         return False
     if any(one.arg is None for one in node.keywords):
         return False
@@ -379,7 +378,7 @@ def _raises_never(node: ast.BinOp) -> bool:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """An attribute that is plainly stored; properties and other computed ones are missing."""
+    """Return a stored attribute; properties and other computed attributes are `MISSING`."""
     if isinstance(owner, types.ModuleType):
         return vars(owner).get(name, MISSING)
     kind: Any = type(owner)
@@ -402,7 +401,7 @@ def _parsed(target: str) -> ast.AST:
 
 
 def _load(node: ast.AST) -> ast.AST:
-    """A name or attribute as it is read."""
+    """Return a name or attribute in load context."""
     if isinstance(node, ast.Name):
         return ast.Name(id=node.id, ctx=ast.Load())
     if isinstance(node, ast.Attribute):

@@ -1,14 +1,12 @@
 """Inputs of trials: copies of arguments, other values, poisons; and bitwise comparison of results.
 
-Whatever a replay may write is a copy; tensors that share memory share it in the copy, too. Other
-arguments keep shapes, strides, types and plain numbers, and get other values, without NaN and
-infinity, which would hide differences. Indices stay inside their range, or a kernel would read out
-of bounds.
+Memory that a replay may write is copied; tensors that share memory share it in the copy, too. Other
+arguments keep shapes, strides, dtypes and numbers, and get other values, without NaN and infinity,
+which would hide differences. Indices stay within their range, or a kernel would read out of bounds.
 
-Poisons are bits that nobody expects in memory that was just filled. What is dead does not matter,
-so a poison there leaves every result as it was. One poison is not enough: a NaN disappears in a
-comparison, a huge number in an infinite sum. Integers are left alone, because a kernel may use
-them as indices.
+Poison values replace the contents of memory that was just filled. If the fill is dead, no result
+changes. One poison value is not enough: a NaN disappears in a comparison, a huge number in an
+infinite sum. Integers are not poisoned, because a kernel may use them as indices.
 
 Results are compared bit by bit: NaN equals itself, -0.0 does not equal 0.0.
 """
@@ -24,7 +22,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers of the same width; nothing is copied."""
+    """Return a view of the memory as integers of the same width."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     width = _BITS[tensor.element_size()]
@@ -32,7 +30,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same shape, type, strides and bits."""
+    """Return whether two tensors have the same shape, dtype, strides and bits."""
     if one.shape != other.shape or one.dtype is not other.dtype or one.layout is not other.layout:
         return False
     if one.layout is not torch.strided:
@@ -47,19 +45,19 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def same_results(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two lists of results are the same, tensors in every bit."""
+    """Return whether two lists of results are identical, tensors bit for bit."""
     return len(some) == len(others) and all(_same(*pair) for pair in zip(some, others))
 
 
 def flat_results(value: Any) -> List[Any]:
-    """Everything in a result, out of lists and tuples."""
+    """Flatten the lists and tuples of a result."""
     if isinstance(value, (list, tuple)):
         return [item for part in value for item in flat_results(part)]
     return [value]
 
 
 def bytes_in(value: Any) -> int:
-    """Of the tensors in a result."""
+    """Return the bytes of the tensors in a result."""
     tensors = [item for item in flat_results(value) if isinstance(item, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -79,17 +77,17 @@ def _parts(tensor: torch.Tensor) -> List[torch.Tensor]:
 
 
 def drawn(flat: torch.Tensor, source: torch.Generator, low: int, high: int) -> torch.Tensor:
-    """Integers from low up to, and without, high."""
+    """Draw random integers from low (inclusive) to high (exclusive)."""
     return torch.randint(low, high, flat.shape, generator=source, device=flat.device)
 
 
 def normal(flat: torch.Tensor, source: torch.Generator) -> None:
-    """Numbers around 0."""
+    """Fill with standard normal numbers."""
     flat.normal_(generator=source)
 
 
 def extreme(flat: torch.Tensor, source: torch.Generator) -> None:
-    """A fifth each of 0, -0, small, negative and large numbers, in random places."""
+    """Fill with a fifth each of 0, -0, small, negative and large numbers in random order."""
     real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     real.normal_(generator=source)
     kind = drawn(real, source, 0, 5)
@@ -103,14 +101,14 @@ def extreme(flat: torch.Tensor, source: torch.Generator) -> None:
             real[chosen] *= factor
 
 
-NOT_POISONED = "integer memory is not poisoned: it may hold positions in other memory"
+NOT_POISONED = "integer memory is not poisoned: it may hold indices"
 _POISON_SEED = 1337
 
 Poison = Callable[[torch.Tensor], None]
 
 
 def poisons_for(dtype: torch.dtype) -> Dict[str, Poison]:
-    """Name and how to put it there; empty when the type must not be poisoned."""
+    """Return the poisons for a dtype by name; empty if it must not be poisoned."""
     if dtype.is_floating_point or dtype.is_complex:
         return {"NaN": _not_a_number, "a huge number": _huge, "random bits": _random_bits}
     if dtype is torch.bool:
@@ -121,7 +119,7 @@ def poisons_for(dtype: torch.dtype) -> Dict[str, Poison]:
 
 
 def put(poison: Poison, tensors: List[torch.Tensor]) -> bool:
-    """Poison tensors; whether that changed any bit (a poison that is already there tests nothing)."""
+    """Poison tensors; return whether any bit changed."""
     changed = False
     for tensor in tensors:
         if tensor.numel() == 0 or tensor.layout is not torch.strided:
@@ -158,8 +156,8 @@ def _opposite(tensor: torch.Tensor) -> None:
 
 def _in_turn(tensor: torch.Tensor) -> None:
     first = bool(tensor[(0,) * tensor.dim()] != 0)
-    turns = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
-    tensor.copy_(turns == int(first))
+    recorded_calls = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
+    tensor.copy_(recorded_calls == int(first))
 
 
 OWN = "the program's own"
@@ -169,32 +167,32 @@ OTHERS = (RANDOM, EXTREME)
 _SEED = 20_201_205
 _ALIGN = 16
 _KEPT_NAMES = frozenset({"random_samples"})
-"""Floats that kernels turn into positions."""
+"""Floating-point arguments that kernels convert to indices."""
 _FREE_INTEGERS = frozenset(
     {"aten::copy_", "aten::fill_", "aten::masked_fill_", "aten::masked_fill", "aten::where"}
 )
-"""Not tagged as pointwise, and their integers are no positions either."""
+"""Operators without the pointwise tag whose integers are not indices."""
 
 
 class CannotCopy(Exception):
-    """Why arguments cannot be made again."""
+    """Arguments that cannot be copied."""
 
 
 class Call(NamedTuple):
-    """An operator with arguments that it may write."""
+    """An operator with arguments that may be written."""
 
     func: Any
     args: Any
     kwargs: Any
     written: List[torch.Tensor]
     varied: bool = False
-    """Whether any value differs from the program's own."""
+    """Whether any value differs from those of the program."""
     integers_kept: bool = False
-    """Whether it has integers that are as the program had them, so that they test nothing."""
+    """Whether some integers were not varied."""
 
 
 class _Memory:
-    """Arguments that lie in one storage, and the part of it that they use."""
+    """Arguments in one storage, and the part of it that they use."""
 
     def __init__(self) -> None:
         self.tensors: List[torch.Tensor] = []
@@ -202,7 +200,7 @@ class _Memory:
         self.copy: torch.Tensor
 
     def add(self, tensor: torch.Tensor) -> None:
-        """One more tensor in this storage."""
+        """Add a tensor of this storage."""
         width = tensor.element_size()
         begin = tensor.storage_offset() * width
         spans = (step * (size - 1) for size, step in zip(tensor.shape, tensor.stride()))
@@ -214,7 +212,7 @@ class _Memory:
 
     @property
     def size_bytes(self) -> int:
-        """Of the part in use."""
+        """Size of the part in use."""
         return self.high - self.low
 
     def take_copy(self) -> None:
@@ -225,14 +223,14 @@ class _Memory:
         self.copy = whole.clone()
 
     def in_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor that lies in the copy where this one lies in the original."""
+        """Return the tensor in the copy that corresponds to one in the original."""
         width = tensor.element_size()
         offset = (tensor.storage_offset() * width - self.low) // width
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(untyped_storage(self.copy), offset, tensor.shape, tensor.stride())
+        copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return copied.set_(untyped_storage(self.copy), offset, tensor.shape, tensor.stride())
 
     def elements(self) -> Optional[torch.Tensor]:
-        """The copy as a flat tensor of its one type; None when tensors see it as several types."""
+        """Return the copy as a flat tensor; None if its tensors have several dtypes."""
         kinds = {tensor.dtype for tensor in self.tensors}
         if len(kinds) > 1:
             return None
@@ -242,13 +240,13 @@ class _Memory:
 
 
 def size_to_copy(func: Any, args: Any, kwargs: Any, everything: bool) -> int:
-    """How many bytes a copy of the arguments takes."""
+    """Return the bytes needed by a copy of the arguments."""
     memories = _memories(func, args, kwargs, everything)
     return sum(memory.size_bytes for memory in memories.values())
 
 
 def own_call(func: Any, args: Any, kwargs: Any) -> Call:
-    """The same arguments; what the operator writes, and what shares memory with it, is copied."""
+    """Return the program's arguments; memory that the operator writes is copied."""
     memories = _memories(func, args, kwargs, everything=False)
     for memory in memories.values():
         memory.take_copy()
@@ -256,7 +254,7 @@ def own_call(func: Any, args: Any, kwargs: Any) -> Call:
 
 
 def other_call(func: Any, args: Any, kwargs: Any, kind: str) -> Call:
-    """Arguments with other values of one of the kinds in OTHERS."""
+    """Return arguments with other values of one of the kinds in OTHERS."""
     operator = operator_of(func)
     kept = _kept(func, args, kwargs)
     memories = _memories(func, args, kwargs, everything=True)
@@ -277,8 +275,8 @@ def other_call(func: Any, args: Any, kwargs: Any, kind: str) -> Call:
             low, high = int(flat.min()), int(flat.max())
             flat.copy_(drawn(flat, source, low, high + 2))
         elif kind == EXTREME:
-            # One position for all: every kernel that takes many takes equal ones, and a scatter
-            # that happened to reach every place does so no more.
+            # One index for all: every kernel accepts equal indices, and a scatter that happened to
+            # reach every element no longer does.
             flat.fill_(min(int(tensor.min()) for tensor in memory.tensors if tensor.numel()))
         else:
             integers_kept = True
@@ -288,13 +286,13 @@ def other_call(func: Any, args: Any, kwargs: Any, kind: str) -> Call:
 
 
 def free_integers(func: Any, operator: Operator) -> bool:
-    """Whether integers of this operator are plain numbers, never positions."""
+    """Return whether integers of this operator are never indices."""
     pointwise = getattr(torch.Tag, "pointwise", None)
     return operator.name in _FREE_INTEGERS or pointwise in getattr(func, "tags", ())
 
 
 def integers_in(args: Any, kwargs: Any) -> bool:
-    """Whether there are integer tensors among the arguments."""
+    """Return whether there are integer tensors among the arguments."""
     kinds = [tensor.dtype for tensor in _tensors(args, kwargs)]
     return any(
         not (kind.is_floating_point or kind.is_complex or kind is torch.bool) for kind in kinds
@@ -307,9 +305,9 @@ def _tensors(args: Any, kwargs: Any) -> List[torch.Tensor]:
 
 
 def _memories(func: Any, args: Any, kwargs: Any, everything: bool) -> Dict[int, _Memory]:
-    """Memory of the arguments by storage: all of it, or what the operator writes."""
-    found: Dict[int, _Memory] = {}
-    wanted = {
+    """Return the memory of the arguments by storage: all, or only what the operator writes."""
+    memories: Dict[int, _Memory] = {}
+    written = {
         storage_key(tensor)
         for tensor in written_tensors(operator_of(func), args, kwargs)
         if _plain(tensor)
@@ -318,28 +316,28 @@ def _memories(func: Any, args: Any, kwargs: Any, everything: bool) -> Dict[int, 
         if not _plain(tensor):
             continue
         key = storage_key(tensor)
-        if (everything or key in wanted) and tensor.numel():
-            found.setdefault(key, _Memory()).add(tensor)
-    return found
+        if (everything or key in written) and tensor.numel():
+            memories.setdefault(key, _Memory()).add(tensor)
+    return memories
 
 
 def _plain(tensor: torch.Tensor) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotCopy("an argument is a %s" % type(tensor).__name__)
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        raise CannotCopy("an argument has no plain memory")
+        raise CannotCopy("an argument has no strided memory")
     if tensor.is_conj() or tensor.is_neg():
-        raise CannotCopy("an argument is conjugated or negated lazily")
+        raise CannotCopy("an argument is lazily conjugated or negated")
     return True
 
 
 def _kept(func: Any, args: Any, kwargs: Any) -> Dict[int, torch.Tensor]:
-    """Arguments whose values must stay, by identity."""
+    """Return the arguments whose values must not change, by identity."""
     names = [argument.name for argument in func._schema.arguments]
-    given = list(zip(names, args)) + list(kwargs.items())
+    named = list(zip(names, args)) + list(kwargs.items())
     return {
         id(value): value
-        for name, value in given
+        for name, value in named
         if name in _KEPT_NAMES and isinstance(value, torch.Tensor)
     }
 
@@ -360,10 +358,10 @@ def _remade(
             return memory.in_copy(value)
         return value
 
-    made = tuple(_map(value, remake) for value in args)
+    arguments = tuple(_map(value, remake) for value in args)
     named = {name: _map(value, remake) for name, value in kwargs.items()}
-    written = written_tensors(operator_of(func), made, named)
-    return Call(func, made, named, written, varied, integers_kept)
+    written = written_tensors(operator_of(func), arguments, named)
+    return Call(func, arguments, named, written, varied, integers_kept)
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:

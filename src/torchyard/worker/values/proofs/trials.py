@@ -1,15 +1,15 @@
-"""Trials: which one a finding gets, and how it runs, with own arguments and with others.
+"""Trials: select one for a finding, and run it with the program's arguments and with others.
 
-Inside of an operator: a fill is poisoned, a write is left out, and every result must stay the
-same. First with the program's own arguments, which ends most trials after two runs; then with
-others; and finally the operator runs natively and must do the same work.
+Inside an operator: a fill is poisoned, or a write is omitted, and all results must stay the same.
+First with the program's own arguments, which decides most trials after two runs; then with others;
+finally the operator runs natively and must do the same work.
 
-The program's own operators: a plain run on a buffer that was poisoned first, or a check whether
-the buffer changed. That the program reads nothing in between was observed by the dispatch mode; a
-trial of one operator says nothing of what the program does between operators with other values.
+Operators of the program: a native run on a poisoned buffer, or a check whether the buffer changed.
+The dispatch mode observed that the program reads nothing in between; a trial of one operator does not
+show what the program does between operators with other values.
 
-A trial never reaches the program: it works on copies and restores random number generators, and an
-exception of an operator is an outcome. Its memory is bounded as that of the profile is.
+A trial does not affect the program: it works on copies and restores random number generators, and an
+exception of an operator is an outcome. Its memory is limited like that of the profile.
 """
 
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -34,14 +34,14 @@ from torchyard.worker.values.proofs.certainty import (
     make_test,
 )
 from torchyard.worker.values.proofs.replay import (
-    Inside,
+    InnerOperator,
     Outcome,
-    Untouched,
+    StateGuard,
+    replay_blocker,
     run_clean,
     run_native,
     run_poisoned,
     run_skipped,
-    why_not_now,
 )
 from torchyard.worker.values.proofs.trial_inputs import (
     NOT_POISONED,
@@ -64,34 +64,34 @@ from torchyard.worker.values.proofs.trial_inputs import (
     same_results,
     size_to_copy,
 )
-from torchyard.worker.values.redispatch import Chains, NativeEvents, times_seen, why_unavailable
+from torchyard.worker.values.redispatch import Chains, NativeEvents, count_chain, why_unavailable
 from torchyard.worker.values.storages import storage_key
 
-INTEGERS_KEPT = "its integers were as in the program, and with other ones it may be needed"
-NO_ROOM = "the memory for proofs is too small for it"
-_MOST_SAID = 160
+INTEGERS_KEPT = "its integers were not varied, and other ones may need it"
+NO_MEMORY = "the memory limit of proofs is too small for it"
+_MOST_CHARACTERS = 160
 
-Run = Callable[[Call, Untouched], Outcome]
-
-
-class Untested(Exception):
-    """Why nothing is known after all."""
+Run = Callable[[Call, StateGuard], Outcome]
 
 
-class Bench:
-    """The operator that just ran, and the conditions under which it may be tried."""
+class NotTestable(Exception):
+    """A trial that cannot be run."""
 
-    def __init__(self, func: Any, args: Any, kwargs: Any, room_bytes: int) -> None:
+
+class TrialContext:
+    """The operator that just ran, with checks whether a trial is possible."""
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, available_bytes: int) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self._room_bytes = room_bytes
-        self._keep = Untouched(args, kwargs)
+        self._available_bytes = available_bytes
+        self._keep = StateGuard(args, kwargs)
 
-    def __enter__(self) -> "Bench":
-        reason = why_never(self.func, self.args, self.kwargs) or why_not_now()
-        if reason is None and self._needs_bytes() > self._room_bytes:
-            reason = NO_ROOM
+    def __enter__(self) -> "TrialContext":
+        reason = trial_blocker(self.func, self.args, self.kwargs) or replay_blocker()
+        if reason is None and self._needs_bytes() > self._available_bytes:
+            reason = NO_MEMORY
         if reason is not None:
-            raise Untested(reason)
+            raise NotTestable(reason)
         self._keep.__enter__()
         return self
 
@@ -99,20 +99,20 @@ class Bench:
         self._keep.__exit__()
 
     def trial(self, run: Run) -> "Trial":
-        """A trial whose clean runs are done this way."""
+        """Return a trial whose unmodified runs use `run`."""
         return Trial(self.func, self.args, self.kwargs, self._keep, run)
 
     def _needs_bytes(self) -> int:
-        """At the peak: other arguments, and about as much for results, twice, and for a poison."""
+        """Return the peak memory: other arguments, twice as much for results, and a poison."""
         size = size_to_copy(self.func, self.args, self.kwargs, everything=True)
         return 4 * size
 
 
 class Trial:
-    """Runs an operator in several ways and compares what comes out."""
+    """Runs an operator in several ways and compares the results."""
 
     def __init__(
-        self, func: Any, args: Any, kwargs: Any, keep: Untouched, run: Run = run_clean
+        self, func: Any, args: Any, kwargs: Any, keep: StateGuard, run: Run = run_clean
     ) -> None:
         self._run = run
         self._func, self._args, self._kwargs = func, args, kwargs
@@ -122,39 +122,39 @@ class Trial:
         self.tests: List[Test] = []
 
     def call(self, inputs: str) -> Call:
-        """Arguments of a kind; made anew for an operator that writes them."""
-        found = self._calls.get(inputs)
-        if found is None or operator_of(self._func).writes:
-            make = (self._func, self._args, self._kwargs)
-            found = own_call(*make) if inputs == OWN else other_call(*make, inputs)
-            self._calls = {inputs: found}
-        return found
+        """Return arguments of a kind; created again for an operator that writes them."""
+        call = self._calls.get(inputs)
+        if call is None or operator_of(self._func).writes:
+            source = (self._func, self._args, self._kwargs)
+            call = own_call(*source) if inputs == OWN else other_call(*source, inputs)
+            self._calls = {inputs: call}
+        return call
 
     def reference(self, inputs: str) -> Outcome:
-        """What a clean run gives."""
+        """Return the outcome of an unmodified run."""
         if inputs not in self._references:
             self._references = {inputs: self._run(self.call(inputs), self.keep)}
         return self._references[inputs]
 
     def same(self, inputs: str, run: Run) -> bool:
-        """Whether a run gives the same bits as a clean one."""
+        """Return whether a run gives the same bits as an unmodified one."""
         reference = self.reference(inputs)
         return same_results(reference, run(self.call(inputs), self.keep))
 
     def chains_inside(self) -> Chains:
-        """How often each operator ran inside, in a clean run on the program's own arguments."""
+        """Return the inner operators of an unmodified run with the program's own arguments."""
         chains: Chains = {}
         run_clean(self.call(OWN), self.keep, chains)
         return chains
 
     def check_deterministic(self) -> None:
-        """Two clean runs; when they differ, no comparison means anything."""
+        """Raise NotTestable if two unmodified runs differ."""
         if not self.same(OWN, self._run):
-            raise Untested("the operator gives other results each time")
+            raise NotTestable("the operator is not deterministic")
         self.tests.append(make_test(SAME_AGAIN, True, inputs=OWN))
 
     def others(self) -> Iterator[str]:
-        """Kinds of other inputs that the operator takes. Says what it refused, and what stayed."""
+        """Yield the kinds of other inputs that the operator accepts; record rejected ones."""
         taken = 0
         integers_varied = not integers_in(self._args, self._kwargs)
         for inputs in OTHERS:
@@ -164,8 +164,8 @@ class Trial:
                     continue
                 self.reference(inputs)
             except Exception as error:
-                said = refusal(error)
-                self.tests.append(make_test(REFUSED, False, inputs=inputs, detail=said))
+                reason = error_line(error)
+                self.tests.append(make_test(REFUSED, False, inputs=inputs, detail=reason))
                 continue
             taken += 1
             integers_varied = integers_varied or not call.integers_kept
@@ -174,31 +174,31 @@ class Trial:
             self.tests.append(make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT))
 
 
-def refusal(error: BaseException) -> str:
-    """In one short line."""
+def error_line(error: BaseException) -> str:
+    """Return an exception as one short line."""
     text = str(error).strip().splitlines()
-    return ("%s: %s" % (type(error).__name__, text[0] if text else ""))[:_MOST_SAID]
+    return ("%s: %s" % (type(error).__name__, text[0] if text else ""))[:_MOST_CHARACTERS]
 
 
-def why_never(func: Any, args: Any, kwargs: Any) -> Optional[str]:
-    """Why this operator is not tried again at all; None when it may be."""
+def trial_blocker(func: Any, args: Any, kwargs: Any) -> Optional[str]:
+    """Return why an operator is never tested; None if it may be."""
     operator = operator_of(func)
     if not operator.name.startswith("aten::"):
-        return "operators outside of torch may do more than compute"
+        return "operators of other libraries may have side effects"
     if operator.random:
         return "it draws random numbers"
     if operator.undefined:
-        return "it gives memory without writing it"
+        return "it returns uninitialized memory"
     for value in flat_results(list(args)) + flat_results(list(kwargs.values())):
         if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda"):
             return "it runs on %s" % value.device.type
     return None
 
 
-def try_fill(trial: Trial, inside: Inside, dtype: torch.dtype) -> bool:
-    """Whether a fill inside is dead for the program's own arguments; tests are in the trial."""
+def try_fill(trial: Trial, inside: InnerOperator, dtype: torch.dtype) -> bool:
+    """Return whether an inner fill is dead for the program's own arguments."""
     if not poisons_for(dtype):
-        raise Untested(NOT_POISONED)
+        raise NotTestable(NOT_POISONED)
     if not _poison_inside(trial, inside, dtype, OWN):
         return False
     trial.check_deterministic()
@@ -208,8 +208,8 @@ def try_fill(trial: Trial, inside: Inside, dtype: torch.dtype) -> bool:
     return True
 
 
-def try_write(trial: Trial, inside: Inside) -> bool:
-    """Whether a write inside can be left out with the program's own arguments."""
+def try_write(trial: Trial, inside: InnerOperator) -> bool:
+    """Return whether an inner write can be omitted with the program's own arguments."""
     trial.check_deterministic()
     needed = not _skips(trial, inside, OWN)
     if needed:
@@ -220,8 +220,8 @@ def try_write(trial: Trial, inside: Inside) -> bool:
     return True
 
 
-def _poison_inside(trial: Trial, inside: Inside, dtype: torch.dtype, inputs: str) -> bool:
-    """Poison after poison, until one shows."""
+def _poison_inside(trial: Trial, inside: InnerOperator, dtype: torch.dtype, inputs: str) -> bool:
+    """Try poison values until one changes a result."""
     for name, poison in poisons_for(dtype).items():
         same = trial.same(inputs, _with_poison(inside, poison))
         trial.tests.append(make_test(POISON, same, inputs=inputs, poison=name))
@@ -230,53 +230,53 @@ def _poison_inside(trial: Trial, inside: Inside, dtype: torch.dtype, inputs: str
     return True
 
 
-def _with_poison(inside: Inside, poison: Poison) -> Run:
-    def run(call: Call, keep: Untouched) -> Outcome:
+def _with_poison(inside: InnerOperator, poison: Poison) -> Run:
+    def run(call: Call, keep: StateGuard) -> Outcome:
         return run_poisoned(call, keep, inside, poison)
 
     return run
 
 
-def _skips(trial: Trial, inside: Inside, inputs: str) -> bool:
+def _skips(trial: Trial, inside: InnerOperator, inputs: str) -> bool:
     same = trial.same(inputs, lambda call, keep: run_skipped(call, keep, inside))
     trial.tests.append(make_test(SKIP, same, inputs=inputs))
     return same
 
 
-def _natively(trial: Trial, inside: Inside) -> Test:
-    """Whether the operator does this when nothing looks inside, as often as when something does."""
+def _natively(trial: Trial, inside: InnerOperator) -> Test:
+    """Test whether the native operator does the work as often as under the profiler."""
     unavailable = why_unavailable()
     if unavailable is not None:
         return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + unavailable)
     chain = inside.path + (inside.name,)
     try:
-        watched, reference = trial.chains_inside(), trial.reference(OWN)
+        profiled, reference = trial.chains_inside(), trial.reference(OWN)
         call = trial.call(OWN)
         with NativeEvents() as events:
             outcome = run_native(call, trial.keep)
         same = same_results(reference, outcome)
     except Exception as error:
-        return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + refusal(error))
-    seen = times_seen(events.chains, chain)
+        return make_test(NATIVE_OPERATOR, False, detail="not run natively: " + error_line(error))
+    occurrences = count_chain(events.chains, chain)
     if not same:
-        detail = "the operator alone gives other results than under the profiler"
+        detail = "without the profiler the operator gives different results"
         return make_test(NATIVE_OPERATOR, False, detail=detail)
-    expected = times_seen(watched, chain)
-    detail = "%s: %d times" % (" > ".join(chain), seen)
-    if seen < expected:
-        detail += " instead of %d, when nothing looks inside" % expected
-    return make_test(NATIVE_OPERATOR, seen >= expected > 0, inputs=OWN, detail=detail)
+    expected = count_chain(profiled, chain)
+    detail = "%s: %d times" % (" > ".join(chain), occurrences)
+    if occurrences < expected:
+        detail += " instead of %d without the profiler" % expected
+    return make_test(NATIVE_OPERATOR, occurrences >= expected > 0, inputs=OWN, detail=detail)
 
 
-ALL_OVERWRITTEN = "no operator read it in between, and all of it was overwritten"
-SIGN_OF_ZERO = "but for -0.0, which becomes 0.0 when zero is added"
+ALL_OVERWRITTEN = "no operator read it before all of it was overwritten"
+SIGN_OF_ZERO = "except for -0.0, which becomes 0.0 when zero is added"
 _SEED = 1337
 
 
 def try_overwritten(trial: Trial, position: int, dtype: torch.dtype) -> bool:
-    """Whether an operator gives the same whatever was in the buffer that it overwrites."""
+    """Return whether the result is independent of the previous contents of the buffer."""
     if not poisons_for(dtype):
-        raise Untested(NOT_POISONED)
+        raise NotTestable(NOT_POISONED)
     if not _poison_buffer(trial, position, dtype, OWN):
         return False
     trial.check_deterministic()
@@ -287,29 +287,29 @@ def try_overwritten(trial: Trial, position: int, dtype: torch.dtype) -> bool:
 
 
 def try_unchanged(trial: Trial, position: int) -> bool:
-    """Whether an operator leaves the buffer as it was, whatever is in it."""
-    if not _leaves(trial, position, OWN):
+    """Return whether an operator leaves the buffer unchanged, whatever it holds."""
+    if not _buffer_unchanged(trial, position, OWN):
         return False
     trial.check_deterministic()
     for inputs in trial.others():
-        _leaves(trial, position, inputs)
+        _buffer_unchanged(trial, position, inputs)
     return True
 
 
-def try_given_back(trial: Trial, positions: Sequence[int]) -> bool:
-    """Whether an operator gives back one of these arguments bit for bit."""
-    if not _gives_back(trial, positions, OWN):
+def try_returned_argument(trial: Trial, positions: Sequence[int]) -> bool:
+    """Return whether an operator returns one of these arguments bit for bit."""
+    if not _returns_argument(trial, positions, OWN):
         return False
     trial.check_deterministic()
     for inputs in trial.others():
-        _gives_back(trial, positions, inputs)
+        _returns_argument(trial, positions, inputs)
     return True
 
 
 def try_sum(shape: Sequence[int], dtype: torch.dtype, device: str) -> List[Test]:
-    """Whether zero plus something is that something, so that neither zeroing nor sum is needed.
+    """Test whether zero plus a tensor is that tensor, so that neither fill nor sum is needed.
 
-    The program's own values were compared by the pattern, when they were added.
+    The pattern compared the program's own values when they were added.
     """
     tests = [make_test(REPLACE, True, inputs=OWN)]
     again = True
@@ -342,15 +342,15 @@ def _poison_buffer(trial: Trial, position: int, dtype: torch.dtype, inputs: str)
 
 
 def _on_poisoned(position: int, poison: Poison) -> Run:
-    def run(call: Call, keep: Untouched) -> Outcome:
-        # Poison may change nothing here: the buffer holds what the operator wrote.
+    def run(call: Call, keep: StateGuard) -> Outcome:
+        # The poison may change nothing here: the buffer already holds the output.
         put(poison, [call.written[position]])
         return run_native(call, keep)
 
     return run
 
 
-def _leaves(trial: Trial, position: int, inputs: str) -> bool:
+def _buffer_unchanged(trial: Trial, position: int, inputs: str) -> bool:
     call = trial.call(inputs)
     buffer = call.written[position]
     before = buffer.clone()
@@ -360,7 +360,7 @@ def _leaves(trial: Trial, position: int, inputs: str) -> bool:
     return same
 
 
-def _gives_back(trial: Trial, positions: Sequence[int], inputs: str) -> bool:
+def _returns_argument(trial: Trial, positions: Sequence[int], inputs: str) -> bool:
     result, arguments = trial.reference(inputs)[0], trial.call(inputs).args
     same = any(
         position < len(arguments)
@@ -375,117 +375,127 @@ def _gives_back(trial: Trial, positions: Sequence[int], inputs: str) -> bool:
 DEAD = "dead initialisation"
 REDUNDANT = "redundant write"
 GUARD = "guard that never fires"
-FOR_OTHERS = "a guard may be there for values that were not tried"
-NOT_ALL = "it changes some of the elements, so only a part of it is wasted"
-PIECES = "whether the pieces cover all of it for other inputs cannot be tried with one operator"
-WHAT_WAS_THERE = (
-    "what a fill finds is left there by the program, which a trial of the fill cannot vary"
-)
+FOR_OTHERS = "the guard may be needed for values that were not tried"
+NOT_ALL = "it changes some elements, so only a part of the write is wasted"
+PIECES = "a trial of one operator cannot show whether the pieces cover it for other inputs"
+WHAT_WAS_THERE = "a trial of a fill cannot vary the previous contents, which the program wrote"
 
-Tried = Tuple[bool, List[Test]]
-"""Whether the finding holds for the program's own values, and the tests."""
-Strategy = Callable[[Bench], Tried]
+TrialResult = Tuple[bool, List[Test]]
+"""Whether the finding holds for the program's own values, and its tests."""
+Strategy = Callable[[TrialContext], TrialResult]
 
 
-def fill_inside(seen: Observation) -> Strategy:
-    """Whether a fill inside an operator is dead."""
+def fill_inside(observation: Observation) -> Strategy:
+    """Return the trial of a fill inside an operator."""
 
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         trial = bench.trial(run_clean)
-        return try_fill(trial, _inside(seen), seen.dtype), trial.tests
+        return try_fill(trial, _inside(observation), observation.dtype), trial.tests
 
-    return try_it
+    return run_trial
 
 
 def is_sum(finding: Finding) -> bool:
-    """Whether the finding is about zeros that were added to: its trial needs no operator."""
+    """Return whether the finding is about a sum with zeros; its trial needs no operator."""
     return finding.pattern == DEAD and finding.detail in (ADDED, ADDED_TO_GRADIENT)
 
 
-def sum_with_zeros(seen: Observation) -> List[Test]:
-    """Whether zeros that were added to are needed."""
-    return try_sum(seen.shape, seen.dtype, seen.device)
+def sum_with_zeros(observation: Observation) -> List[Test]:
+    """Test whether the zeros of a sum are needed."""
+    return try_sum(observation.shape, observation.dtype, observation.device)
 
 
-def strategy_for(finding: Finding, seen: Observation) -> Optional[Strategy]:
-    """How to try a finding of a pattern; None for those that are not tried."""
+def strategy_for(finding: Finding, observation: Observation) -> Optional[Strategy]:
+    """Return the trial for a finding; None if its pattern is not tested."""
     if finding.pattern == DEAD:
-        return _overwritten(seen)
+        return _overwritten(observation)
     if finding.pattern == REDUNDANT:
-        return _partly if seen.scan.unchanged < seen.scan.count else _unchanged(seen)
+        return (
+            _partial_write
+            if observation.scan.unchanged < observation.scan.count
+            else _unchanged(observation)
+        )
     if finding.pattern == GUARD:
-        return _of_guard(_unchanged(seen) if not seen.fresh else _given_back(seen))
+        return _of_guard(
+            _unchanged(observation) if not observation.fresh else _returned_argument(observation)
+        )
     return None
 
 
 def _of_guard(strategy: Strategy) -> Strategy:
-    """A guard that no tried value makes fire may still be there for one that was not tried."""
+    """Extend a trial of a guard: values that were not tried may still need it."""
 
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         holds, tests = strategy(bench)
         return holds, [*tests, make_test(VALUES_VARIED, False, detail=FOR_OTHERS)]
 
-    return try_it
+    return run_trial
 
 
 def _overwritten(fill: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
+    def run_trial(bench: TrialContext) -> TrialResult:
         position, written = _overwriting(fill, bench)
         if written.numel() * written.element_size() != fill.size_bytes:
-            raise Untested(PIECES)
+            raise NotTestable(PIECES)
         trial = bench.trial(run_native)
         return try_overwritten(trial, position, fill.dtype), trial.tests
 
-    return try_it
+    return run_trial
 
 
-def _unchanged(seen: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
-        if seen.path:
+def _unchanged(observation: Observation) -> Strategy:
+    def run_trial(bench: TrialContext) -> TrialResult:
+        if observation.path:
             trial = bench.trial(run_clean)
-            return try_write(trial, _inside(seen)), trial.tests + _doubts(seen, bench)
-        if seen.operator.fills:
-            raise Untested(WHAT_WAS_THERE)
+            return try_write(trial, _inside(observation)), trial.tests + _doubts(observation, bench)
+        if observation.operator.fills:
+            raise NotTestable(WHAT_WAS_THERE)
         trial = bench.trial(run_native)
-        holds = try_unchanged(trial, seen.position)
-        return holds, trial.tests + _doubts(seen, bench)
+        holds = try_unchanged(trial, observation.position)
+        return holds, trial.tests + _doubts(observation, bench)
 
-    return try_it
+    return run_trial
 
 
-def _given_back(seen: Observation) -> Strategy:
-    def try_it(bench: Bench) -> Tried:
-        if seen.path:
-            raise Untested("its result is new memory inside of an operator")
+def _returned_argument(observation: Observation) -> Strategy:
+    def run_trial(bench: TrialContext) -> TrialResult:
+        if observation.path:
+            raise NotTestable("its result is new memory inside an operator")
         trial = bench.trial(run_native)
-        holds = try_given_back(trial, GUARDS[seen.operator.name])
-        return holds, trial.tests + _doubts(seen, bench)
+        holds = try_returned_argument(trial, GUARDS[observation.operator.name])
+        return holds, trial.tests + _doubts(observation, bench)
 
-    return try_it
+    return run_trial
 
 
-def _doubts(seen: Observation, bench: Bench) -> List[Test]:
-    """Integers all alike may leave memory of integers as it was, where others would not."""
-    dtype = seen.dtype
+def _doubts(observation: Observation, bench: TrialContext) -> List[Test]:
+    """Return the doubt that other integers may change integer memory."""
+    dtype = observation.dtype
     integers = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-    if not integers or (not seen.path and free_integers(bench.func, seen.operator)):
+    if not integers or (not observation.path and free_integers(bench.func, observation.operator)):
         return []
     return [make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT)]
 
 
-def _partly(_bench: Bench) -> Tried:
+def _partial_write(_bench: TrialContext) -> TrialResult:
     return False, [make_test(SKIP, False, inputs=OWN, detail=NOT_ALL)]
 
 
-def _inside(seen: Observation) -> Inside:
-    return Inside(seen.number, seen.operator.name, seen.path, seen.shape, seen.position)
+def _inside(observation: Observation) -> InnerOperator:
+    return InnerOperator(
+        observation.number,
+        observation.operator.name,
+        observation.path,
+        observation.shape,
+        observation.position,
+    )
 
 
-def _overwriting(fill: Observation, bench: Bench) -> Tuple[int, torch.Tensor]:
-    """Which of the tensors that the operator wrote lies in the memory that was filled."""
+def _overwriting(fill: Observation, bench: TrialContext) -> Tuple[int, torch.Tensor]:
+    """Return index and tensor of the output that lies in the filled memory."""
     for position, tensor in enumerate(
         written_tensors(operator_of(bench.func), bench.args, bench.kwargs)
     ):
         if storage_key(tensor) == fill.state.key:
             return position, tensor
-    raise Untested("it was overwritten inside of an operator")
+    raise NotTestable("it was overwritten inside an operator")

@@ -20,18 +20,18 @@ import torch
 
 
 class Layout(NamedTuple):
-    """Of one element; a complex number is two elements."""
+    """Bit layout of one element; a complex number is two elements."""
 
     bits: int
     mantissa: int = 0
-    """Stored bits of the mantissa; 0 for signed integers, -1 for unsigned ones."""
+    """Stored mantissa bits; 0 for signed integers, -1 for unsigned ones."""
     bias: int = 0
     per_number: int = 1
-    """Elements that make one number."""
+    """Elements per number."""
 
     @property
     def is_float(self) -> bool:
-        """Whether bits are exponent and mantissa."""
+        """Whether the dtype is a floating-point type."""
         return self.mantissa > 0
 
 
@@ -49,16 +49,16 @@ LAYOUTS: Dict[torch.dtype, Layout] = {
     torch.complex64: Layout(32, 23, 127, 2),
     torch.complex128: Layout(64, 52, 1023, 2),
 }
-"""Other dtypes (quantised, float8) are not looked into."""
+"""Other dtypes (quantized, float8) are not supported."""
 
 
 def layout_of(dtype: torch.dtype) -> Optional[Layout]:
-    """None for dtypes that are not looked into."""
+    """Return the layout of a dtype; None if it is not supported."""
     return LAYOUTS.get(dtype)
 
 
 def ordered_to_number(ordered: int, layout: Layout) -> float:
-    """The number behind an ordered integer of a scan: floats of negative sign lie backwards."""
+    """Return the number of an ordered integer; negative floats are in reverse order."""
     bits, mask = layout.bits, (1 << layout.bits) - 1
     if layout.mantissa < 0:
         return (ordered & mask) ^ 1 << bits - 1
@@ -71,7 +71,7 @@ def ordered_to_number(ordered: int, layout: Layout) -> float:
 
 
 def bits_to_number(raw: int, layout: Layout) -> float:
-    """The number that these bits are."""
+    """Return the number with these bits."""
     if not layout.is_float:
         top = 1 << (layout.bits - 1)
         return raw - 2 * top if layout.mantissa == 0 and raw & top else raw
@@ -99,7 +99,7 @@ _COMPILE_LIMIT_S = 60
 
 
 class Scan(ctypes.Structure):
-    """What was seen; the fields of `struct scan` in scan.c."""
+    """Result of a scan; same fields as `struct scan` in scan.c."""
 
     _fields_ = [
         ("hash", ctypes.c_uint64),
@@ -117,28 +117,28 @@ class _Range(ctypes.Structure):
 
 
 class Scanner(Protocol):
-    """What patterns and the watch may ask of memory, however it is answered."""
+    """Interface of CPU memory scanners."""
 
     name: str
 
     def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
-        """Look at `numbers` numbers at an address; `before` is where their earlier bits are."""
+        """Scan `numbers` numbers at an address; `before` is the address of their earlier bits."""
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
-        """The least and the greatest number; NaN counts as beyond infinity."""
+        """Return the smallest and largest number; NaN is sorted beyond infinity."""
 
     def whole_numbers(self, address: int, numbers: int, layout: Layout) -> bool:
-        """Whether no float among them has a fraction."""
+        """Return whether no floating-point number has a fraction."""
 
     def repeats(self, address: int, size_bytes: int, period_bytes: int) -> bool:
-        """Whether the memory is one period again and again."""
+        """Return whether the memory repeats with a period."""
 
     def constant_runs(self, address: int, count: int, width: int, run: int) -> bool:
-        """Whether each run of elements has one value."""
+        """Return whether all elements of each run are equal."""
 
 
 class CompiledScanner:
-    """Scans memory of the CPU with the compiled text."""
+    """Scans CPU memory with compiled scan.c."""
 
     name = "compiled"
 
@@ -148,7 +148,7 @@ class CompiledScanner:
         self._scan.argtypes = (address, address, size, number, address)
         self._scan.restype = None
         self.scan_address = ctypes.cast(self._scan, address).value
-        """Of the function, for compiled callers."""
+        """Address of the function, for compiled callers."""
         self._range = library.range
         self._range.argtypes = (address, size, number, number, address)
         self._range.restype = None
@@ -160,37 +160,37 @@ class CompiledScanner:
         self._runs.argtypes = (address, size, size, size)
 
     def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
-        """Look at `numbers` numbers at an address; `before` is where their earlier bits are."""
-        found = Scan()
+        """Scan `numbers` numbers at an address; `before` is the address of their earlier bits."""
+        scan = Scan()
         count = numbers * layout.per_number
-        self._scan(address, before, count, layout.bits, ctypes.addressof(found))
-        return found
+        self._scan(address, before, count, layout.bits, ctypes.addressof(scan))
+        return scan
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
-        """The least and the greatest number; NaN counts as beyond infinity."""
-        found = _Range()
+        """Return the smallest and largest number; NaN is sorted beyond infinity."""
+        limits = _Range()
         count = numbers * layout.per_number
-        self._range(address, count, layout.bits, layout.mantissa, ctypes.addressof(found))
-        return ordered_to_number(found.low, layout), ordered_to_number(found.high, layout)
+        self._range(address, count, layout.bits, layout.mantissa, ctypes.addressof(limits))
+        return ordered_to_number(limits.low, layout), ordered_to_number(limits.high, layout)
 
     def whole_numbers(self, address: int, numbers: int, layout: Layout) -> bool:
-        """Whether no float among them has a fraction."""
+        """Return whether no floating-point number has a fraction."""
         count = numbers * layout.per_number
         return bool(self._whole(address, count, layout.bits, layout.mantissa, layout.bias))
 
     def repeats(self, address: int, size_bytes: int, period_bytes: int) -> bool:
-        """Whether the memory is one period again and again."""
+        """Return whether the memory repeats with a period."""
         return bool(self._repeats(address, size_bytes, period_bytes))
 
     def constant_runs(self, address: int, count: int, width: int, run: int) -> bool:
-        """Whether each run of elements has one value."""
+        """Return whether all elements of each run are equal."""
         return bool(self._runs(address, count, width, run))
 
 
 def flat_memory(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    """The tensor's memory in its own order, as a view; None when it has gaps or overlaps.
+    """Return the tensor if its memory has no gaps or overlaps, else None.
 
-    A channels-last or transposed tensor has neither, so its values are seen without a copy.
+    Channels-last and transposed tensors have neither, so they are scanned without a copy.
     """
     if tensor.is_contiguous():
         return tensor
@@ -205,7 +205,7 @@ def flat_memory(tensor: torch.Tensor) -> Optional[torch.Tensor]:
 
 
 def open_scanner(cache: Optional[str] = None) -> Optional[CompiledScanner]:
-    """The compiled scanner, or None when this machine cannot make one."""
+    """Return the compiled scanner, or None if it cannot be compiled."""
     library = _compiled(cache)
     return None if library is None else CompiledScanner(library)
 
@@ -231,9 +231,9 @@ def _compiled(cache: Optional[str]) -> Optional[Any]:
 
 def _compile(path: str) -> bool:
     for compiler in _compilers():
-        descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+        descriptor, library = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
         os.close(descriptor)
-        command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", made]
+        command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", library]
         try:
             ended = subprocess.run(
                 command + [os.path.join(_HERE, "scan.c")],
@@ -244,11 +244,11 @@ def _compile(path: str) -> bool:
                 check=False,
             )
             if ended.returncode == 0:
-                os.replace(made, path)
+                os.replace(library, path)
                 return True
         except (OSError, subprocess.TimeoutExpired):
             pass
-        os.unlink(made)
+        os.unlink(library)
     return False
 
 
@@ -258,7 +258,7 @@ def _compilers() -> List[str]:
 
 
 _CHUNK = 1 << 18
-"""Elements at a time: what is computed on the way stays in a cache, and memory stays bounded."""
+"""Elements per chunk: intermediate results stay in the cache, and memory stays bounded."""
 _WORDS: Dict[int, Tuple[Any, torch.dtype]] = {
     8: (ctypes.c_uint8, torch.uint8),
     16: (ctypes.c_uint16, torch.int16),
@@ -266,19 +266,19 @@ _WORDS: Dict[int, Tuple[Any, torch.dtype]] = {
     64: (ctypes.c_uint64, torch.int64),
 }
 _MASK = (1 << 64) - 1
-# Odd multipliers of 64 bits, as signed numbers, which is how torch has them.
+# Odd 64-bit multipliers as signed integers, as in torch.
 _SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX = 0xBF58476D1CE4E5B9 - (1 << 64)
 
 
 def _words(address: int, count: int, bits: int) -> torch.Tensor:
-    """The memory as integers of a width, without a copy."""
+    """Return a view of the memory as integers of a width."""
     word, dtype = _WORDS[bits]
     return torch.frombuffer((word * count).from_address(address), dtype=dtype)
 
 
 class TorchScanner:
-    """Scans memory of the CPU with operators of torch."""
+    """Scans CPU memory with torch operators."""
 
     name = "torch"
 
@@ -289,12 +289,12 @@ class TorchScanner:
         self._keys = (keys ^ (keys >> 29)) | 1
 
     def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
-        """Look at `numbers` numbers at an address; `before` is where their earlier bits are."""
+        """Scan `numbers` numbers at an address; `before` is the address of their earlier bits."""
         count = numbers * layout.per_number
         words = _words(address, count, layout.bits)
         earlier = None if before is None else _words(before, count, layout.bits)
-        found = Scan()
-        found.count = count
+        scan = Scan()
+        scan.count = count
         first = words[0]
         digest = count * 0xFF51AFD7ED558CCD & _MASK
         zeros = like = same = any_bits = 0
@@ -309,12 +309,12 @@ class TorchScanner:
             if earlier is not None:
                 same += int(torch.count_nonzero(part == earlier[start : start + _CHUNK]))
         mask = (1 << layout.bits) - 1
-        found.hash, found.zeros, found.like_first, found.unchanged = digest, zeros, like, same
-        found.first_bits, found.any_bits = int(first) & mask, any_bits & mask
-        return found
+        scan.hash, scan.zeros, scan.like_first, scan.unchanged = digest, zeros, like, same
+        scan.first_bits, scan.any_bits = int(first) & mask, any_bits & mask
+        return scan
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
-        """The least and the greatest number; NaN counts as beyond infinity."""
+        """Return the smallest and largest number; NaN is sorted beyond infinity."""
         words = _words(address, numbers * layout.per_number, layout.bits)
         if not layout.is_float:
             signed = words.view(torch.int8) if layout.bits == 8 and layout.mantissa == 0 else words
@@ -328,14 +328,14 @@ class TorchScanner:
         return ordered_to_number(low, layout), ordered_to_number(high, layout)
 
     def whole_numbers(self, address: int, numbers: int, layout: Layout) -> bool:
-        """Whether no float among them has a fraction."""
+        """Return whether no floating-point number has a fraction."""
         if not layout.is_float:
             return False
         words = _words(address, numbers * layout.per_number, layout.bits)
         floats = words.view(_FLOATS[layout.bits, layout.mantissa])
         step = 64
         start = 0
-        while start < words.numel():  # most floats have one, so look at a few first
+        while start < words.numel():  # most floats have a fraction, so check a few first
             part = floats[start : start + step]
             if not bool((torch.isfinite(part) & (part == part.trunc())).all()):
                 return False
@@ -344,13 +344,13 @@ class TorchScanner:
         return True
 
     def repeats(self, address: int, size_bytes: int, period_bytes: int) -> bool:
-        """Whether the memory is one period again and again."""
+        """Return whether the memory repeats with a period."""
         if not period_bytes or size_bytes <= period_bytes or size_bytes % period_bytes:
             return False
         return _same(address, address + period_bytes, size_bytes - period_bytes)
 
     def constant_runs(self, address: int, count: int, width: int, run: int) -> bool:
-        """Whether each run of elements has one value."""
+        """Return whether all elements of each run are equal."""
         if run < 2 or not width or count % run:
             return False
         if not _same(address, address + width, (run - 1) * width):
@@ -372,7 +372,7 @@ def _same(one: int, other: int, size_bytes: int) -> bool:
 
 
 def _any_bits(words: torch.Tensor) -> int:
-    """Bits that any of them has: halves are joined until one is left."""
+    """Return the bitwise OR of all elements by pairwise reduction."""
     while words.numel() > 1:
         half = words.numel() // 2
         joined = words[:half] | words[half : 2 * half]

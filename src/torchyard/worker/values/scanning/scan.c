@@ -1,7 +1,7 @@
-/* One pass over the memory of a tensor: everything that the patterns ask of its values.
+/* Scan the memory of a tensor in one pass, for all patterns.
  *
- * Compiled on the user's machine when there is a compiler; scan_torch.py does the same with torch
- * when there is none. Knows nothing of torch: memory, counts and layouts of numbers.
+ * Compiled on the user's machine if it has a compiler; otherwise TorchScanner in cpu_scan.py does the
+ * same with torch operators. Independent of torch.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -10,13 +10,13 @@
 #define BLOCK 256
 
 struct scan {
-    uint64_t hash;        /* of the bits in their order */
+    uint64_t hash;        /* depends on the order of the elements */
     uint64_t count;
     uint64_t zeros;       /* elements whose bits are all zero */
-    uint64_t like_first;  /* elements with the bits of the first */
-    uint64_t unchanged;   /* elements with the bits they had before; 0 without a before */
+    uint64_t like_first;  /* elements equal to the first */
+    uint64_t unchanged;   /* elements equal to their previous value; 0 if unknown */
     uint64_t first_bits;
-    uint64_t any_bits;    /* bits that any element has */
+    uint64_t any_bits;    /* bitwise OR of all elements */
 };
 
 struct range {
@@ -25,7 +25,7 @@ struct range {
 
 static uint32_t keys[BLOCK];
 
-/* Odd multipliers, one for each place in a block: the same bits in another order hash otherwise. */
+/* Odd multipliers, one per position in a block, so that the hash depends on the order. */
 __attribute__((constructor)) static void make_keys(void) {
     uint64_t state = 0;
     for (int i = 0; i < BLOCK; i++) {
@@ -96,12 +96,12 @@ int whole_numbers(const void *x, size_t n, int bits, int mantissa, int bias) {
     return whole;
 }
 
-/* Whether the memory is one period again and again: slices along a dimension are all alike. */
+/* Whether the memory repeats with a period: slices along a dimension are equal. */
 int repeats(const char *x, size_t size, size_t period) {
     return period && size > period && size % period == 0 && !memcmp(x, x + period, size - period);
 }
 
-/* Whether each run of `run` elements has one value: constant along the last dimensions. */
+/* Whether all elements of each run are equal: constant along the last dimensions. */
 int constant_runs(const char *x, size_t count, size_t width, size_t run) {
     if (run < 2 || !width || count % run) return 0;
     for (size_t at = 0; at < count; at += run)

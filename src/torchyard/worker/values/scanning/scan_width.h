@@ -1,16 +1,17 @@
-/* One width of element; scan.c includes this once for each. WORD, SIGNED, BITS and NAME are set.
+/* Scan functions for one element width; scan.c includes this once per width and sets WORD, SIGNED,
+ * BITS and NAME.
  *
- * Everything is done on bits: values are compared as bits, floats are ordered by their bits, and a
- * fraction is seen in the exponent and mantissa. So one text serves all kinds of numbers.
+ * All functions work on bits: values are compared and ordered by their bits, and a fraction is detected
+ * in exponent and mantissa. So one implementation serves all dtypes of a width.
  */
 
-/* Whether a float of this layout has a fraction, or is no number at all. */
+/* Whether a floating-point number has a fraction or is not finite. */
 static inline int NAME(fraction)(WORD v, int mantissa, int bias) {
     WORD exponent_mask = (WORD)((((WORD)1 << (BITS - 1 - mantissa)) - 1));
     int e = (int)((v >> mantissa) & exponent_mask) - bias;
     WORD magnitude = (WORD)(v & (WORD)~((WORD)1 << (BITS - 1)));
     if (e < 0) return magnitude != 0;
-    if (e > bias) return 1; /* infinite, or not a number */
+    if (e > bias) return 1; /* infinity or NaN */
     if (e >= mantissa) return 0;
     return (v & (WORD)(((WORD)1 << (mantissa - e)) - 1)) != 0;
 }
@@ -52,7 +53,7 @@ static void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan 
     out->any_bits = any;
 }
 
-/* The least and greatest number, in the order of the numbers; floats as ordered bits. */
+/* The smallest and largest number; floating-point numbers as ordered bits. */
 static void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out) {
     SIGNED low = NAME(MOST), high = NAME(LEAST);
     WORD flip = mantissa < 0 ? (WORD)((WORD)1 << (BITS - 1)) : 0; /* unsigned, as signed ones */

@@ -1,17 +1,17 @@
 """The Triton kernel that scans many tensors on a GPU in one launch.
 
 Imported only where Triton is installed. Programs process chunks of the tensors in turn, so that
-one launch serves a hundred small tensors or one large one alike, and add their results to the row
-of the tensor. Knows memory and widths, no tensors.
+one launch serves a hundred small tensors or one large one, and add their results to the row of the
+tensor.
 """
 
 import triton
 import triton.language as tl
 
 BLOCK = 1024
-"""Elements that a program holds at once."""
+"""Elements that a program processes at once."""
 CHUNK = 64 * BLOCK
-"""Elements of one tensor that a program takes before it looks for more work."""
+"""Elements of one tensor that a program processes before it takes the next chunk."""
 
 
 @triton.jit
@@ -36,11 +36,11 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
 
     `table` has four columns of `tensors` entries: elements, the number of the last chunk plus one,
     the row, and the address of the earlier bits. With ALIGNED all addresses are multiples
-    of 16. A row has eight fields: two halves of the hash, zeros, elements like the first, unchanged
-    ones, bits in use, the first element, and one that is not used.
+    of 16. A row has eight fields: two halves of the hash, zeros, elements equal to the first,
+    unchanged elements, bits in use, the first element, and padding.
     """
     for chunk in range(tl.program_id(0), chunks, tl.num_programs(0)):
-        # The first tensor whose chunks end behind this one.
+        # Find the tensor of this chunk by binary search.
         low = 0
         high = tensors - 1
         while low < high:
@@ -72,8 +72,8 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
         earlier += start
         if ALIGNED:
             memory = tl.multiple_of(memory, 16)
-        left = tl.minimum(count - start, CHUNK).to(tl.int32)
-        # Positions are mixed in, so that the same bits in another order hash otherwise.
+        remaining = tl.minimum(count - start, CHUNK).to(tl.int32)
+        # Positions are mixed in, so that the hash depends on the order.
         inside_block = tl.arange(0, BLOCK)
         position = (inside_block.to(tl.uint32) + start.to(tl.uint32)) * 0x9E3779B1
         lower = tl.zeros((BLOCK,), dtype=tl.uint32)
@@ -82,7 +82,7 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
         same = tl.zeros((BLOCK,), dtype=tl.int32)
         used = tl.zeros((BLOCK,), dtype=tl.uint64 if BITS == 64 else tl.uint32)
         factor = tl.full((BLOCK,), 0xC2B2AE3D, tl.uint32)
-        whole = left // BLOCK
+        whole = remaining // BLOCK
         for block in range(whole):
             words = tl.load(memory + block * BLOCK + inside_block)
             if BITS == 64:
@@ -95,15 +95,15 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
             over = tl.umulhi(mixed, factor)
             lower += product ^ over
             upper += over ^ (product >> 15)
-            # Zeros are counted in the lower half, elements like the first in the upper one.
+            # The lower half counts zeros, the upper half elements equal to the first.
             tally += (words == 0).to(tl.int32) + ((words == first).to(tl.int32) << 16)
             used |= words.to(tl.uint64 if BITS == 64 else tl.uint32)
             if COMPARED:
                 same += (words == tl.load(earlier + block * BLOCK + inside_block)).to(tl.int32)
             position += BLOCK * 0x9E3779B1 & 0xFFFFFFFF
-        if whole * BLOCK < left:
+        if whole * BLOCK < remaining:
             places = whole * BLOCK + inside_block
-            inside = places < left
+            inside = places < remaining
             words = tl.load(memory + places, mask=inside, other=0)
             if BITS == 64:
                 mixed = (words.to(tl.uint32) + position) ^ (
@@ -121,13 +121,13 @@ def scan_chunks(  # type: ignore[no-untyped-def] # noqa: ANN201
             if COMPARED:
                 was = tl.load(earlier + places, mask=inside, other=0)
                 same += (inside & (words == was)).to(tl.int32)
-        found = rows + row * 8
-        tl.atomic_add(found, tl.sum(lower.to(tl.int64)), sem="relaxed")
-        tl.atomic_add(found + 1, tl.sum(upper.to(tl.int64)), sem="relaxed")
-        tl.atomic_add(found + 2, tl.sum(tally & 0xFFFF).to(tl.int64), sem="relaxed")
-        tl.atomic_add(found + 3, tl.sum(tally >> 16).to(tl.int64), sem="relaxed")
+        result = rows + row * 8
+        tl.atomic_add(result, tl.sum(lower.to(tl.int64)), sem="relaxed")
+        tl.atomic_add(result + 1, tl.sum(upper.to(tl.int64)), sem="relaxed")
+        tl.atomic_add(result + 2, tl.sum(tally & 0xFFFF).to(tl.int64), sem="relaxed")
+        tl.atomic_add(result + 3, tl.sum(tally >> 16).to(tl.int64), sem="relaxed")
         if COMPARED:
-            tl.atomic_add(found + 4, tl.sum(same).to(tl.int64), sem="relaxed")
-        tl.atomic_or(found + 5, tl.reduce(used, 0, _either).to(tl.int64), sem="relaxed")
+            tl.atomic_add(result + 4, tl.sum(same).to(tl.int64), sem="relaxed")
+        tl.atomic_or(result + 5, tl.reduce(used, 0, _either).to(tl.int64), sem="relaxed")
         if chunk == began:
-            tl.store(found + 6, first.to(tl.int64))
+            tl.store(result + 6, first.to(tl.int64))

@@ -1,9 +1,8 @@
-"""Launch the fused GPU scan without synchronising; the rows stay on the GPU until needed.
+"""Launch the fused GPU scan without synchronization; the rows stay on the GPU until needed.
 
-A launch costs the program only CPU time, so microseconds count: rows of a whole step are one
-block, the GPU reads addresses from pinned memory, what a batch has in common with the same batch
-of the step before stays on the GPU, and the compiled kernel is launched directly. Imported only
-where Triton is installed.
+A launch costs the program CPU time, so microseconds matter: rows of a whole step are one block, the
+GPU reads addresses from pinned memory, constant data of a batch stay on the GPU, and the compiled
+kernel is launched directly. Imported only where Triton is installed.
 """
 
 import ctypes
@@ -24,11 +23,11 @@ _ALIGN = 16
 _NOTHING = nullcontext()
 _stream = torch._C._cuda_getCurrentRawStream
 _address = torch._C.TensorBase.data_ptr
-"""Not `Tensor.data_ptr`, which is watched for programs that use addresses."""
+"""Not `Tensor.data_ptr`, which `unobserved.py` replaces."""
 
 
 class _Group:
-    """Tensors of a batch that one launch looks at: those with elements of one width."""
+    """Tensors of a batch with one element width, scanned by one launch."""
 
     __slots__ = ("aligned", "before", "bits", "chunks", "counts", "ends", "places", "table")
 
@@ -49,7 +48,7 @@ class _Group:
 
 
 class TritonBatch(Batch):
-    """A batch with its groups, whose tables are on the device once they were used."""
+    """A batch with its groups; their tables are copied to the device on first use."""
 
     def __init__(self, groups: List[_Group], count: int) -> None:
         self.groups = groups
@@ -57,7 +56,7 @@ class TritonBatch(Batch):
 
 
 class TritonScanner(DeviceScanner):
-    """One launch for each width of elements."""
+    """Scanner with one launch per element width."""
 
     name = "triton"
 
@@ -76,7 +75,7 @@ class TritonScanner(DeviceScanner):
     def batch(
         self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
     ) -> TritonBatch:
-        """What is the same whenever tensors like these are scanned together."""
+        """Return the data that can be reused for tensors of the same sizes."""
         groups: Dict[Tuple[int, bool], _Group] = {}
         for place, tensor in enumerate(tensors):
             layout = LAYOUTS[tensor.dtype]
@@ -95,12 +94,12 @@ class TritonScanner(DeviceScanner):
     def rows(
         self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
     ) -> torch.Tensor:
-        """One row for each tensor, on the device; `earlier` has copies of the bits before."""
+        """Return one row per tensor, on the device; `earlier` has copies of the previous contents."""
         addresses = [_address(tensor) for tensor in tensors]
         return self._scan(self.batch(tensors, earlier), addresses, earlier is not None)
 
     def new_rows(self, count: int) -> torch.Tensor:
-        """Rows to be filled by `scan_into`."""
+        """Return rows for `scan_into`."""
         return torch.zeros((count, FIELDS), dtype=torch.int64, device=self.device)
 
     def scan_into(
@@ -111,7 +110,7 @@ class TritonScanner(DeviceScanner):
         tensors: List[torch.Tensor],
         addresses: List[int],
     ) -> None:
-        """Scan tensors that are like those of a batch into rows from `first` on."""
+        """Scan tensors that match a batch into the rows from `first` on."""
         if not isinstance(batch, TritonBatch) or not _aligned_as(batch, addresses):
             rows[first : first + len(tensors)] = self.rows(tensors)
             return
@@ -119,7 +118,7 @@ class TritonScanner(DeviceScanner):
             self._launch_all(batch, addresses, rows, first, False)
 
     def end_step(self) -> None:
-        """Go on in the other half of the pinned memory, which was used in the step before this one."""
+        """Switch to the other half of the pinned memory, which the previous step used."""
         half = _PINNED_WORDS // 2
         first = self._last_word == half
         self._used_words = half if first else 0
@@ -154,13 +153,13 @@ class TritonScanner(DeviceScanner):
                 self._launch(group, group.table, chosen, rows[first:], compared)
 
     def _pin(self, words: List[int]) -> int:
-        """Put words where the device reads them over the bus: one for each chunk that it scans."""
+        """Write words to pinned memory, which the device reads; return the address."""
         if self._used_words + len(words) > self._last_word:
             torch.cuda.synchronize(self.device)
             self._used_words = self._last_word - _PINNED_WORDS // 2
         start = self._used_words
         end = start + len(words)
-        self._used_words = end + end % 2  # the next one begins at a multiple of 16 bytes, too
+        self._used_words = end + end % 2  # keep the next start at a multiple of 16 bytes
         self._words[start:end] = words  # type: ignore[assignment]
         return self._pinned_at + start * _WORD_BYTES
 
@@ -173,7 +172,7 @@ class TritonScanner(DeviceScanner):
         first: int,
         compared: bool,
     ) -> bool:
-        """Start the compiled kernel itself: to look at arguments again takes longer than the start."""
+        """Launch the compiled kernel directly, because Triton's argument processing takes longer."""
         if not self._directly:
             return False
         programs = min(group.chunks, self._programs)
@@ -194,7 +193,7 @@ class TritonScanner(DeviceScanner):
                 triton_kernel.CHUNK,
                 stream=_stream(self.device.index),
             )
-        except Exception:  # this Triton starts compiled kernels in another way
+        except Exception:  # this version of Triton has a different launch interface
             self._directly = False
         return self._directly
 
@@ -206,7 +205,7 @@ class TritonScanner(DeviceScanner):
         rows: torch.Tensor,
         compared: bool,
     ) -> Any:
-        """Launch as Triton does; without addresses nothing is scanned, and the kernel is compiled."""
+        """Launch with Triton; without addresses the kernel is only compiled."""
         there = self._to_device(addresses) if addresses else table
         return triton_kernel.scan_chunks[(min(group.chunks, self._programs),)](
             there,
@@ -224,12 +223,12 @@ class TritonScanner(DeviceScanner):
 
     def _to_device(self, words: List[int]) -> torch.Tensor:
         table = torch.tensor(words, dtype=torch.int64, device="cpu")
-        # A small copy from pageable memory goes into the queue at once; nothing is waited for.
+        # A small copy from pageable memory is queued at once, without synchronization.
         return table.to(self.device, non_blocking=True)
 
 
 def _aligned_as(batch: TritonBatch, addresses: List[int]) -> bool:
-    """Whether addresses are multiples where the batch needs it: else the device would fault."""
+    """Return whether addresses have the alignment that the batch requires."""
     for group in batch.groups:
         if group.aligned:
             for place in group.places:

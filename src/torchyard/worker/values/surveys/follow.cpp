@@ -1,20 +1,20 @@
-// Follows the operators of a step while they are those of a score, without a call of Python for each.
+// Follows a recorded step in C++, without calling Python for every operator.
 //
-// torch tells observers of every call of an operator, with what goes in and what comes out. Those that
-// a dispatch mode would see are compared with the score; what they wrote is held until it is scanned,
-// or scanned here when it lies in memory of the CPU. Python is called to launch a scan on a GPU, and,
-// from the first operator on that the score does not say, for each that is left of the step.
+// torch reports every operator call to observers, with inputs and outputs. Calls that a dispatch mode
+// would observe are compared with the recording. Written GPU tensors are held until they are scanned;
+// CPU memory is scanned here. Python is called to launch a GPU scan and, from the first operator that
+// differs from the recording, for each remaining operator of the step.
 //
-// A mode sees what is called below autograd. An observer sees calls at the top, and the calls within
-// them. So calls of composite operators are looked through (and of those that autocast wraps), and
-// what any other operator calls is not looked at. Where that guess is wrong, the step is another one
-// than the score's: slower, never unseen.
+// A mode observes calls below autograd; an observer is notified of top-level calls and of the calls
+// inside them. So composite operators (and those that autocast wraps) are expanded, and calls inside
+// all other operators are ignored. If this guess is wrong, the step differs from the recording, which
+// is slower but never misses a call.
 //
-// An operator that raises is told of at its end as well, while the exception is on its way and Python
-// may have its error set: Python is not called then, or the program would lose the error. Torch's own
-// checkpoints raise such a one in every step, to end what they compute again.
+// An operator that raises is reported at its end, too, while the exception propagates and the Python
+// error indicator may be set. Python is not called then, or the program would lose the error. Torch's
+// activation checkpointing raises such an exception in every step to stop recomputation early.
 //
-// Without Python's headers: tensors travel through operators of torch, all else through C functions.
+// No Python headers are used: tensors are passed by torch operators, everything else by C functions.
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <torch/library.h>
@@ -32,65 +32,65 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// As `struct scan` of scan.c has them.
+// Same layout as `struct scan` in scan.c.
 struct Scan {
   uint64_t hash, count, zeros, like_first, unchanged, first_bits, any_bits;
 };
 using ScanMemory = void (*)(const void*, const void*, size_t, int, Scan*);
 using Flush = void (*)(int64_t);
-using OutOfTurn = void (*)(const char*, const char*);
+using OnUnexpected = void (*)(const char*, const char*);
 using Afterwards = void (*)();
 
 struct Output {
   int64_t place, numel, kind, cpu, row, count, bits;
 };
 
-struct Turn {
+struct ExpectedCall {
   const Operator* op = nullptr;
   int64_t flush_before = -1, flush_after = -1;
   std::vector<Output> outputs;
 };
 
-struct Score {
-  std::vector<Turn> turns;
+struct Recording {
+  std::vector<ExpectedCall> calls;
 };
 
 struct Row {
   int64_t row, hash, zeros, like_first, any_bits;
 };
 
-enum Kind : char { THROUGH, HIDDEN, FOLLOWED, STRANGE };
+enum Kind : char { THROUGH, HIDDEN, FOLLOWED, UNEXPECTED };
 
 struct Open {
   Kind kind;
-  int exceptions;  // on their way when it began
+  int exceptions;  // in flight when it began
 };
 
 struct State {
-  std::vector<std::unique_ptr<Score>> scores;
-  Score* score = nullptr;
+  std::vector<std::unique_ptr<Recording>> recordings;
+  Recording* recording = nullptr;
   bool active = false;
-  bool following = false;  // the operators so far were those of the score
+  bool following = false;  // all operators so far match the recording
   std::thread::id owner;
   size_t at = 0;
-  std::vector<Open> open;  // the calls under way, outermost first
-  size_t hidden = 0;       // those of them whose insides are not looked at
+  std::vector<Open> open;  // active calls, outermost first
+  size_t hidden = 0;       // active calls whose inner calls are ignored
   Tensors held, written, results;
   std::vector<Row> rows;
   at::CallbackHandle handle = 0;
   bool observing = false;
   ScanMemory scan_memory = nullptr;
   Flush flush = nullptr;
-  OutOfTurn out_of_turn = nullptr;
+  OnUnexpected on_unexpected = nullptr;
   Afterwards afterwards = nullptr;
 };
 
 State& state() {
-  static State* the = new State();  // never destroyed: threads may outlive the library's own end
+  static State* the = new State();  // never destroyed: threads may outlive static destruction
   return *the;
 }
 
-// What Python does when it is called is not the program's.
+// Operators that our Python callbacks run do not belong to the program.
 struct Hide {
   explicit Hide(State& now) : now(now) {
     now.hidden += 1;
@@ -141,8 +141,8 @@ bool fits(const at::Tensor& tensor, const Output& output) {
       (tensor.is_contiguous() || tensor.is_non_overlapping_and_dense());
 }
 
-// Hold or scan what was written, if it is what the score says.
-bool take(State& now, const Turn& turn) {
+// Hold or scan the written tensors if they match the recording.
+bool take(State& now, const ExpectedCall& expected_call) {
   Tensors all = now.written;
   for (const auto& result : now.results) {
     bool is_written = false;
@@ -153,12 +153,12 @@ bool take(State& now, const Turn& turn) {
       all.push_back(result);
     }
   }
-  for (const auto& output : turn.outputs) {
+  for (const auto& output : expected_call.outputs) {
     if (static_cast<size_t>(output.place) >= all.size() || !fits(all[output.place], output)) {
       return false;
     }
   }
-  for (const auto& output : turn.outputs) {
+  for (const auto& output : expected_call.outputs) {
     const auto& tensor = all[output.place];
     if (!output.cpu) {
       now.held.push_back(tensor);
@@ -189,11 +189,11 @@ Kind begun(State& now, const at::RecordFunction& call) {
   if (op == nullptr || op->composite || casts(*op, call)) {
     return THROUGH;
   }
-  const Turn* turn = nullptr;
-  if (now.following && now.at < now.score->turns.size()) {
-    turn = &now.score->turns[now.at];
+  const ExpectedCall* expected_call = nullptr;
+  if (now.following && now.at < now.recording->calls.size()) {
+    expected_call = &now.recording->calls[now.at];
   }
-  const bool expected = turn != nullptr && turn->op == op;
+  const bool expected = expected_call != nullptr && expected_call->op == op;
   if (!expected && op->inert) {
     return HIDDEN;
   }
@@ -202,24 +202,24 @@ Kind begun(State& now, const at::RecordFunction& call) {
   collect_written(now, call, *op);
   const Hide hide(now);
   if (expected) {
-    if (turn->flush_before >= 0) {
-      now.flush(turn->flush_before);
+    if (expected_call->flush_before >= 0) {
+      now.flush(expected_call->flush_before);
     }
     return FOLLOWED;
   }
   now.following = false;
-  now.out_of_turn(op->schema->name().c_str(), op->schema->overload_name().c_str());
-  return STRANGE;
+  now.on_unexpected(op->schema->name().c_str(), op->schema->overload_name().c_str());
+  return UNEXPECTED;
 }
 
 void ended(State& now, const at::RecordFunction& call, Kind kind) {
   collect_results(call, now.results);
   if (kind == FOLLOWED) {
-    const auto& turn = now.score->turns[now.at];
-    if (turn.outputs.empty() || take(now, turn)) {
+    const auto& expected_call = now.recording->calls[now.at];
+    if (expected_call.outputs.empty() || take(now, expected_call)) {
       now.at += 1;
-      if (turn.flush_after >= 0) {
-        now.flush(turn.flush_after);
+      if (expected_call.flush_after >= 0) {
+        now.flush(expected_call.flush_after);
       }
       return;
     }
@@ -228,14 +228,14 @@ void ended(State& now, const at::RecordFunction& call, Kind kind) {
   now.afterwards();
 }
 
-// What raised wrote nothing that is known of. The next operator tells Python where the score was left.
+// What an operator wrote before it raised is unknown. The next operator reports the deviation to Python.
 void raised(State& now, Kind kind) {
   if (kind != FOLLOWED) {
     return;
   }
-  const auto& turn = now.score->turns[now.at];
-  if (turn.outputs.empty() && turn.flush_after < 0) {
-    now.at += 1;  // it is as the score says, or may as well be
+  const auto& expected_call = now.recording->calls[now.at];
+  if (expected_call.outputs.empty() && expected_call.flush_after < 0) {
+    now.at += 1;  // treated as a match
   } else {
     now.following = false;
   }
@@ -246,7 +246,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& call) {
   if (now.owner != std::this_thread::get_id()) {
     return nullptr;
   }
-  Kind kind = HIDDEN;  // also what destructors call while an exception is on its way
+  Kind kind = HIDDEN;  // also for calls from destructors during stack unwinding
   const int exceptions = std::uncaught_exceptions();
   if (now.active && now.hidden == 0 && exceptions == 0) {
     kind = begun(now, call);
@@ -262,7 +262,7 @@ void on_end(const at::RecordFunction& call, at::ObserverContext*) {
     return;
   }
   const auto [kind, exceptions] = now.open.back();
-  if (kind == FOLLOWED || kind == STRANGE) {
+  if (kind == FOLLOWED || kind == UNEXPECTED) {
     if (std::uncaught_exceptions() > exceptions) {
       raised(now, kind);
     } else {
@@ -288,46 +288,46 @@ TORCH_LIBRARY(torchyard_follow, library) {
 
 extern "C" {
 
-void follow_set(ScanMemory scan_memory, Flush flush, OutOfTurn out_of_turn, Afterwards afterwards) {
+void follow_set(ScanMemory scan_memory, Flush flush, OnUnexpected on_unexpected, Afterwards afterwards) {
   State& now = state();
   now.scan_memory = scan_memory;
   now.flush = flush;
-  now.out_of_turn = out_of_turn;
+  now.on_unexpected = on_unexpected;
   now.afterwards = afterwards;
 }
 
-int64_t follow_new_score() {
+int64_t follow_new_recording() {
   State& now = state();
-  now.scores.push_back(std::make_unique<Score>());
-  return static_cast<int64_t>(now.scores.size()) - 1;
+  now.recordings.push_back(std::make_unique<Recording>());
+  return static_cast<int64_t>(now.recordings.size()) - 1;
 }
 
-void follow_drop_score(int64_t score) {
-  state().scores[score].reset();
+void follow_drop_recording(int64_t recording) {
+  state().recordings[recording].reset();
 }
 
-// 0 when torch has no such operator. Each output is seven numbers, in the order of `Output`.
-int follow_add_turn(
-    int64_t score, const char* name, const char* overload, int64_t flush_before,
+// Returns 0 if torch has no such operator. Each output is seven numbers, in the order of `Output`.
+int follow_add_call(
+    int64_t recording, const char* name, const char* overload, int64_t flush_before,
     int64_t flush_after, const int64_t* outputs, int64_t count) {
-  Turn turn;
-  turn.op = known(name, overload);
-  if (turn.op == nullptr) {
+  ExpectedCall expected_call;
+  expected_call.op = find_operator(name, overload);
+  if (expected_call.op == nullptr) {
     return 0;
   }
-  turn.flush_before = flush_before;
-  turn.flush_after = flush_after;
+  expected_call.flush_before = flush_before;
+  expected_call.flush_after = flush_after;
   for (const int64_t* one = outputs; one < outputs + 7 * count; one += 7) {
-    turn.outputs.push_back({one[0], one[1], one[2], one[3], one[4], one[5], one[6]});
+    expected_call.outputs.push_back({one[0], one[1], one[2], one[3], one[4], one[5], one[6]});
   }
-  state().scores[score]->turns.push_back(std::move(turn));
+  state().recordings[recording]->calls.push_back(std::move(expected_call));
   return 1;
 }
 
-// Without a score (-1) every operator is strange.
-void follow_begin(int64_t score) {
+// Without a recording (-1) every operator is unexpected.
+void follow_begin(int64_t recording) {
   State& now = state();
-  now.score = score < 0 ? nullptr : now.scores[score].get();
+  now.recording = recording < 0 ? nullptr : now.recordings[recording].get();
   now.owner = std::this_thread::get_id();
   now.at = 0;
   now.rows.clear();
@@ -341,10 +341,10 @@ void follow_begin(int64_t score) {
     now.observing = true;
   }
   now.active = true;
-  now.following = now.score != nullptr;
+  now.following = now.recording != nullptr;
 }
 
-// Stop; how many operators were as the score says. What is held stays until it is taken.
+// Stop and return the number of matched operators. Held tensors remain until they are taken.
 int64_t follow_end() {
   State& now = state();
   now.active = false;
@@ -363,7 +363,7 @@ int64_t follow_rows() {
   return static_cast<int64_t>(state().rows.size());
 }
 
-// Five numbers for each row, in the order of `Row`.
+// Five numbers per row, in the order of `Row`.
 void follow_take_rows(int64_t* into) {
   State& now = state();
   for (const auto& row : now.rows) {

@@ -1,4 +1,4 @@
-// What the follower must know of an operator, worked out once for each from its schema and its kernels.
+// Properties of an operator, computed once from its schema and kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace {
 struct Operator {
   const c10::FunctionSchema* schema = nullptr;
   bool composite = false;
-  std::vector<c10::DispatchKey> autocast;  // for which devices autocast wraps it
+  std::vector<c10::DispatchKey> autocast;  // devices for which autocast wraps it
   bool inert = false;
   std::vector<size_t> writes;
 };
@@ -30,8 +30,8 @@ std::unique_ptr<Operator> described(const c10::OperatorHandle& op) {
   auto found = std::make_unique<Operator>();
   const auto& schema = op.schema();
   found->schema = &schema;
-  // As the dispatcher chooses: a composite kernel counts where nothing is made for the device. That
-  // there is one for autograd (of `linear`, for some other device) does not matter then.
+  // As in the dispatcher: the composite kernel is used if the device has no kernel of its own. An
+  // autograd kernel for another device (as `linear` has) does not matter then.
   found->composite = has(op, c10::DispatchKey::CompositeImplicitAutograd);
   for (const auto key :
        {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCPU,
@@ -62,7 +62,7 @@ std::unique_ptr<Operator> described(const c10::OperatorHandle& op) {
   return found;
 }
 
-const Operator* known(const std::string& name, const std::string& overload) {
+const Operator* find_operator(const std::string& name, const std::string& overload) {
   static auto* all = new std::unordered_map<std::string, std::unique_ptr<Operator>>();
   const auto key = name + "." + overload;
   const auto found = all->find(key);
@@ -78,7 +78,7 @@ const Operator* known(const std::string& name, const std::string& overload) {
 }
 
 const Operator* operator_of(const at::RecordFunction& call) {
-  // The text of a name belongs to the schema of one overload, so its address says which.
+  // The name string belongs to the schema of one overload, so its address identifies the overload.
   static auto* all = new std::unordered_map<const char*, const Operator*>();
   const char* text = call.name();
   const auto found = all->find(text);
@@ -87,9 +87,9 @@ const Operator* operator_of(const at::RecordFunction& call) {
   }
   const auto name = call.operator_name();
   if (!name.has_value()) {
-    return nullptr;  // not an operator: its name lies where another one may lie later
+    return nullptr;  // not an operator: the address of its name may be reused
   }
-  return (*all)[text] = known(name->name, name->overload_name);
+  return (*all)[text] = find_operator(name->name, name->overload_name);
 }
 
 bool has_key(const c10::IValue& value, c10::DispatchKey key) {
@@ -106,10 +106,10 @@ bool has_key(const c10::IValue& value, c10::DispatchKey key) {
   return false;
 }
 
-// Whether autocast wraps this call: it is on for a device on which one of the arguments is.
+// Whether autocast wraps this call: it is enabled for the device of one of the arguments.
 bool casts(const Operator& op, const at::RecordFunction& call) {
   for (const auto key : op.autocast) {
-    if (c10::impl::tls_is_dispatch_key_excluded(key)) {  // as it is wherever autocast is off
+    if (c10::impl::tls_is_dispatch_key_excluded(key)) {  // excluded wherever autocast is off
       continue;
     }
     for (const auto& value : call.inputs()) {

@@ -1,10 +1,10 @@
 """The compiled follower of recorded steps (`follow.cpp`): build it, load it, use it.
 
-It is compiled once for each torch (10 s on one core of a Neoverse-N1), in a separate process
-beside the program once that has had some steps to follow, and used from the first step that begins
-after it is ready. Without a C++ compiler, Python follows, only slower. While the follower is
-active, the dispatch mode is not: a mode that does nothing costs more than the scan (20 us for each
-operator on the host of an H200). Python is called for launches and deviations only.
+It is compiled once per torch version (10 s on one Neoverse-N1 core), in a separate process, after some
+surveyed steps, and used from the first step after it is ready. Without a C++ compiler, recorded steps
+are followed in Python, which is slower. While the follower is active, the dispatch mode is not: even
+an empty mode costs more than the scan (20 us per operator on the host of an H200). Python is called
+for launches and deviations only.
 """
 
 import _thread
@@ -21,16 +21,16 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.values.scanning.cpu_scan import CompiledScanner
-from torchyard.worker.values.surveys.recorded_step import Flush, Score
+from torchyard.worker.values.surveys.recorded_step import Flush, Recording
 from torchyard.worker.values.surveys.survey import Survey
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCE = os.path.join(_HERE, "follow.cpp")
 _SOURCES = (_SOURCE, os.path.join(_HERE, "follow_operator.h"))
 _NICE = "10"
-"""Less would take minutes beside a program that uses all cores."""
+"""With a lower priority, compiling would take minutes beside a program that uses all cores."""
 _STANDARDS = ("c++20", "c++17")
-"""Headers of a new torch want the first; an old compiler may know only the second."""
+"""Headers of new torch versions need the first; old compilers support only the second."""
 _BUILD = (
     "import os, subprocess, sys\n"
     "made, path, *commands = sys.argv[1:]\n"
@@ -43,40 +43,40 @@ _BUILD = (
 )
 
 FLUSH = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-OUT_OF_TURN = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+UNEXPECTED = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 AFTERWARDS = ctypes.CFUNCTYPE(None)
 
 
 class FollowLibrary:
-    """The library, as soon as it is there."""
+    """The compiled follower, once it is available."""
 
-    def __init__(self, cache: Optional[str] = None, *, hurry: bool = False) -> None:
-        """It is compiled behind the program's own work, unless somebody is in a hurry."""
+    def __init__(self, cache: Optional[str] = None, *, high_priority: bool = False) -> None:
+        """Create the library; it is compiled at low priority unless `high_priority`."""
         self._cache = cache
-        self._nice = "0" if hurry else _NICE
+        self._nice = "0" if high_priority else _NICE
         self._path: Optional[str] = None
-        self._made: Optional[str] = None
-        """The file that is being made; gone when that has ended, well or not."""
+        self._output: Optional[str] = None
+        """Temporary output file; removed when compiling has ended, successfully or not."""
         self._loaded: Optional[Any] = None
         self._begun = self._tried = False
 
     def wait(self, limit_s: float = 120.0) -> bool:
-        """Wait until it is compiled; whether it can be used."""
+        """Wait until it is compiled; return whether it can be used."""
         deadline = time.monotonic() + limit_s
-        while self.load(make=True) is None and self._made and time.monotonic() < deadline:
+        while self.load(make=True) is None and self._output and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._loaded is not None
 
     def load(self, *, make: bool = False) -> Optional[Any]:
-        """The library; None while there is none, and where none can be made.
+        """Return the library; None if it is not ready or cannot be built.
 
-        Where it was never compiled, that is begun when it is to be made.
+        With `make`, compiling is started if it was never compiled.
         """
         if self._tried:
             return self._loaded
         try:
             return self._load(make)
-        except (OSError, AttributeError, RuntimeError):  # made for other libraries than these
+        except (OSError, AttributeError, RuntimeError):  # built for other library versions
             self._tried = True
             return None
 
@@ -87,10 +87,10 @@ class FollowLibrary:
             if not make:
                 return None
             self._begun = True
-            self._made = _start_building(self._path, self._nice)
-        if self._made is not None and os.path.exists(self._made):
+            self._output = _start_building(self._path, self._nice)
+        if self._output is not None and os.path.exists(self._output):
             return None
-        self._made = None
+        self._output = None
         self._tried = True
         if self._path is not None and os.path.exists(self._path):
             self._loaded = _load(self._path)
@@ -112,25 +112,25 @@ def _path(cache: Optional[str]) -> Optional[str]:
 
 
 def _start_building(path: str, nice: str) -> Optional[str]:
-    """The file that is being made, or None.
+    """Start compiling; return the temporary output file, or None without a compiler.
 
-    In a session of its own, since Ctrl-C is not for it; and not as a child of this process, since a
-    program may wait for whatever children it has.
+    Runs in a new session, so that Ctrl-C does not stop it, and not as a child of this process, because
+    a program may wait for all its children.
     """
     compilers = _compilers()
     if not compilers:
         return None
-    descriptor, made = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+    descriptor, output = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
     os.close(descriptor)
     commands = [
-        "\n".join(_command(compiler, standard, made))
+        "\n".join(_command(compiler, standard, output))
         for compiler in compilers
         for standard in _STANDARDS
     ]
     environment = {
         name: text for name, text in os.environ.items() if name not in ("LD_PRELOAD", "PYTHONPATH")
     }
-    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, made, path] + commands
+    work = ["nice", "-n", nice, sys.executable, "-I", "-c", _BUILD, output, path] + commands
     subprocess.run(
         ["sh", "-c", '"$@" &', "sh"] + work,
         stdin=subprocess.DEVNULL,
@@ -140,10 +140,10 @@ def _start_building(path: str, nice: str) -> Optional[str]:
         env=environment,
         check=False,
     )
-    return made
+    return output
 
 
-def _command(compiler: str, standard: str, made: str) -> List[str]:
+def _command(compiler: str, standard: str, output: str) -> List[str]:
     place = os.path.dirname(os.path.abspath(torch.__file__))
     libraries = os.path.join(place, "lib")
     own = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
@@ -152,13 +152,13 @@ def _command(compiler: str, standard: str, made: str) -> List[str]:
         "-std=" + standard,
         "-O2",
         "-w",
-        "-DNDEBUG",  # as torch itself is compiled: without it, some of its classes have more members
+        "-DNDEBUG",  # as torch is compiled: otherwise some of its classes have more members
         "-shared",
         "-fPIC",
         "-D_GLIBCXX_USE_CXX11_ABI=%d" % int(own),
         "-I" + os.path.join(place, "include"),
         "-o",
-        made,
+        output,
         _SOURCE,
         "-L" + libraries,
         "-Wl,-rpath," + libraries,
@@ -169,21 +169,21 @@ def _command(compiler: str, standard: str, made: str) -> List[str]:
 
 def _compilers() -> List[str]:
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    found = [shutil.which(name) for name in names if name]
-    return list(dict.fromkeys(path for path in found if path))
+    paths = [shutil.which(name) for name in names if name]
+    return list(dict.fromkeys(path for path in paths if path))
 
 
 _in_this_process: Dict[str, Any] = {}
-"""By its path; one at most."""
+"""Loaded library by path; at most one."""
 
 
 def is_follower(path: str) -> bool:
-    """Whether a library that is loaded is this one, which only looks at what operators wrote."""
+    """Return whether a loaded library is the follower, which only reads memory."""
     return path in _in_this_process
 
 
 def _load(path: str) -> Any:
-    """Once in a process: torch takes the names of its operators from one library only."""
+    """Load the library once per process: its operators can be registered only once."""
     if not _in_this_process:
         torch.ops.load_library(path)
         _in_this_process[os.path.realpath(path)] = _declared(ctypes.CDLL(path))
@@ -192,13 +192,13 @@ def _load(path: str) -> Any:
 
 def _declared(library: Any) -> Any:
     number, text, numbers = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
-    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, OUT_OF_TURN, AFTERWARDS)
+    library.follow_set.argtypes = (ctypes.c_void_p, FLUSH, UNEXPECTED, AFTERWARDS)
     library.follow_set.restype = None
-    library.follow_new_score.argtypes = ()
-    library.follow_new_score.restype = number
-    library.follow_drop_score.argtypes = (number,)
-    library.follow_drop_score.restype = None
-    library.follow_add_turn.argtypes = (number, text, text, number, number, numbers, number)
+    library.follow_new_recording.argtypes = ()
+    library.follow_new_recording.restype = number
+    library.follow_drop_recording.argtypes = (number,)
+    library.follow_drop_recording.restype = None
+    library.follow_add_call.argtypes = (number, text, text, number, number, numbers, number)
     library.follow_begin.argtypes = (number,)
     library.follow_begin.restype = None
     for name in ("follow_end", "follow_position", "follow_rows"):
@@ -211,12 +211,12 @@ def _declared(library: Any) -> Any:
 
 _FIELDS = 5
 _NONE = -1
-_WORTH_IT = 16
-"""Surveyed steps after which a program is taken for one that has many more."""
+_STEPS_BEFORE_BUILD = 16
+"""Surveyed steps before compiling starts, so that short programs do not compile it."""
 
 
 class Follower:
-    """Follows one score after the other."""
+    """Follows recorded steps with the compiled library."""
 
     def __init__(self, library: FollowLibrary, memory: Any, survey: Survey) -> None:
         self._library = library
@@ -226,85 +226,89 @@ class Follower:
         self._scan_address: Optional[int] = None
         self._asked = 0
         self._kept: List[Any] = []
-        """Callbacks, which must live as long as the library may call them."""
-        self._score: Optional[Score] = None
+        """References to callbacks that the library may call."""
+        self._recording: Optional[Recording] = None
         self._number = _NONE
         self._flushes: List[Flush] = []
-        self._on_strange: Callable[[Any, List[torch.Tensor]], None] = _nothing
-        self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _nothing
-        self.trouble: Optional[BaseException] = None
-        """What went wrong in a call from the library, which cannot raise it."""
+        self._on_unexpected: Callable[[Any, List[torch.Tensor]], None] = _do_nothing
+        self._on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None] = _do_nothing
+        self.error: Optional[BaseException] = None
+        """Exception of a callback, which cannot propagate through C++."""
 
     def begin(
         self,
-        score: Optional[Score],
-        on_strange: Callable[[Any, List[torch.Tensor]], None],
+        recording: Optional[Recording],
+        on_unexpected: Callable[[Any, List[torch.Tensor]], None],
         on_after: Callable[[List[torch.Tensor], List[torch.Tensor]], None],
     ) -> bool:
-        """Follow the score from its beginning, or all operators; False where that cannot be done.
+        """Follow a recording from its start, or all operators; return False if not possible.
 
-        `on_strange` gets an operator that is not the score's, before it runs, and what it is about to
-        write; `on_after` what it then wrote and returned, or what an operator of the score wrote and
-        returned that is not what the score says. From the first call of either on, all that come
-        until `end` are strange.
+        `on_unexpected` is called before an operator that differs from the recording, with the
+        tensors that it will write; `on_after` is called after it, or after a recorded operator with
+        different results, with the written and returned tensors. From the first such call on, all
+        operators until `end` are unexpected.
         """
         native = self._ready()
-        if native is None or (score is not None and not self._knows(native, score)):
+        if native is None or (recording is not None and not self._register(native, recording)):
             return False
-        self._on_strange, self._on_after = on_strange, on_after
-        if score is not None:
-            self._survey.play(score)
-        native.follow_set(self._scan_address, *self._kept)  # another session may have been there
-        native.follow_begin(_NONE if score is None else self._number)
+        self._on_unexpected, self._on_after = on_unexpected, on_after
+        if recording is not None:
+            self._survey.play(recording)
+        native.follow_set(self._scan_address, *self._kept)  # another session may have changed it
+        native.follow_begin(_NONE if recording is None else self._number)
         return True
 
     def position(self) -> int:
-        """How many operators were as the score says."""
+        """Return the number of operators that matched the recording."""
         return 0 if self._native is None else int(self._native.follow_position())
 
     def hand_over(self) -> None:
-        """Give the survey what was held and scanned so far."""
+        """Pass held tensors and scanned rows to the survey."""
         if self._native is not None:
             held = torch.ops.torchyard_follow.take_held()
             self._survey.take_over(held, self._rows(self._native))
 
     def end(self) -> None:
-        """Follow no longer. Never called from within an operator."""
+        """Stop following. Must not be called inside an operator."""
         if self._native is not None:
             self._native.follow_end()
 
     def _ready(self) -> Optional[Any]:
         if self._native is None:
             self._asked += 1
-            native = self._library.load(make=self._asked >= _WORTH_IT)
+            native = self._library.load(make=self._asked >= _STEPS_BEFORE_BUILD)
             if native is None:
                 return None
             address = getattr(self._memory, "scan_address", None)
             self._kept = [
                 FLUSH(self._guarded(self._flush)),
-                OUT_OF_TURN(self._guarded(self._strange)),
+                UNEXPECTED(self._guarded(self._unexpected)),
                 AFTERWARDS(self._guarded(self._after)),
             ]
             self._scan_address = address
             self._native = native
         return self._native
 
-    def _knows(self, native: Any, score: Score) -> bool:
-        """Give the library the score, once; False when it cannot follow this one."""
-        if score is self._score:
+    def _register(self, native: Any, recording: Recording) -> bool:
+        """Pass a recording to the library once; return False if it cannot be followed."""
+        if recording is self._recording:
             return self._number != _NONE
         if self._number != _NONE:
-            native.follow_drop_score(self._number)
-        self._score, self._number, self._flushes = score, _NONE, []
-        on_cpu = any(output.cpu for turn in score.turns for output in turn.outputs)
+            native.follow_drop_recording(self._number)
+        self._recording, self._number, self._flushes = recording, _NONE, []
+        on_cpu = any(
+            output.cpu
+            for recorded_call in recording.recorded_calls
+            for output in recorded_call.outputs
+        )
         if on_cpu and not isinstance(self._memory, CompiledScanner):
             return False
-        number = int(native.follow_new_score())
-        for turn in score.turns:
-            schema = turn.func._schema
+        number = int(native.follow_new_recording())
+        for recorded_call in recording.recorded_calls:
+            schema = recorded_call.func._schema
             fields = [
                 number_
-                for output in turn.outputs
+                for output in recorded_call.outputs
                 for number_ in (
                     output.place,
                     output.numel,
@@ -315,17 +319,17 @@ class Follower:
                     output.layout.bits,
                 )
             ]
-            known = native.follow_add_turn(
+            supported = native.follow_add_call(
                 number,
                 schema.name.encode(),
                 schema.overload_name.encode(),
-                self._flush_number(turn.flush_before),
-                self._flush_number(turn.flush_after),
+                self._flush_number(recorded_call.flush_before),
+                self._flush_number(recorded_call.flush_after),
                 (ctypes.c_int64 * len(fields))(*fields),
-                len(turn.outputs),
+                len(recorded_call.outputs),
             )
-            if not known:
-                native.follow_drop_score(number)
+            if not supported:
+                native.follow_drop_recording(number)
                 return False
         self._number = number
         return True
@@ -346,7 +350,7 @@ class Follower:
         return list(zip(*columns))
 
     def _guarded(self, work: Callable[..., None]) -> Callable[..., None]:
-        """For calls from C++, which can raise nothing."""
+        """Wrap a callback from C++, which must not raise."""
 
         def guarded(*given: Any) -> None:
             try:
@@ -354,7 +358,7 @@ class Follower:
             except KeyboardInterrupt:
                 _thread.interrupt_main()
             except BaseException as error:
-                self.trouble = error
+                self.error = error
 
         return guarded
 
@@ -362,16 +366,16 @@ class Follower:
         self._survey.take_over(torch.ops.torchyard_follow.take_held(), [])
         self._survey.flush_again(self._flushes[number])
 
-    def _strange(self, name: bytes, overload: bytes) -> None:
+    def _unexpected(self, name: bytes, overload: bytes) -> None:
         written = torch.ops.torchyard_follow.written()
-        self._on_strange(_overload(name.decode(), overload.decode()), written)
+        self._on_unexpected(_overload(name.decode(), overload.decode()), written)
 
     def _after(self) -> None:
         own = torch.ops.torchyard_follow
         self._on_after(own.written(), own.results())
 
 
-def _nothing(*_: Any) -> None:
+def _do_nothing(*_: Any) -> None:
     pass
 
 
@@ -384,8 +388,8 @@ _kinds: Dict[torch.dtype, int] = {}
 
 
 def _kind(dtype: torch.dtype) -> int:
-    found = _kinds.get(dtype)
-    if found is None:
+    kind = _kinds.get(dtype)
+    if kind is None:
         one = torch.empty(0, dtype=dtype, device="cpu")
-        found = _kinds[dtype] = int(torch.ops.torchyard_follow.kind(one))
-    return found
+        kind = _kinds[dtype] = int(torch.ops.torchyard_follow.kind(one))
+    return kind

@@ -1,11 +1,11 @@
 """A recorded step: its operators in order, what each wrote, and the rows of the scans.
 
-Steps are alike, so a surveyed step is the recording ("score") for the next. While the same
-operators come in the same order and write tensors of the same sizes, nothing is looked up: tensors
-are held, and scanned where they were scanned before. Looking up places, storages and sizes costs
-more than the scan. At the first difference the rest of the step is surveyed without the recording.
-What rows show (one value, the bits of another row, those of the last step) is computed for all
-rows at once, because a step has thousands.
+Steps are similar, so a surveyed step is the recording for the next one. While the same operators come
+in the same order and write tensors of the same sizes, nothing is looked up: tensors are held, and
+scanned at the recorded points. Looking up locations, storages and sizes costs more than the scan. At
+the first difference the rest of the step is surveyed without the recording. The flags of rows (one
+value, the bits of another row, the bits of the previous step) are computed for all rows at once,
+because a step has thousands.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -18,74 +18,74 @@ from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout
 from torchyard.worker.values.scanning.scanners import Batch, DeviceScanner, hashes_of_rows
 
 SINGLE, FREQUENT, EQUAL, REPEATED, NARROW = 1, 2, 4, 8, 16
-"""What a row may show: one value, nearly one value, the bits of another row of the step, the bits of
-the same row in the step before, or fewer bits in use than its dtype has."""
+"""Flags of a row: one value, almost one value, the bits of another row of the step, the bits of the same
+row in the previous step, fewer bits in use than the dtype has."""
 
-Sight = Tuple[int, int]
-"""A node of the flow graph and which of its results."""
+ResultKey = Tuple[int, int]
+"""Node of the flow graph and index of its result."""
 _FREQUENT_SHARE = 0.9
 _SPARE_BITS = {64: (1 << 29) - 1, 32: (1 << 13) - 1}
 
 
 class Surveyed(NamedTuple):
-    """What the rows of one step showed."""
+    """Flags of the rows of one step."""
 
     step: int
     regular: bool
-    """Whether its operators came in the order of the step before."""
+    """Whether the order of operators equals that of the previous step."""
     closely: bool
-    """Whether patterns looked at the step, too."""
-    sights: List[Sight]
+    """Whether the step was observed closely."""
+    result_keys: List[ResultKey]
     shows: List[int]
-    """For each, what it shows; 0 for most."""
+    """Flags of each result; mostly 0."""
     new: bool
-    """Whether a row showed what was never seen of it."""
+    """Whether a row has a flag for the first time."""
 
 
 class StepRows:
-    """Rows as they come in, and where those of a GPU will be."""
+    """Rows of a step, including those still on a GPU."""
 
     def __init__(self) -> None:
         self.step = 0
         self.regular = True
         self.closely = False
-        self.sights: List[Sight] = []
+        self.result_keys: List[ResultKey] = []
         self._counts: List[int] = []
         self._narrow: List[int] = []
         self.here: List[Tuple[int, int, int, int, int]] = []
-        """Number of the row, hash, zeros, elements like the first, bits in use."""
+        """Row number, hash, zeros, elements equal to the first, bits in use."""
         self.parts: List[Tuple[List[int], torch.Tensor]] = []
-        """Numbers of rows, and the rows on their device."""
+        """Row numbers, and the rows on their device."""
         self._fetched: List[Tuple[List[int], torch.Tensor, Any]] = []
         self._constant: Dict[Any, torch.Tensor] = {}
-        """Tensors that rows of the same sights have in common."""
+        """Tensors shared by steps with the same rows."""
         self.hashes: Optional[torch.Tensor] = None
-        """Of all rows, once they were read."""
+        """Hashes of all rows, once they were read."""
 
     def like(self) -> "StepRows":
-        """New rows of the same sights and sizes."""
+        """Return new rows with the same results and sizes."""
         rows = StepRows()
-        rows.sights, rows._counts, rows._narrow = self.sights, self._counts, self._narrow
+        rows.result_keys, rows._counts, rows._narrow = self.result_keys, self._counts, self._narrow
         rows._constant = self._constant
         return rows
 
     def first(self, count: int) -> "StepRows":
-        """The first of these rows, to which others can be added."""
+        """Return the first `count` rows, to which others can be added."""
         rows = StepRows()
-        rows.sights, rows._counts = self.sights[:count], self._counts[:count]
+        rows.result_keys, rows._counts = self.result_keys[:count], self._counts[:count]
         rows._narrow = self._narrow[:count]
         rows.here, rows.parts = self.here, self.parts
         return rows
 
-    def add(self, sight: Sight, count: int, narrow: int) -> int:
-        """The number of a new row."""
-        self.sights.append(sight)
+    def add(self, result_key: ResultKey, count: int, narrow: int) -> int:
+        """Add a row and return its number."""
+        self.result_keys.append(result_key)
         self._counts.append(count)
         self._narrow.append(narrow)
-        return len(self.sights) - 1
+        return len(self.result_keys) - 1
 
     def fetch(self) -> bool:
-        """Ask for the rows of GPUs; whether there are any to wait for."""
+        """Start copying rows from GPUs; return whether there are any."""
         by_device: Dict[torch.device, List[Tuple[List[int], torch.Tensor]]] = {}
         for part in self.parts:
             by_device.setdefault(part[1].device, []).append(part)
@@ -104,33 +104,34 @@ class StepRows:
         return bool(self._fetched)
 
     def shows(self, last: Optional["StepRows"]) -> List[int]:
-        """What each row shows; waits for those that were asked for."""
+        """Return the flags of each row; wait for rows from GPUs."""
         table = self._table()
-        if not self.sights:
+        if not self.result_keys:
             return []
         counts, narrow = self._kept("counts", self._counts), self._kept("narrow", self._narrow)
         hashes, zeros, alike, used = table.unbind(1)
         self.hashes = hashes.clone()
-        found = (alike == counts).to(torch.int64) * SINGLE
+        flags = (alike == counts).to(torch.int64) * SINGLE
         most = torch.maximum(zeros, alike)
-        found |= (most >= counts * _FREQUENT_SHARE).to(torch.int64) * FREQUENT
-        found |= (used & narrow == 0).to(torch.int64) * NARROW
+        flags |= (most >= counts * _FREQUENT_SHARE).to(torch.int64) * FREQUENT
+        flags |= (used & narrow == 0).to(torch.int64) * NARROW
         ordered, order = torch.sort(hashes)
         like_next = ordered[1:] == ordered[:-1]
         equal = torch.zeros(len(table), dtype=torch.bool, device="cpu")
         equal[order[1:]] = like_next
         equal[order[:-1]] |= like_next
-        found |= equal.to(torch.int64) * EQUAL
+        flags |= equal.to(torch.int64) * EQUAL
         if last is not None and last.hashes is not None:
-            found |= (
-                self._repeated(last.sights, last.hashes, self.hashes).to(torch.int64) * REPEATED
+            flags |= (
+                self._repeated(last.result_keys, last.hashes, self.hashes).to(torch.int64)
+                * REPEATED
             )
-        shows: List[int] = found.tolist()
+        shows: List[int] = flags.tolist()
         return shows
 
     def _table(self) -> torch.Tensor:
-        """Hash, zeros, elements like the first, and bits in use, for each row."""
-        table = torch.zeros((len(self.sights), 4), dtype=torch.int64, device="cpu")
+        """Return hash, zeros, elements equal to the first, and bits in use of each row."""
+        table = torch.zeros((len(self.result_keys), 4), dtype=torch.int64, device="cpu")
         if self.here:
             here = _whole(self.here)
             table[here[:, 0]] = here[:, 1:]
@@ -144,52 +145,52 @@ class StepRows:
         return table
 
     def _kept(self, name: Any, numbers: List[int]) -> torch.Tensor:
-        """The numbers as a tensor, which the same rows of the next step will need again."""
-        found = self._constant.get(name)
-        if found is None or len(found) != len(numbers):
-            found = self._constant[name] = _whole(numbers)
-        return found
+        """Return the numbers as a tensor, cached for the next step."""
+        tensor = self._constant.get(name)
+        if tensor is None or len(tensor) != len(numbers):
+            tensor = self._constant[name] = _whole(numbers)
+        return tensor
 
     def _repeated(
-        self, sights: List[Sight], last: torch.Tensor, hashes: torch.Tensor
+        self, result_keys: List[ResultKey], last: torch.Tensor, hashes: torch.Tensor
     ) -> torch.Tensor:
-        """Which rows have the bits that they had in the step before."""
-        if sights is self.sights or sights == self.sights:
+        """Return which rows have the same bits as in the previous step."""
+        if result_keys is self.result_keys or result_keys == self.result_keys:
             return last == hashes
-        # Another order, or other rows: the k-th row of a sight is compared with its k-th.
-        earlier: Dict[Sight, List[int]] = {}
-        for sight, digest in zip(reversed(sights), reversed(last.tolist())):
-            earlier.setdefault(sight, []).append(digest)
+        # Different rows or order: compare the k-th rows of each result.
+        earlier: Dict[ResultKey, List[int]] = {}
+        for result_key, digest in zip(reversed(result_keys), reversed(last.tolist())):
+            earlier.setdefault(result_key, []).append(digest)
         same = []
-        for sight, digest in zip(self.sights, hashes.tolist()):
-            digests = earlier.get(sight)
+        for result_key, digest in zip(self.result_keys, hashes.tolist()):
+            digests = earlier.get(result_key)
             same.append(digests.pop() == digest if digests else False)
         return torch.tensor(same, dtype=torch.bool, device="cpu")
 
 
 def needless_bits(layout: Layout) -> int:
-    """Bits that are zero in every element when a narrower dtype would do."""
+    """Return the bits that are zero in all elements if a narrower dtype suffices."""
     if not layout.is_float:
         return signed(((1 << layout.bits) - 1) & ~((1 << layout.bits // 2) - 1))
     return _SPARE_BITS.get(layout.bits, 1)
 
 
 def signed(number: int) -> int:
-    """The same 64 bits as a signed number, which is how torch has them."""
+    """Return the same 64 bits as a signed integer, as in torch."""
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number
 
 
 def _whole(numbers: Any) -> torch.Tensor:
-    # A program may have made another device the default one.
+    # The program may have changed the default device.
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 class Output(NamedTuple):
-    """One tensor of an operator that is scanned."""
+    """A scanned output of an operator."""
 
     place: int
-    """Among the tensors that it writes and returns."""
+    """Index among the tensors that it writes and returns."""
     numel: int
     dtype: torch.dtype
     cpu: bool
@@ -204,11 +205,11 @@ class Flush(NamedTuple):
     batch: Batch
     rows: List[int]
     first: int
-    """How many were scanned on the device before them in this step."""
+    """Number of tensors scanned on the device before in this step."""
 
 
-class Turn:
-    """One operator."""
+class RecordedCall:
+    """One operator of a recorded step."""
 
     __slots__ = (
         "flush_after",
@@ -228,65 +229,69 @@ class Turn:
         self.func = func
         self.operator = operator
         self.node = node
-        """-1 while only its place is known."""
+        """-1 while only its location is known."""
         self.place = place
         self.outputs: Tuple[Output, ...] = ()
         self.flush_before: Optional[Flush] = None
-        """Because it writes over what waits to be scanned."""
+        """Scan before the call, because it overwrites held memory."""
         self.flush_after: Optional[Flush] = None
-        """Because enough waits, or the step is over."""
+        """Scan after the call, because enough is held or the step is over."""
         self.single = not operator.writes
-        """Whether all it can write is its result."""
+        """Whether it writes only its result."""
         self.sizes = (0, 0, 0)
-        """Bytes that it writes, in small tensors, and that are not seen."""
+        """Bytes written: all, in small tensors, in unsupported tensors."""
 
     @property
     def one(self) -> Optional[Output]:
-        """Its output, when that is its whole result and waits for a launch."""
+        """Its only output, if it is a GPU tensor and the whole result."""
         whole = self.operator.returns_written or (self.single and not self.operator.many_results)
         if not whole or len(self.outputs) != 1 or self.outputs[0].cpu:
             return None
         return self.outputs[0]
 
 
-class Score(NamedTuple):
-    """A step that can be played again."""
+class Recording(NamedTuple):
+    """A recorded step."""
 
-    turns: List[Turn]
+    recorded_calls: List[RecordedCall]
     rows: StepRows
 
 
-def outputs_of(turn: Turn, args: Any, keywords: Any, result: Any) -> List[torch.Tensor]:
-    """Everything that an operator wrote, in the order of `Output.place`: arguments, then results."""
-    if turn.single:
+def outputs_of(
+    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+) -> List[torch.Tensor]:
+    """Return all written tensors in the order of `Output.place`: arguments, then results."""
+    if recorded_call.single:
         return tensors_in((result,))
-    return [tensor for _, tensor in numbered_outputs(turn, args, keywords, result)]
+    return [tensor for _, tensor in numbered_outputs(recorded_call, args, keywords, result)]
 
 
 def numbered_outputs(
-    turn: Turn, args: Any, keywords: Any, result: Any
+    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
 ) -> List[Tuple[int, torch.Tensor]]:
-    """The same with positions: arguments and results are counted from 0 each."""
-    written = [] if turn.single else written_tensors(turn.operator, args, keywords)
-    return number_outputs(turn.operator, written, tensors_in((result,)))
+    """Return written tensors with positions; arguments and results are numbered separately."""
+    written = (
+        [] if recorded_call.single else written_tensors(recorded_call.operator, args, keywords)
+    )
+    return number_outputs(recorded_call.operator, written, tensors_in((result,)))
 
 
 def number_outputs(
     operator: Operator, written: List[torch.Tensor], results: List[torch.Tensor]
 ) -> List[Tuple[int, torch.Tensor]]:
-    """The same of tensors that are known already."""
+    """Number written and returned tensors."""
     if operator.undefined:
         return []
     if not operator.writes:
         return list(enumerate(results))
     numbered = list(enumerate(written))
     if operator.fresh:
-        known = {id(tensor) for tensor in written}
-        numbered += [(at, one) for at, one in enumerate(results) if id(one) not in known]
+        written_ids = {id(tensor) for tensor in written}
+        numbered += [(at, one) for at, one in enumerate(results) if id(one) not in written_ids]
     return numbered
 
 
 def output_at(place: int, row: int, tensor: torch.Tensor) -> Output:
-    """What is expected to be written there again."""
+    """Return the output that is expected to be written again."""
     layout = LAYOUTS[tensor.dtype]
     return Output(place, tensor.numel(), tensor.dtype, tensor.is_cpu, row, layout)

@@ -1,11 +1,10 @@
-"""The survey: steps in which every written byte is scanned and no pattern is evaluated.
+"""The survey: steps in which all written memory is scanned and no pattern is evaluated.
 
-A program does the same in each step, so a few steps are observed closely and the others surveyed:
-one row for each tensor that an operator wrote, on a GPU many with one launch. GPU rows are read
-when the next step is over, so that the program never waits for them. A row that shows something
-new is a reason to observe closely again. The player follows a recorded step; it is one function
-with everything at hand, because it runs for every operator and determines the cost of a surveyed
-step.
+A program repeats its steps, so a few steps are observed closely and the others surveyed: one row per
+written tensor, on a GPU many with one launch. GPU rows are read at the end of the next step, so that
+the program never waits for them. A row with a new flag triggers another closely observed step. The
+player follows a recorded step; it is one closure, because it runs for every operator and determines
+the cost of a surveyed step.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -18,11 +17,11 @@ from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.recorded_step import (
     Flush,
     Output,
-    Score,
-    Sight,
+    RecordedCall,
+    Recording,
+    ResultKey,
     StepRows,
     Surveyed,
-    Turn,
     needless_bits,
     outputs_of,
     signed,
@@ -33,14 +32,14 @@ _address = torch._C.TensorBase.data_ptr
 
 
 class Survey:
-    """The rows of the step under way, and what is known from the steps before."""
+    """Rows of the current step, and flags from earlier steps."""
 
     def __init__(self, scanners: Scanners, held_bytes: int) -> None:
         self._scanners = scanners
         self._held_limit = held_bytes
         self._rows = StepRows()
         self.held: List[torch.Tensor] = []
-        """What waits to be scanned; always the same list."""
+        """Tensors to be scanned; always the same list object."""
         self._held_rows: List[int] = []
         self.addresses: List[int] = []
         self._starts: Set[int] = set()
@@ -48,33 +47,33 @@ class Survey:
         self._queue: Optional[Tuple[Any, int]] = None
         self._queues = 0
         self._scanned = 0
-        """How many tensors of GPUs were scanned in this step."""
+        """Number of GPU tensors scanned in this step."""
         self._to_play = 0
         self._played: Optional[torch.Tensor] = None
         self._numbers: List[int] = []
-        """Rows of the device in a step that is played, and which rows of the step they are."""
+        """Row numbers of the device rows in a played step."""
         self._waiting: Optional[StepRows] = None
         self._last: Optional[StepRows] = None
-        self._known: Dict[Sight, int] = {}
+        self._known: Dict[ResultKey, int] = {}
         self.launches = 0
 
-    def note(self, sight: Sight, scan: Scan, layout: Layout) -> int:
-        """A row that was scanned already; its number."""
-        row = self._rows.add(sight, scan.count, needless_bits(layout))
+    def note(self, result_key: ResultKey, scan: Scan, layout: Layout) -> int:
+        """Add a row that was already scanned; return its number."""
+        row = self._rows.add(result_key, scan.count, needless_bits(layout))
         self._note(row, scan)
         return row
 
-    def add(self, tensor: torch.Tensor, sight: Sight, layout: Layout) -> int:
-        """A tensor that was just written; the number of its row."""
+    def add(self, tensor: torch.Tensor, result_key: ResultKey, layout: Layout) -> int:
+        """Add a tensor that was just written; return the number of its row."""
         if tensor.is_cpu:
-            return self.note(sight, self._scanners.scan(tensor, layout), layout)
+            return self.note(result_key, self._scanners.scan(tensor, layout), layout)
         queue = (tensor.device, _stream(tensor.device))
         if queue != self._queue:
             self.flush()
             self._queue = queue
             self._queues += 1
         count = tensor.numel() * layout.per_number
-        row = self._rows.add(sight, count, needless_bits(layout))
+        row = self._rows.add(result_key, count, needless_bits(layout))
         self._held_rows.append(row)
         self.held.append(tensor)
         self.addresses.append(_address(tensor))
@@ -84,20 +83,20 @@ class Survey:
 
     @property
     def holds(self) -> bool:
-        """Whether anything waits to be scanned."""
+        """Whether tensors are waiting to be scanned."""
         return bool(self.held)
 
     @property
     def is_full(self) -> bool:
-        """Whether enough waits to be scanned."""
+        """Whether enough tensors are waiting to be scanned."""
         return self._held_bytes > self._held_limit or len(self.held) >= _MOST_HELD
 
     def waits_for(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's memory waits to be scanned."""
+        """Return whether the tensor's memory is waiting to be scanned."""
         return tensor.layout is torch.strided and _start(tensor) in self._starts
 
     def flush(self) -> Optional[Flush]:
-        """Scan what is held, in the order of the device's queue, and let go of it."""
+        """Scan and release the held tensors, in stream order."""
         if not self.held or self._queue is None:
             return None
         scanner = self._scanners.on(self._queue[0])
@@ -109,7 +108,7 @@ class Survey:
         return flush
 
     def hold_again(self, outputs: Sequence[Output], tensors: List[torch.Tensor]) -> None:
-        """Tensors of which the score knows everything but the address."""
+        """Hold tensors of recorded outputs."""
         if outputs[0].cpu:
             for output, tensor in zip(outputs, tensors):
                 self._note(output.row, self._scanners.scan(tensor, output.layout))
@@ -122,18 +121,18 @@ class Survey:
         tensors: Sequence[torch.Tensor],
         rows: Sequence[Tuple[int, int, int, int, int]],
     ) -> None:
-        """What was held and scanned by another: tensors of a GPU, rows of tensors of the CPU."""
+        """Take over GPU tensors held and CPU rows scanned by the follower."""
         self.held += tensors
         self.addresses += map(_address, tensors)
         self._rows.here += rows
 
     def move(self, rows: Sequence[int], node: int) -> None:
-        """Rows of this step are another node's than was thought."""
+        """Reassign rows of this step to another node."""
         for row in rows:
-            self._rows.sights[row] = (node, self._rows.sights[row][1])
+            self._rows.result_keys[row] = (node, self._rows.result_keys[row][1])
 
     def flush_again(self, flush: Flush) -> None:
-        """Scan what is held, which are the tensors of a batch."""
+        """Scan the held tensors, which are those of a recorded batch."""
         if self._played is None:
             self._played = flush.scanner.new_rows(self._to_play)
         flush.scanner.scan_into(self._played, flush.first, flush.batch, self.held, self.addresses)
@@ -146,18 +145,18 @@ class Survey:
         self.held.clear()
         self.addresses.clear()
 
-    def play(self, score: Score) -> None:
-        """A step begins that is expected to be like the score."""
-        self._rows = score.rows.like()
-        self._to_play = len(self._rows.sights)
+    def play(self, recording: Recording) -> None:
+        """Begin a step that is expected to match the recording."""
+        self._rows = recording.rows.like()
+        self._to_play = len(self._rows.result_keys)
 
     def recorded(self) -> Optional[StepRows]:
-        """The rows of this step for a score; None when it cannot be played again."""
-        # With several queues each tensor would have to be asked for its own.
+        """Return the rows of this step for a recording; None if it cannot be played."""
+        # With several streams, the stream of each tensor would have to be checked.
         return self._rows if self._queues <= 1 else None
 
     def stop_playing(self, played: Sequence[Output]) -> None:
-        """The step is another one from here on; the outputs so far were as the score says."""
+        """Continue without the recording; the outputs so far matched it."""
         self._stop_playing()
         self._rows = self._rows.first(len(played))
         waiting = [output for output in played if not output.cpu][self._scanned :]
@@ -167,23 +166,23 @@ class Survey:
         self._held_bytes = sum(sizes)
 
     def end_step(self, step: int, regular: bool, closely: bool) -> List[Surveyed]:
-        """End the step; what is known by now of the rows of this step and of earlier ones."""
+        """End the step; return the surveyed steps whose rows are available."""
         self.flush()
         self._stop_playing()
         rows, self._rows = self._rows, StepRows()
         self._scanned = 0
         rows.step, rows.regular, rows.closely = step, regular, closely
         before, self._waiting = self._waiting, rows
-        found = [] if before is None else [self._read(before)]
+        surveyed = [] if before is None else [self._read(before)]
         if not rows.fetch():
-            found += self.drain()
+            surveyed += self.drain()
         for device in {part.device for _, part in rows.parts}:
             self._scanners.on(device).end_step()
         self._queues = min(self._queues, 1)
-        return found
+        return surveyed
 
     def drain(self) -> List[Surveyed]:
-        """Wait for the step that was not read yet."""
+        """Wait for the rows of the last step."""
         rows, self._waiting = self._waiting, None
         return [] if rows is None else [self._read(rows)]
 
@@ -193,24 +192,24 @@ class Survey:
         self._played, self._numbers = None, []
 
     def _note(self, row: int, scan: Scan) -> None:
-        found = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
-        self._rows.here.append(found)
+        entry = (row, signed(scan.hash), scan.zeros, scan.like_first, signed(scan.any_bits))
+        self._rows.here.append(entry)
 
     def _read(self, rows: StepRows) -> Surveyed:
         shows = rows.shows(self._last)
         self._last = rows
         new = False
-        for sight, shown in zip(rows.sights, shows):
+        for result_key, shown in zip(rows.result_keys, shows):
             if shown:
-                before = self._known.get(sight, 0)
+                before = self._known.get(result_key, 0)
                 if shown & ~before:
                     new = True
-                    self._known[sight] = before | shown
-        return Surveyed(rows.step, rows.regular, rows.closely, rows.sights, shows, new)
+                    self._known[result_key] = before | shown
+        return Surveyed(rows.step, rows.regular, rows.closely, rows.result_keys, shows, new)
 
 
 def _start(tensor: torch.Tensor) -> int:
-    """Where its storage begins."""
+    """Return the address of its storage."""
     return _address(tensor) - tensor.storage_offset() * tensor.element_size()
 
 
@@ -223,40 +222,48 @@ Play = Callable[[Any, Any, Any], Any]
 
 
 class Player(NamedTuple):
-    """A score that is being played."""
+    """A recording that is being followed."""
 
     play: Play
-    """Calls an operator with its arguments and keywords."""
+    """Runs an operator."""
     position: Callable[[], int]
-    """How many operators were as the score says."""
+    """Returns the number of matched operators."""
 
 
-def play_score(
-    score: Score,
+def play_recording(
+    recording: Recording,
     survey: Survey,
-    out_of_turn: Play,
-    other_result: Callable[[Turn, Any, Any, Any], Any],
+    on_unexpected: Play,
+    other_result: Callable[[RecordedCall, Any, Any, Any], Any],
 ) -> Player:
-    """Begin; `out_of_turn` takes an operator that the score does not say, `other_result` its result.
+    """Begin to follow a recording in Python.
 
-    Both leave the score: `play` is not called again after them.
+    `on_unexpected` runs an operator that differs from the recording, `other_result` handles a different
+    result. Both leave the recording: `play` is not called after them.
     """
-    turns: List[Any] = [
-        (turn.func, turn, turn.one, turn.flush_before, turn.flush_after) for turn in score.turns
+    recorded_calls: List[Any] = [
+        (
+            recorded_call.func,
+            recorded_call,
+            recorded_call.one,
+            recorded_call.flush_before,
+            recorded_call.flush_after,
+        )
+        for recorded_call in recording.recorded_calls
     ]
-    turns.append((None, None, None, None, None))
+    recorded_calls.append((None, None, None, None, None))
     at = 0
     hold, note = survey.held.append, survey.addresses.append
     flush = survey.flush_again
-    survey.play(score)
+    survey.play(recording)
 
     def play(func: Any, args: Any, keywords: Any) -> Any:
         nonlocal at
-        expected, turn, one, before, after = turns[at]
+        expected, recorded_call, one, before, after = recorded_calls[at]
         if expected is not func:
             if operator_of(func).inert:
                 return func(*args, **keywords)
-            return out_of_turn(func, args, keywords)
+            return on_unexpected(func, args, keywords)
         if before is not None:
             flush(before)
         result = func(*args, **keywords)
@@ -267,11 +274,11 @@ def play_score(
                 or not result.is_cuda
                 or not (result.is_contiguous() or flat_memory(result) is not None)
             ):
-                return other_result(turn, args, keywords, result)
+                return other_result(recorded_call, args, keywords, result)
             hold(result)
             note(_address(result))
-        elif turn.outputs and not _hold_all(survey, turn, args, keywords, result):
-            return other_result(turn, args, keywords, result)
+        elif recorded_call.outputs and not _hold_all(survey, recorded_call, args, keywords, result):
+            return other_result(recorded_call, args, keywords, result)
         at += 1
         if after is not None:
             flush(after)
@@ -280,10 +287,12 @@ def play_score(
     return Player(play, lambda: at)
 
 
-def _hold_all(survey: Survey, turn: Turn, args: Any, keywords: Any, result: Any) -> bool:
-    """Hold what an operator wrote, if it is what the score says."""
-    tensors = outputs_of(turn, args, keywords, result)
-    outputs = turn.outputs
+def _hold_all(
+    survey: Survey, recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+) -> bool:
+    """Hold the written tensors if they match the recording."""
+    tensors = outputs_of(recorded_call, args, keywords, result)
+    outputs = recorded_call.outputs
     if outputs[-1].place >= len(tensors):
         return False
     held = []

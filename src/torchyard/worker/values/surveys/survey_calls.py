@@ -1,10 +1,10 @@
 """Operators in a surveyed step: matched with a recorded step, otherwise looked up one by one.
 
-Looking up finds the place of each operator: by its position, while operators come in the order of
-the last step, otherwise by walking the stack. A step without surprises becomes the next recording.
-The compiled follower, where available, replaces the dispatch mode in all of this. Without the mode
-torch takes other paths through some operators (`linear` adds its bias in place), so operators are
-aligned with those of the closely observed step by their neighbours.
+The lookup finds the source line of each operator: by its position, while operators come in the order
+of the last step, otherwise by walking the stack. A step without deviations becomes the next recording.
+If available, the compiled follower replaces the dispatch mode. Without the mode torch takes different
+code paths in some operators (`linear` adds its bias in place), so operators are aligned with those of
+the closely observed step by their neighbours.
 """
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -18,60 +18,60 @@ from torchyard.worker.values.places import Places
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory
 from torchyard.worker.values.surveys.follower import Follower
 from torchyard.worker.values.surveys.recorded_step import (
-    Score,
-    Turn,
+    RecordedCall,
+    Recording,
     number_outputs,
     numbered_outputs,
     output_at,
 )
-from torchyard.worker.values.surveys.survey import Player, Survey, play_score
+from torchyard.worker.values.surveys.survey import Player, Survey, play_recording
 
-_FAR = 24
-"""How far ahead the two are compared after a difference."""
-_ALIKE = 3
-"""Operators in a row that must be alike before they are taken for the same again."""
+_SEARCH_DISTANCE = 24
+"""Search distance after a difference."""
+_LEAST_MATCHES = 3
+"""Consecutive operators that must match to resume the alignment."""
 
 
 def align(now: Sequence[Any], before: Sequence[Any]) -> List[Optional[int]]:
-    """For each operator the number of the earlier one; None for those that are new.
+    """Return for each operator the index of the earlier one; None for new operators.
 
-    As many new ones as old ones between two stretches that are alike stand for each other.
+    Between two matching stretches, equal numbers of new and old operators are paired.
     """
-    found: List[Optional[int]] = []
+    matches: List[Optional[int]] = []
     here = there = 0
     while here < len(now) and there < len(before):
         if now[here] is before[there]:
-            found.append(there)
+            matches.append(there)
             here, there = here + 1, there + 1
             continue
-        skip = _next_alike(now, before, here, there)
+        skip = _next_match(now, before, here, there)
         if skip is None:
             break
         new, old = skip
-        found += [there + k if new == old else None for k in range(new)]
+        matches += [there + k if new == old else None for k in range(new)]
         here, there = here + new, there + old
-    return found + [None] * (len(now) - len(found))
+    return matches + [None] * (len(now) - len(matches))
 
 
-def _next_alike(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> Any:
-    """How many to leave out here and there until the two are alike again: as few as possible."""
-    for total in range(1, 2 * _FAR):
-        for new in range(max(0, total - _FAR), min(total, _FAR) + 1):
+def _next_match(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> Any:
+    """Return the smallest numbers of operators to skip in both sequences until they match."""
+    for total in range(1, 2 * _SEARCH_DISTANCE):
+        for new in range(max(0, total - _SEARCH_DISTANCE), min(total, _SEARCH_DISTANCE) + 1):
             old = total - new
-            if _alike(now, before, here + new, there + old):
+            if _match_at(now, before, here + new, there + old):
                 return new, old
     return None
 
 
-def _alike(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> bool:
+def _match_at(now: Sequence[Any], before: Sequence[Any], here: int, there: int) -> bool:
     if here >= len(now) or there >= len(before):
         return here == len(now) and there == len(before)
-    count = min(_ALIKE, len(now) - here, len(before) - there)
+    count = min(_LEAST_MATCHES, len(now) - here, len(before) - there)
     return all(now[here + k] is before[there + k] for k in range(count))
 
 
 class SurveyCalls:
-    """The operators of the step under way, beside those of the last."""
+    """Operators of the current step, compared with those of the last step."""
 
     def __init__(
         self,
@@ -85,182 +85,201 @@ class SurveyCalls:
         self._survey = survey
         self._follower = follower
         self.following = False
-        """Whether the compiled follower plays this step."""
-        self._followed: Optional[Score] = None
-        """The last one that was followed to its end, to be tried again after a close step."""
-        self._strange: Optional[Turn] = None
+        """Whether the compiled follower handles this step."""
+        self._followed: Optional[Recording] = None
+        """The last completely followed recording, used again after a closely observed step."""
+        self._unexpected: Optional[RecordedCall] = None
         self._least_bytes = options.least_bytes
         self._counts = counts
         self._sites = sites
         self._places = places
         self._last: List[Tuple[Any, int]] = []
         self._calls: List[Tuple[Any, int]] = []
-        self._turns: List[Turn] = []
-        self._score: Optional[Score] = None
+        self._recorded_calls: List[RecordedCall] = []
+        self._recording: Optional[Recording] = None
         self._player: Optional[Player] = None
         self.call: Callable[[Any, Any, Any], Any] = self._record
-        """Runs an operator with its arguments and keywords, and surveys what it wrote."""
-        self.lost = False
-        """Whether the order was another one in this step."""
+        """Runs an operator and surveys what it wrote."""
+        self.deviated = False
+        """Whether the order of operators differs from the last step."""
 
     def remember(self, func: Any, node: int) -> None:
-        """An operator whose node is known, in a step that is looked at closely."""
+        """Store an operator of a closely observed step with its node."""
         self._calls.append((func, node))
 
     def begin(self, *, alone: bool = False) -> None:
-        """A surveyed step begins; `alone` when the dispatch mode can get out of the way."""
+        """Begin a surveyed step; `alone` if the dispatch mode can be detached."""
         self.call, self._player = self._record, None
         follower = self._follower
         if alone and follower is not None:
-            score = self._score or self._followed
-            self.following = follower.begin(score, self._out_of_score, self._after_strange)
+            recording = self._recording or self._followed
+            self.following = follower.begin(
+                recording, self._unexpected_in_follower, self._after_unexpected
+            )
             if self.following:
-                self._score = score
-                if score is not None:
+                self._recording = recording
+                if recording is not None:
                     self._player = Player(self._record, follower.position)
                 return
-        if self._score is not None:
-            self._player = play_score(
-                self._score, self._survey, self._out_of_turn, self._other_result
+        if self._recording is not None:
+            self._player = play_recording(
+                self._recording, self._survey, self._unexpected_operator, self._other_result
             )
             self.call = self._player.play
 
     def pause(self) -> None:
-        """Follow nothing until `resume`; only between steps."""
+        """Pause following until `resume`; only between steps."""
         if self.following and self._follower is not None:
             self._follower.end()
 
     def stop(self) -> None:
-        """Follow nothing more, in the middle of a step."""
+        """Stop following in the middle of a step."""
         if self.following and self._follower is not None:
             self._follower.end()
             self._follower.hand_over()
             self.following = False
 
     def resume(self) -> None:
-        """The step of the score begins now."""
+        """Resume following at the start of a step."""
         if self.following and self._follower is not None:
-            self._follower.begin(self._score, self._out_of_score, self._after_strange)
+            self._follower.begin(
+                self._recording, self._unexpected_in_follower, self._after_unexpected
+            )
 
     def end_step(self, surveyed: bool) -> bool:
-        """The next step is expected to be like this one; whether this one was like the last."""
+        """End a step and prepare the next recording; return whether it matched the last step."""
         if self.following and self._follower is not None:
             self._follower.end()
             self._follower.hand_over()
-            self._strange = None
-            if self._follower.trouble is not None:
-                raise self._follower.trouble
-        if self._player is not None and self._score is not None:
-            if self._player.position() == len(self._score.turns):
-                self._count(self._score.turns)
+            self._unexpected = None
+            if self._follower.error is not None:
+                raise self._follower.error
+        if self._player is not None and self._recording is not None:
+            if self._player.position() == len(self._recording.recorded_calls):
+                self._count(self._recording.recorded_calls)
                 self._last = []
                 if self.following:
-                    self._followed = self._score
+                    self._followed = self._recording
             else:
-                self._leave_score()  # fewer operators than the score has
-        regular = not self.lost
+                self._leave_recording()  # fewer operators than in the recording
+        regular = not self.deviated
         if surveyed and self._player is None:
-            if self.following and self.lost:
+            if self.following and self.deviated:
                 regular = self._take_places()
-            self._last = [(turn.func, turn.node) for turn in self._turns]
-            self._score = None if self.lost else self._recorded()
+            self._last = [
+                (recorded_call.func, recorded_call.node) for recorded_call in self._recorded_calls
+            ]
+            self._recording = None if self.deviated else self._recorded()
         elif not surveyed:
-            self._last, self._score = self._calls, None
+            self._last, self._recording = self._calls, None
         self._player, self.following = None, False
-        self._calls, self._turns, self.lost = [], [], False
+        self._calls, self._recorded_calls, self.deviated = [], [], False
         return regular
 
     def _take_places(self) -> bool:
-        """Operators that were in the last step, too, are where they were then; whether all were."""
-        numbers = align([turn.func for turn in self._turns], [func for func, _ in self._last])
-        for turn, number in zip(self._turns, numbers):
-            if turn.place is None:
+        """Assign the nodes of the last step to matching operators; return whether all matched."""
+        numbers = align(
+            [recorded_call.func for recorded_call in self._recorded_calls],
+            [func for func, _ in self._last],
+        )
+        for recorded_call, number in zip(self._recorded_calls, numbers):
+            if recorded_call.place is None:
                 continue
             func, node = (None, -1) if number is None else self._last[number]
-            if func is not turn.func:
-                place = turn.place if number is None else self._sites.place(node)
-                node = self._sites.node(turn.operator.name, place, ())
-            turn.node, turn.place = node, None
-            self._survey.move([output.row for output in turn.outputs], node)
+            if func is not recorded_call.func:
+                place = recorded_call.place if number is None else self._sites.place(node)
+                node = self._sites.node(recorded_call.operator.name, place, ())
+            recorded_call.node, recorded_call.place = node, None
+            self._survey.move([output.row for output in recorded_call.outputs], node)
         return len(numbers) == len(self._last) and None not in numbers
 
-    def _out_of_score(self, func: Any, written: List[torch.Tensor]) -> None:
-        """The follower met an operator that the score does not say."""
+    def _unexpected_in_follower(self, func: Any, written: List[torch.Tensor]) -> None:
+        """Handle an operator that differs from the recording, before it runs."""
         if self._player is not None:
-            self._leave_score()
-        self._strange = self._enter(func, operator_of(func), written)
+            self._leave_recording()
+        self._unexpected = self._enter(func, operator_of(func), written)
 
-    def _after_strange(self, written: List[torch.Tensor], results: List[torch.Tensor]) -> None:
-        """That operator has run, or one of the score with another result."""
-        turn, self._strange = self._strange, None
-        if turn is None:
-            if self._score is None or self._player is None:
+    def _after_unexpected(self, written: List[torch.Tensor], results: List[torch.Tensor]) -> None:
+        """Handle an unexpected operator, or different results of a recorded one, after it ran."""
+        recorded_call, self._unexpected = self._unexpected, None
+        if recorded_call is None:
+            if self._recording is None or self._player is None:
                 return
-            said = self._score.turns[self._player.position()]
-            self._leave_score()
-            turn = Turn(said.func, said.operator, said.node)
-            self._turns.append(turn)
+            expected = self._recording.recorded_calls[self._player.position()]
+            self._leave_recording()
+            recorded_call = RecordedCall(expected.func, expected.operator, expected.node)
+            self._recorded_calls.append(recorded_call)
             self._counts.operators += 1
-        self._give(turn, number_outputs(turn.operator, written, results))
+        self._add_outputs(recorded_call, number_outputs(recorded_call.operator, written, results))
 
-    def _out_of_turn(self, func: Any, args: Any, keywords: Any) -> Any:
-        self._leave_score()
+    def _unexpected_operator(self, func: Any, args: Any, keywords: Any) -> Any:
+        self._leave_recording()
         return self._record(func, args, keywords)
 
-    def _other_result(self, turn: Turn, args: Any, keywords: Any, result: Any) -> Any:
-        self._leave_score()
-        again = Turn(turn.func, turn.operator, turn.node)
-        self._turns.append(again)
+    def _other_result(
+        self, recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+    ) -> Any:
+        self._leave_recording()
+        again = RecordedCall(recorded_call.func, recorded_call.operator, recorded_call.node)
+        self._recorded_calls.append(again)
         self._counts.operators += 1
-        self._give(again, numbered_outputs(again, args, keywords, result))
+        self._add_outputs(again, numbered_outputs(again, args, keywords, result))
         return result
 
-    def _leave_score(self) -> None:
-        """From here on this step is another one."""
-        score, player = self._score, self._player
-        self._score = self._player = None
+    def _leave_recording(self) -> None:
+        """Continue this step without the recording."""
+        recording, player = self._recording, self._player
+        self._recording = self._player = None
         self.call = self._record
-        if score is None or player is None:
+        if recording is None or player is None:
             return
         if self.following and self._follower is not None:
             self._follower.hand_over()
-        self.lost = True
+        self.deviated = True
         self._followed = None
-        self._last = [(turn.func, turn.node) for turn in score.turns]
-        self._turns = score.turns[: player.position()]
-        self._count(self._turns)
-        self._survey.stop_playing([output for turn in self._turns for output in turn.outputs])
+        self._last = [
+            (recorded_call.func, recorded_call.node) for recorded_call in recording.recorded_calls
+        ]
+        self._recorded_calls = recording.recorded_calls[: player.position()]
+        self._count(self._recorded_calls)
+        self._survey.stop_playing(
+            [output for recorded_call in self._recorded_calls for output in recorded_call.outputs]
+        )
 
     def _record(self, func: Any, args: Any, keywords: Any) -> Any:
         operator = operator_of(func)
         if operator.inert:
             return func(*args, **keywords)
         written = written_tensors(operator, args, keywords) if operator.writes else []
-        turn = self._enter(func, operator, written)
+        recorded_call = self._enter(func, operator, written)
         result = func(*args, **keywords)
-        self._give(turn, numbered_outputs(turn, args, keywords, result))
+        self._add_outputs(recorded_call, numbered_outputs(recorded_call, args, keywords, result))
         return result
 
-    def _enter(self, func: Any, operator: Operator, written: List[torch.Tensor]) -> Turn:
-        """An operator that is about to run, and what it will write."""
+    def _enter(self, func: Any, operator: Operator, written: List[torch.Tensor]) -> RecordedCall:
+        """Record an operator that is about to run."""
         self._counts.operators += 1
-        at = len(self._turns)
-        if not self.lost and at < len(self._last) and self._last[at][0] is func:
-            turn = Turn(func, operator, self._last[at][1])
+        at = len(self._recorded_calls)
+        if not self.deviated and at < len(self._last) and self._last[at][0] is func:
+            recorded_call = RecordedCall(func, operator, self._last[at][1])
         else:
-            self.lost = True
+            self.deviated = True
             place = self._places.now()
-            if self.following:  # its node is found when the step is over
-                turn = Turn(func, operator, -1, place)
+            if self.following:  # its node is determined at the end of the step
+                recorded_call = RecordedCall(func, operator, -1, place)
             else:
-                turn = Turn(func, operator, self._sites.node(operator.name, place, ()))
-        self._turns.append(turn)
+                recorded_call = RecordedCall(
+                    func, operator, self._sites.node(operator.name, place, ())
+                )
+        self._recorded_calls.append(recorded_call)
         survey = self._survey
         if survey.holds and any(map(survey.waits_for, written)):
-            turn.flush_before = survey.flush()
-        return turn
+            recorded_call.flush_before = survey.flush()
+        return recorded_call
 
-    def _give(self, turn: Turn, outputs: List[Tuple[int, torch.Tensor]]) -> None:
+    def _add_outputs(
+        self, recorded_call: RecordedCall, outputs: List[Tuple[int, torch.Tensor]]
+    ) -> None:
         written = small = not_seen = 0
         scanned = []
         for place, (position, tensor) in enumerate(outputs):
@@ -277,29 +296,29 @@ class SurveyCalls:
             ):
                 not_seen += size
             else:
-                row = self._survey.add(tensor, (turn.node, position), layout)
+                row = self._survey.add(tensor, (recorded_call.node, position), layout)
                 scanned.append(output_at(place, row, tensor))
-        turn.outputs, turn.sizes = tuple(scanned), (written, small, not_seen)
-        self._add_bytes(turn)
+        recorded_call.outputs, recorded_call.sizes = tuple(scanned), (written, small, not_seen)
+        self._add_bytes(recorded_call)
         if self._survey.is_full:
-            turn.flush_after = self._survey.flush()
+            recorded_call.flush_after = self._survey.flush()
 
-    def _recorded(self) -> Optional[Score]:
-        """The step as a score for the next."""
+    def _recorded(self) -> Optional[Recording]:
+        """Return the step as a recording for the next one."""
         last = self._survey.flush()
-        if last is not None and self._turns:
-            self._turns[-1].flush_after = last
+        if last is not None and self._recorded_calls:
+            self._recorded_calls[-1].flush_after = last
         rows = self._survey.recorded()
-        return None if rows is None else Score(self._turns, rows)
+        return None if rows is None else Recording(self._recorded_calls, rows)
 
-    def _count(self, turns: List[Turn]) -> None:
-        """What was played counts like the rest."""
-        self._counts.operators += len(turns)
-        for turn in turns:
-            self._add_bytes(turn)
+    def _count(self, recorded_calls: List[RecordedCall]) -> None:
+        """Count operators and bytes of played calls."""
+        self._counts.operators += len(recorded_calls)
+        for recorded_call in recorded_calls:
+            self._add_bytes(recorded_call)
 
-    def _add_bytes(self, turn: Turn) -> None:
-        written, small, not_seen = turn.sizes
+    def _add_bytes(self, recorded_call: RecordedCall) -> None:
+        written, small, not_seen = recorded_call.sizes
         self._counts.written_bytes += written
         self._counts.small_bytes += small
         self._counts.not_seen_bytes += not_seen
