@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from torchyard.bench.launch import Crew, VariantFailed, draw_launch
-from torchyard.bench.preparation import Knowledge, check_accuracy
+from torchyard.bench.preparation import PreparationState, check_accuracy
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
 from torchyard.process.ending import WorkerTrouble
@@ -49,9 +49,9 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 @pytest.mark.torch
 def test_two_targets_run_the_same_weights_and_inputs(crew: Crew, tmp_path: Path) -> None:
-    knowledge = Knowledge()
-    check_accuracy(crew, ONE, TWO, tmp_path / "reference.pt", knowledge)
-    found = knowledge.accuracy["two"]
+    prepared = PreparationState()
+    check_accuracy(crew, ONE, TWO, tmp_path / "reference.pt", prepared)
+    found = prepared.accuracy["two"]
     assert found.status == "pass"
     assert found.max_error == 0.0
 
@@ -145,9 +145,9 @@ def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
     ) as crew:
         pids = {name: crew.hellos["here", name]["pid"] for name in ("alone", "shared")}
         assert {key for _, key in crew.built} == {"alone", "shared"}
-        crew.dismiss(second)
+        crew.remove(second)
         assert [one.name for one in crew.variants] == ["shared", "alone"]
-        crew.dismiss(alone)
+        crew.remove(alone)
         assert crew.one_variant_per_process() == [first]
         assert not psutil.pid_exists(pids["alone"])
         assert psutil.pid_exists(pids["shared"])

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch, together
+from torchyard.bench.launch import Crew, VariantFailed, draw_launch, merge_answers
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
 
 HERE = Target(name="here", python=sys.executable)
@@ -33,21 +33,23 @@ SLEEPER = """
 def test_an_iteration_of_a_fleet_is_what_all_of_them_do_together() -> None:
     block = {"inner": 1, "readings": {}, "samples_ns": [10.0, 20.0], "started_ns": 5, "wall_ns": 30}
     other = {**block, "samples_ns": [10.0, 60.0], "started_ns": 4, "wall_ns": 70}
-    found = together("block", [block, other])
+    found = merge_answers("block", [block, other])
     assert found["samples_ns"] == pytest.approx([5.0, 15.0])
     assert (found["started_ns"], found["wall_ns"]) == (4, 70)
 
 
 def test_memory_of_all_of_them_counts() -> None:
     answers = [{"peak_memory_bytes": 3}, {"peak_memory_bytes": 4}]
-    assert together("measure", answers)["peak_memory_bytes"] == 7
-    assert together("measure", [{}, {"peak_memory_bytes": 4}]).get("peak_memory_bytes") is None
+    assert merge_answers("measure", answers)["peak_memory_bytes"] == 7
+    assert merge_answers("measure", [{}, {"peak_memory_bytes": 4}]).get("peak_memory_bytes") is None
 
 
 def test_a_fleet_is_warm_when_all_are() -> None:
     answers = [{"iteration_ns": 3.0, "stable": True}, {"iteration_ns": 5.0, "stable": False}]
-    assert together("warm", answers) == {"iteration_ns": 5.0, "stable": False}
-    assert together("warm", [{"first_call_s": 1.0}, {"first_call_s": 2.0}]) == {"first_call_s": 1.0}
+    assert merge_answers("warm", answers) == {"iteration_ns": 5.0, "stable": False}
+    assert merge_answers("warm", [{"first_call_s": 1.0}, {"first_call_s": 2.0}]) == {
+        "first_call_s": 1.0
+    }
 
 
 def crew_of(folder: Path, *variants: Variant, code: str = SLEEPER) -> Crew:

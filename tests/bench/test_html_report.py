@@ -170,7 +170,7 @@ def test_what_a_reader_looks_for_is_there(run: Run) -> None:
         "412 MiB (peak resident set of the process)",
         "1 × call to print; 2 × data-dependent branch",
         "9 pairs dropped: waited for a core",
-        "7 of 64 blocks dirty: waited for a core 7",
+        "7 of 64 blocks disturbed: waited for a core 7",
         "41 to 48 °C",
         "unavailable in 1 of 2 launches, because /proc/stat is gone",
         "compiling graph 2 Killed",

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from torchyard.bench.outcome import Spent, make_comparison
-from torchyard.bench.preparation import Knowledge
+from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Budget, Environment, Target, Variant, Workload
@@ -68,7 +68,7 @@ def row(
         blocks=blocks,
         looks=[Look(launches=launches, fraction=1.0)] if launches else [],
         budget=budget or Budget(),
-        knowledge=Knowledge(),
+        prepared=PreparationState(),
         spent=Spent(),
         failure=failure,
     )
@@ -162,7 +162,7 @@ def test_a_crash_of_the_baseline_leaves_the_launches_before_usable() -> None:
     assert (found.verdict, found.state) == (Verdict.FASTER, "faster")
     assert found.failure is None
     assert found.notes[0] == (
-        "base failed (killed, timing): was ended by SIGSEGV; measured in the 5 launches before"
+        "base failed (killed, timing): was ended by SIGSEGV; based on the 5 launches before the failure"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_crash_of_a_shared_process_is_not_laid_on_the_baseline() -> None:
     """The candidate may have broken what the baseline then fell over."""
     found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
     assert (found.verdict, found.state) == (Verdict.FASTER, "untrusted")
-    assert found.untrusted[0].startswith("the process that both variants share ended")
+    assert found.untrusted[0].startswith("the process that both variants share died")
     raised = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base", "raised"))
     assert raised.state == "faster"
 

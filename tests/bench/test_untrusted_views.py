@@ -135,7 +135,7 @@ def test_means_leave_it_out_and_say_how_many(untrusted_run: Run) -> None:
     assert mean.speedup == alone.speedup
     assert (mean.comparisons, mean.untrusted) == (2, 1)
     text = FORMATS["terminal"](replace(untrusted_run, comparisons=(*rows, huge)))
-    assert "over 2 comparisons (1 untrusted left out)" in text
+    assert "over 2 comparisons (1 untrusted excluded)" in text
 
 
 def test_the_correction_for_several_comparisons_leaves_it_out() -> None:
@@ -169,7 +169,7 @@ def test_a_sweep_shows_it_and_counts_it_in_no_mean(form: str) -> None:
         assert [row["trusted"] for row in document["rows"]] == [False, True]
         assert document["rows"][0]["state"] == "untrusted"
     else:
-        assert "1 untrusted left out" in text
+        assert "1 untrusted excluded" in text
     if form == "html":
         assert REASON in text
 

@@ -10,7 +10,7 @@ from torchyard.bench.request import SpecText, WorkloadChoice
 from torchyard.bench.study_assembly import assemble
 from torchyard.bench.study_file import read_study_file
 from torchyard.bench.workload_text import (
-    MOST,
+    MAX_GRID_SIZE,
     choose_workload,
     expand,
     grid_of,
@@ -121,7 +121,7 @@ def test_a_parameter_that_is_not_there_is_refused_before_it_is_spread() -> None:
 
 
 def test_a_range_without_end_in_sight_is_refused_at_once() -> None:
-    assert len(values(f"1..{MOST}+1")) == MOST
+    assert len(values(f"1..{MAX_GRID_SIZE}+1")) == MAX_GRID_SIZE
     with pytest.raises(UsageError):
         values("1..999999999999+1")
 

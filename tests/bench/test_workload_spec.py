@@ -60,19 +60,23 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
     ("text", "what", "hint"),
     [
         ("kernels/matmull", "the suite 'kernels' has no workload 'matmull'", "mean 'matmul'?"),
-        ("matmull", "there is no workload 'matmull'", "did you mean 'matmul'?"),
-        ("BertForMaskedLM", "there is no workload", "named in full"),
-        ("kernel/matmul", "there is no suite 'kernel'", "did you mean 'kernels'?"),
+        ("matmull", "unknown workload 'matmull'", "did you mean 'matmul'?"),
+        ("BertForMaskedLM", "unknown workload", "named in full"),
+        ("kernel/matmul", "unknown suite 'kernel'", "did you mean 'kernels'?"),
         ("kernels", "'kernels' is a suite", "--suite kernels"),
-        ("timm", "'timm' is a suite", "--suite timm, or one of it: timm/adv_inception_v3"),
+        (
+            "timm",
+            "'timm' is a suite",
+            "--suite timm, or one of its workloads: timm/adv_inception_v3",
+        ),
         ("kernels/", "names no workload", "kernels/matmul"),
         ("timm/", "names no workload", "timm/resnet18"),
-        ("matmul:size", "'size' in 'matmul:size' is no parameter", "key=value"),
-        ("matmul:size=", "is no parameter", "key=value"),
-        ("matmul:", "is no parameter", "key=value"),
+        ("matmul:size", "'size' in 'matmul:size' is not a parameter", "key=value"),
+        ("matmul:size=", "is not a parameter", "key=value"),
+        ("matmul:", "is not a parameter", "key=value"),
         ("matmul:size=1,size=2", "gives 'size' twice", "keep one"),
-        ("missing.py", "there is no file 'missing.py'", "Python file"),
-        ("missing.py:a:b", "'b' in 'missing.py:a:b' is no name in a file", "FILE.py:THING"),
+        ("missing.py", "no such file: 'missing.py'", "Python file"),
+        ("missing.py:a:b", "'b' in 'missing.py:a:b' is not a name in a file", "FILE.py:THING"),
     ],
 )
 def test_wrong_workloads_are_refused_with_a_mend(text: str, what: str, hint: str) -> None:
@@ -130,7 +134,7 @@ def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:
     ("choice", "what"),
     [
         (WorkloadChoice(where="x", suite="file"), "cannot be run whole"),
-        (WorkloadChoice(where="x", suite="nope"), "there is no suite 'nope'"),
+        (WorkloadChoice(where="x", suite="nope"), "unknown suite 'nope'"),
         (
             WorkloadChoice(where="x", suite="kernels", name="matmul", parameters=(("siz", 1),)),
             "kernels/matmul has no parameter 'siz'",

@@ -140,7 +140,7 @@ def test_cores_of_a_node(tmp_path: Path) -> None:
         ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "no number of threads"),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {"A B" = 1}\n',
-            "'A B' is no variable",
+            "'A B' is not a variable",
         ),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {LD_PRELOAD = "x.so"}\n',
@@ -210,8 +210,8 @@ def test_contenders_become_variants() -> None:
     [
         ("instances = 0", "instances: 0 is no number of processes"),
         ('instances = "many"', "instances: 'many' is no number of processes"),
-        ('cores = "x"', "cores: 'x' is no list of processors"),
-        ('memory = "near"', "memory: 'near' does not say where memory comes from"),
+        ('cores = "x"', "cores: 'x' is not a CPU list"),
+        ('memory = "near"', "memory: 'near' is not a NUMA memory policy"),
     ],
 )
 def test_places_that_are_wrong_are_named(tmp_path: Path, line: str, said: str) -> None:

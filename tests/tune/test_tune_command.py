@@ -44,14 +44,14 @@ def space(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ((), "no workload is named"),
+        ((), "no workload given"),
         (("models/gqt",), "no workload 'gqt'"),
         (("models/gpt", "--budget", "soon"), "--budget"),
         (("models/gpt", "--resume", "x"), "both a workload and --resume"),
         (("--resume", "nowhere"), "not the folder of a race"),
         (("--resume", "x", "--space", "y", "--env", "a=B=1"), "--space, --env would make another"),
         (("--resume", "x", "--goal", "latency"), "--goal would make another"),
-        (("none.py", "--program"), "there is no file 'none.py'"),
+        (("none.py", "--program"), "no such file: 'none.py'"),
     ],
 )
 def test_bad_input(capsys: Capture, arguments: tuple[str, ...], what: str) -> None:

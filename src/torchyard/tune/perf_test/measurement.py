@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchyard.bench.bench_run import run_bench
-from torchyard.bench.roofline.machine_peak import PeakWish, peak_of_machine
+from torchyard.bench.roofline.machine_peak import PeakRequest, peak_of_machine
 from torchyard.core.events import Listener
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import Study, Variant
@@ -67,13 +67,13 @@ def tuned_variant(current: Variant, winner: Contender) -> Variant:
 def _peak(study: Study, listener: Listener) -> tuple[MachinePeak | None, str]:
     """The peak of the current settings; a test without one still says the rest."""
     baseline = study.baseline
-    wish = PeakWish(
+    request = PeakRequest(
         target=baseline.target,
         device=study.workloads[0].device,
         precision=baseline.precision,
         threads=baseline.environment.threads or study.settings.threads,
     )
     try:
-        return peak_of_machine(wish, listener=listener).peak, ""
+        return peak_of_machine(request, listener=listener).peak, ""
     except TorchyardError as error:
         return None, error.what + (f": {error.why}" if error.why else "")

@@ -35,9 +35,9 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                     draw=draw_launch(random.Random(settings.seed)),
                     log_folder=Path(folder),
                     scratch=Path(folder),
-                ) as crew:
+                ) as processes:
                     limit_s = settings.step_limit_s
-                    crew.ask(
+                    processes.ask(
                         variant,
                         "warm",
                         phase="warm-up",
@@ -45,7 +45,7 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                         variant=variant.name,
                         seconds=WARM_S,
                     )
-                    answer = crew.ask(
+                    answer = processes.ask(
                         variant,
                         "operators",
                         phase="profile",
