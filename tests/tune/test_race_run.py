@@ -15,7 +15,7 @@ from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.tune.folder import RaceFolder, read_race
 from torchyard.tune.model import Choice, Contender, Race, Stage
 from torchyard.tune.race import RaceRun
-from torchyard.tune.race_rounds import HeatResult
+from torchyard.tune.race_rounds import RoundResult
 from torchyard.tune.space import with_budget
 
 SPACE = {
@@ -131,7 +131,7 @@ class Stopping(SimulatedHeats):
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
+    ) -> RoundResult:
         if len(self.asked) == 3:
             raise KeyboardInterrupt
         return super().run(stage, against, contenders, launches=launches)

@@ -10,10 +10,10 @@ import pytest
 from torchyard.core.study import Environment, Target, Variant, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.tune.model import Choice, Contender
-from torchyard.tune.space import Place, place_of, read_space
+from torchyard.tune.space import RaceContext, context_of, read_space
 
-ARM = Place(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
-INTEL = Place(
+ARM = RaceContext(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
+INTEL = RaceContext(
     architecture="x86_64",
     cores=8,
     physical_cores=4,
@@ -21,10 +21,10 @@ INTEL = Place(
     glibc="2.31",
     openmp=("intel",),
 )
-GPU = Place(architecture="x86_64", cores=8, physical_cores=8, device="cuda", openmp=("gnu",))
+GPU = RaceContext(architecture="x86_64", cores=8, physical_cores=8, device="cuda", openmp=("gnu",))
 
 
-def names(place: Place, **options: bool) -> set[str]:
+def names(place: RaceContext, **options: bool) -> set[str]:
     space = read_space("default", place, **options)
     return {choice.name for choice in space.choices} | {one.name for one in space.missing}
 
@@ -47,15 +47,15 @@ def test_what_changes_results_is_tried_only_when_asked_for() -> None:
 
 
 def test_modes_and_backends_have_choices_of_their_own() -> None:
-    training = Place(**{**vars(ARM), "mode": "training"})
-    compiled = Place(**{**vars(ARM), "backend": "inductor"})
+    training = RaceContext(**{**vars(ARM), "mode": "training"})
+    compiled = RaceContext(**{**vars(ARM), "backend": "inductor"})
     assert not {"inference-mode", "inductor-freezing"} & names(training)
     assert "inductor" not in names(compiled)
     assert "inductor-autotune" in names(compiled)
 
 
 def test_instances_are_for_throughput_and_nodes_for_machines_that_have_them() -> None:
-    many = Place(**{**vars(INTEL), "goal": "throughput"})
+    many = RaceContext(**{**vars(INTEL), "goal": "throughput"})
     assert not {"2-instances", "instance-per-node"} & names(INTEL)
     assert {"2-instances", "4-instances", "instance-per-node", "instance-per-core"} <= names(many)
     assert "interleave" not in names(ARM)
@@ -175,7 +175,7 @@ def test_the_facts_of_this_machine() -> None:
     variant = Variant(
         name="x", target=Target(name="t", python=sys.executable), backend="inductor:max-autotune"
     )
-    place = place_of(workload, variant, {"openmp": ["libgomp.so.1", "libiomp5.so"]})
+    place = context_of(workload, variant, {"openmp": ["libgomp.so.1", "libiomp5.so"]})
     assert (place.device, place.mode, place.backend) == ("cuda", "training", "inductor")
     assert place.openmp == ("gnu", "intel")
     assert 1 <= place.physical_cores <= place.cores
