@@ -48,7 +48,7 @@ class SimulatedHeats:
             )
             for one in contenders
         ]
-        heat = RaceRound(
+        race_round = RaceRound(
             number=len(self.asked) - 1,
             stage=stage,
             against=against.name,
@@ -57,7 +57,7 @@ class SimulatedHeats:
             ended_s=self.elapsed_s,
             took_s=took_s,
         )
-        return RoundResult(heat=heat, outcomes=tuple(outcomes), against_ns=1e6)
+        return RoundResult(race_round=race_round, outcomes=tuple(outcomes), against_ns=1e6)
 
 
 def race_of(dimensions: Mapping[str, Sequence[str]], *, budget_s: float = 600.0) -> Race:

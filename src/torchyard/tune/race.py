@@ -76,11 +76,11 @@ class RaceRun:
         self._listener = listener
         self._pool = ContenderPool()
         self._launches: list[int] = []
-        self._spare = {heat.number: heat for heat in (*race.heats, *race.spare)}
+        self._spare = {race_round.number: race_round for race_round in (*race.heats, *race.spare)}
         self.race = replace(
             race,
             contenders=(),
-            rounds=(),
+            heats=(),
             shares=(),
             proposed=None,
             confirmed=None,

@@ -247,7 +247,7 @@ class _Plane:
         labels = place_labels(marks, width=WIDTH, height=HEIGHT, taken=taken)
         return [{**self.value(label.x, label.y), "text": label.text} for label in labels]
 
-    def roof_names(
+    def bound_labels(
         self, peak: MachinePeak
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Box]]:
         """Return the labels of the sloped and the level bounds, and the boxes they occupy."""
