@@ -109,7 +109,7 @@ def test_fewer_launches_than_the_usual_minimum_lower_it() -> None:
             "--optimizer-step has no effect",
         ),
         (replace(PLAIN, targets={"eager": TARGETS["old"]}), UsageError, "the name 'eager'"),
-        (replace(PLAIN, candidates=(spec("inductr"),)), UsageError, "'inductr' is no backend"),
+        (replace(PLAIN, candidates=(spec("inductr"),)), UsageError, "'inductr' is not a backend"),
     ],
 )
 def test_requests_without_sense(request_: Request, kind: type[TorchyardError], what: str) -> None:

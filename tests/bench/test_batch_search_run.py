@@ -93,7 +93,7 @@ def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None
 
 
 def test_a_workload_without_a_batch(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match="no batch size that was tried, from 1 to 1") as caught:
+    with pytest.raises(StepFailed, match="every batch size tried, from 1 to 1") as caught:
         find_batch_size(workload(tmp_path, FIXED), [EAGER], QUICK, largest=1)
     assert "takes no batch_size" in caught.value.why
     assert "add the argument batch_size" in caught.value.hint

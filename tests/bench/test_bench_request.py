@@ -156,7 +156,7 @@ def test_options_win_over_the_file_and_leave_the_rest(
     [
         ([], 3, "no workload given"),
         (["--suite", "kernals"], 2, "--suite: unknown suite 'kernals'"),
-        (["--suite", "file"], 2, "--suite: the suite 'file' takes any name"),
+        (["--suite", "file"], 2, "--suite: the suite 'file' accepts any name"),
         (["--only", "gptt"], 2, "--only: unknown workload 'gptt'"),
         (["--only", "matmul:siz=5"], 2, "--only: kernels/matmul has no parameter 'siz'"),
         (["--only", "no.py"], 2, "--only: no such file: 'no.py'"),
@@ -172,7 +172,7 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--batch-size", "0"], 2, "--batch-size: '0' is out of range"),
         (["--only", "gpt", "--memory-limit", "8GB"], 2, "--memory-limit: '8GB' has an unknown"),
         (["--only", "gpt", "--step-limit", "1y"], 2, "--step-limit: '1y' has an unknown unit"),
-        (["--only", "gpt", "--baseline", "eagr"], 2, "--baseline: 'eagr' is no backend"),
+        (["--only", "gpt", "--baseline", "eagr"], 2, "--baseline: 'eagr' is not a backend"),
         (["--only", "gpt", "--candidate", "eager+inductor"], 2, "--candidate: 'eager+inductor'"),
         (["--only", "gpt", "--target", "x"], 2, "--target: 'x' has no name"),
         (["--only", "gpt", "--target", "x=/no"], 2, "--target: there is no interpreter '/no'"),

@@ -31,7 +31,7 @@ def with_launches(run: Run, *guards: object) -> Run:
     ("guards", "text"),
     [
         (GuardSummary(blocks=20), "0 of 20 blocks disturbed"),
-        (GuardSummary(blocks=1, dirty=1, reasons=(("a", 1),)), "1 of 1 block dirty: a 1"),
+        (GuardSummary(blocks=1, dirty=1, reasons=(("a", 1),)), "1 of 1 block disturbed: a 1"),
         (
             GuardSummary(blocks=9, dirty=3, reasons=(("a", 3), ("b\x1b[1m", 1))),
             "3 of 9 blocks disturbed: a 3, b 1",
@@ -62,7 +62,7 @@ def test_guards_of_a_run(tmp_path: Path) -> None:
     hostile = {"<b>swap</b>": "<script>alert(1)</script>\x1b]0;x\x07"}
     shown = with_launches(run, {"swap": "", "steal": ""}, {"swap": "", "steal": "gone"})
     assert guard_rows(shown) == [
-        ("swap", "read"),
+        ("swap", "available"),
         ("steal", "unavailable in 1 of 2 launches, because gone"),
     ]
     assert [name for name, _ in unavailable_sensors(shown)] == ["steal"]

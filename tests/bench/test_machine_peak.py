@@ -76,7 +76,7 @@ def test_an_interpreter_without_torch(capsys: Capture, tmp_path: Path) -> None:
     program.chmod(0o755)
     ended = call(capsys, "machine", "peak", "--target", str(program), "--quiet")
     assert ended.code == 4
-    assert "a peak is measured with torch" in ended.err
+    assert "measuring a peak needs a working torch" in ended.err
     assert "--target build:NAME" in ended.err
 
 

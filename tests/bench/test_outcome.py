@@ -195,7 +195,7 @@ def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
     assert found.estimate is not None
     assert found.estimate.pairs_dropped == 0
     assert found.estimate.withheld == (
-        "disturbance belongs to the candidate: in 33% of its blocks against 0% of the baseline's",
+        "disturbance is attributed to the candidate: it occurs in 33% of its blocks and in 0% of the baseline's",
     )
     faster = [
         replace(one, samples_ns=tuple(t / 1.3 for t in one.samples_ns))

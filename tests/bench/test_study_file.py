@@ -176,7 +176,7 @@ def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
         ("workloads = 5", "workloads: 5 is not a list", "a list"),
         ("[[workloads]]", "workloads[0]: names neither a suite nor a workload", "name"),
         ('[[workloads]]\nsuite = "kernal"', "workloads[0].suite: unknown suite", "'kernels'?"),
-        ('[[workloads]]\nname = "matmull"', "workloads[0].name: there is no", "'matmul'?"),
+        ('[[workloads]]\nname = "matmull"', "workloads[0].name: unknown workload", "'matmul'?"),
         ('[[workloads]]\nname = "gpt"\nmode = "train"', "workloads[0].mode[0]: 'train'", "mean"),
         ('[[workloads]]\nname = "gpt"\nbatch-size = 0', "workloads[0].batch-size: 0", "least 1"),
         ('[[workloads]]\nname = "no.py"', "workloads[0].name: no such file: 'no.py'", "path"),

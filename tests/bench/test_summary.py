@@ -37,7 +37,7 @@ def test_what_is_not_in_the_mean_is_listed_with_reason_and_log() -> None:
     lines = summary_lines(COMPARISONS)
     assert "geometric mean 1.066x [" in lines[1]
     assert "over 4 comparisons" in lines[1]
-    assert lines[2].endswith("over 1 comparison, for the processes that ran only")
+    assert lines[2].endswith("over 1 comparison, valid for the measured processes only")
     assert lines[3] == "excluded from the mean:"
     assert "✗ wrong  models/gpt training +step · inductor: results wrong" in lines[4]
     assert "killed by the kernel at 7.6 GiB" in lines[5]
@@ -61,7 +61,7 @@ def test_nothing_to_average() -> None:
     assert suite_means((failed,)) == []
     lines = summary_lines((failed, replace(failed, failure=None)))
     assert lines[0] == "2 comparisons: ✗ 2 failed"
-    assert lines[-1].endswith("no reason was recorded")
+    assert lines[-1].endswith("no reason recorded")
 
 
 @pytest.mark.parametrize(

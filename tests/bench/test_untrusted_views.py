@@ -169,7 +169,7 @@ def test_a_sweep_shows_it_and_counts_it_in_no_mean(form: str) -> None:
         assert [row["trusted"] for row in document["rows"]] == [False, True]
         assert document["rows"][0]["state"] == "untrusted"
     else:
-        assert "1 untrusted excluded" in text
+        assert "1 untrusted left out" in text
     if form == "html":
         assert REASON in text
 
@@ -186,7 +186,7 @@ def test_a_race_recommends_nothing_on_it() -> None:
     assert race.confirmed is not None
     bad = replace(race, winner=None, confirmed=replace(race.confirmed, untrusted=REASON))
     for text in (race_text(bad), race_page(bad)):
-        assert "nothing is recommended: the confirmation of" in text
+        assert "no recommendation: the confirmation of" in text
         assert REASON in text
         assert "the default is best" not in text
 

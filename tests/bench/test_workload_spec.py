@@ -61,7 +61,7 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
     [
         ("kernels/matmull", "the suite 'kernels' has no workload 'matmull'", "mean 'matmul'?"),
         ("matmull", "unknown workload 'matmull'", "did you mean 'matmul'?"),
-        ("BertForMaskedLM", "unknown workload", "named in full"),
+        ("BertForMaskedLM", "unknown workload", "in full"),
         ("kernel/matmul", "unknown suite 'kernel'", "did you mean 'kernels'?"),
         ("kernels", "'kernels' is a suite", "--suite kernels"),
         (
@@ -91,7 +91,7 @@ def test_a_short_name_in_two_suites_must_be_said_in_full(monkeypatch: pytest.Mon
     monkeypatch.setitem(SUITES, "more", [SUITES["kernels"][0]])
     with pytest.raises(UsageError) as caught:
         choose("matmul")
-    assert caught.value.hint == "say which: kernels/matmul or more/matmul"
+    assert caught.value.hint == "use kernels/matmul or more/matmul"
 
 
 def test_a_whole_suite_is_every_entry_that_offers_the_mode() -> None:
@@ -133,7 +133,7 @@ def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "what"),
     [
-        (WorkloadChoice(where="x", suite="file"), "cannot be run whole"),
+        (WorkloadChoice(where="x", suite="file"), "has no fixed set of workloads"),
         (WorkloadChoice(where="x", suite="nope"), "unknown suite 'nope'"),
         (
             WorkloadChoice(where="x", suite="kernels", name="matmul", parameters=(("siz", 1),)),
@@ -159,7 +159,7 @@ def test_a_named_workload_must_offer_the_mode() -> None:
     with pytest.raises(UsageError) as caught:
         expanded(choose("optimizer-step"), "training")
     assert "has no mode 'training'" in caught.value.what
-    assert caught.value.hint == "it has: inference"
+    assert caught.value.hint == "supported modes: inference"
 
 
 def test_the_optimizer_step_belongs_to_training_only() -> None:

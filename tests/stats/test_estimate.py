@@ -244,14 +244,14 @@ def test_one_launch_that_was_asked_for_gets_a_verdict() -> None:
     assert decided(answer, Budget(max_launches=1))
     few = single([[0.05] * 4], Budget(max_launches=1))
     assert few.verdict is Verdict.UNDECIDED
-    assert "too little data for an interval" in few.reasons
+    assert "too few data for a confidence interval" in few.reasons
 
 
 def test_fewer_launches_than_a_verdict_needs() -> None:
     answer = single([[0.05], [0.051]])
     assert answer.verdict is Verdict.UNDECIDED
     assert answer.interval is not None
-    assert answer.reasons == ("2 launches, a verdict needs 3",)
+    assert answer.reasons == ("2 launches; a verdict needs 3",)
     assert single([[0.05], [0.051]], Budget(max_launches=2)).verdict is Verdict.FASTER
 
 
@@ -261,7 +261,7 @@ def test_launches_without_clean_pairs_are_left_out_and_named() -> None:
     answer, full = single(with_gaps), single(launches)
     assert answer.interval == full.interval
     assert answer.launches == 6
-    assert answer.reasons == ("2 of 8 launches had no clean pair and were left out",)
+    assert answer.reasons == ("2 of 8 launches had no clean pair and were excluded",)
     looks = [Look(launches=n, fraction=n / 8) for n in range(3, 9)]
     usable = [2, 3, 4, 4, 5, 6]
     gaps = estimate(with_gaps, looks=looks, budget=BUDGET)
@@ -287,7 +287,7 @@ def test_identical_launches_are_handled_without_a_zero() -> None:
 def test_an_interval_too_wide_to_write_is_left_out() -> None:
     answer = estimate([[0.0], [0.5], [0.1]], looks=[Look(launches=3, fraction=0.01)], budget=BUDGET)
     assert answer.interval is None
-    assert answer.reasons == ("too little data for an interval",)
+    assert answer.reasons == ("too few data for a confidence interval",)
 
 
 def test_stopping_needs_a_verdict_and_the_precision() -> None:

@@ -94,7 +94,7 @@ def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
     assert (found.pairs, found.dropped, found.disturbed, found.busy) == (20, 0, 8, False)
     assert found.one_sided == found.never_same
     assert found.one_sided == (
-        "disturbance belongs to the candidate: in 40% of its blocks against 0% of the baseline's",
+        "disturbance is attributed to the candidate: it occurs in 40% of its blocks and in 0% of the baseline's",
     )
     swapped = pair_blocks(launch_of(0, 20, dirty=8), "b", "a")
     assert swapped.one_sided[0].startswith("disturbance belongs to the baseline: in 40%")

@@ -116,7 +116,7 @@ def sample_race() -> Race:
 
 
 def race_without_winner() -> Race:
-    """The proposal did not hold on fresh launches."""
+    """The proposal did not hold on new launches."""
     from dataclasses import replace
 
     race = sample_race()

@@ -163,7 +163,7 @@ def test_a_race_that_is_gone_on_with_forgets_no_heat(tmp_path: Path) -> None:
     assert [heat.number for heat in (*kept.heats, *kept.spare)] == [
         heat.number for heat in first.heats
     ]
-    with pytest.raises(UsageError, match="3000 s that the race has"):
+    with pytest.raises(UsageError, match="current budget of 3000 s"):
         with_budget(kept, 60.0)
 
 
@@ -172,7 +172,7 @@ def test_when_the_time_is_short_what_was_not_tried_is_said(tmp_path: Path) -> No
     race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
     assert race.untried
     (note, *_) = race.notes
-    assert note == f"not tried, because the time was used up: {', '.join(race.untried)}"
+    assert note == f"not tried, because the time budget was used up: {', '.join(race.untried)}"
 
 
 def test_what_looked_fast_is_raced_though_glances_took_the_time(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_more_time_for_a_race_that_left_something_undecided(tmp_path: Path) -> N
 
 
 def test_folders_that_hold_no_race(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not the folder of a race"):
+    with pytest.raises(UsageError, match="not a race folder"):
         read_race(tmp_path)
     (tmp_path / "race.json").write_text("{")
     with pytest.raises(ResultsDamaged, match="not JSON"):

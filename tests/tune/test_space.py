@@ -135,21 +135,21 @@ def test_cores_of_a_node(tmp_path: Path) -> None:
     [
         ("[[choices", "is not valid TOML"),
         ('[[choices]]\ndimension = "a"\nname = "x"\n', "'x' sets nothing"),
-        ('[[choices]]\ndimension = "a"\nname = "a b"\nthreads = 1\n', "'a b' is no name"),
-        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = 0\n', "no number of threads"),
-        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "no number of threads"),
+        ('[[choices]]\ndimension = "a"\nname = "a b"\nthreads = 1\n', "'a b' is not a valid name"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = 0\n', "not a number of threads"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "not a number of threads"),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {"A B" = 1}\n',
-            "'A B' is not a variable",
+            "'A B' is not a valid variable name",
         ),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {LD_PRELOAD = "x.so"}\n',
-            "LD_PRELOAD is not set here",
+            "LD_PRELOAD is not allowed",
         ),
         ('[[choices]]\ndimension = "a"\nname = "x"\ntreads = 1\n', "treads"),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nthreads = 1\n' * 2,
-            "'x' is there twice",
+            "'x' is used twice",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_errors_name_the_file_and_the_place(tmp_path: Path, text: str, error: st
 
 def test_a_space_without_anything_that_works_here(tmp_path: Path) -> None:
     text = '[[choices]]\ndimension = "a"\nname = "x"\nlibrary = "libno-such.so"\n'
-    with pytest.raises(NothingToDo, match="nothing can be tried") as caught:
+    with pytest.raises(NothingToDo, match="no setting of this space is available") as caught:
         read_space(write(tmp_path, text), ARM)
     assert "libno-such.so" in caught.value.why
     with pytest.raises(UsageError, match="there is no space"):
@@ -208,8 +208,8 @@ def test_contenders_become_variants() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("instances = 0", "instances: 0 is no number of processes"),
-        ('instances = "many"', "instances: 'many' is no number of processes"),
+        ("instances = 0", "instances: 0 is not a number of processes"),
+        ('instances = "many"', "instances: 'many' is not a number of processes"),
         ('cores = "x"', "cores: 'x' is not a CPU list"),
         ('memory = "near"', "memory: 'near' is not a NUMA memory policy"),
     ],
