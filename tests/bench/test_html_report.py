@@ -202,7 +202,7 @@ def test_a_run_cut_short_says_so(tmp_path: Path, run: Run) -> None:
     text = Page(to_html(replace(run, state="interrupted", torn_lines=2))).text
     assert "This run was interrupted." in text
     assert "2 records were truncated when the run was killed, and omitted." in text
-    assert "still going" in Page(to_html(replace(run, state="running"))).text
+    assert "in progress" in Page(to_html(replace(run, state="running"))).text
 
 
 def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:

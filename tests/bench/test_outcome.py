@@ -204,4 +204,4 @@ def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
         for one in blocks
     ]
     assert row(faster).verdict is Verdict.FASTER
-    assert any("belongs to the candidate" in note for note in row(faster).notes)
+    assert any("attributed to the candidate" in note for note in row(faster).notes)
