@@ -66,7 +66,7 @@ def row(
         BASE,
         candidate,
         blocks=blocks,
-        looks=[Look(launches=launches, fraction=1.0)] if launches else [],
+        analyses=[Look(launches=launches, fraction=1.0)] if launches else [],
         budget=budget or Budget(),
         prepared=PreparationState(),
         spent=Spent(),

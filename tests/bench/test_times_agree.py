@@ -71,7 +71,7 @@ def measured(place: int) -> Comparison:
         variants[sample.baseline],
         variants[sample.candidate],
         blocks=blocks,
-        looks=[Look(launches=4, fraction=1.0)],
+        analyses=[Look(launches=4, fraction=1.0)],
         budget=STUDY.budget,
         prepared=PreparationState(),
         spent=Spent(),

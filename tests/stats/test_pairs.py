@@ -97,7 +97,9 @@ def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
         "disturbance is attributed to the candidate: it occurs in 40% of its blocks and in 0% of the baseline's",
     )
     swapped = pair_blocks(launch_of(0, 20, dirty=8), "b", "a")
-    assert swapped.one_sided[0].startswith("disturbance is attributed to the baseline: it occurs in 40%")
+    assert swapped.one_sided[0].startswith(
+        "disturbance is attributed to the baseline: it occurs in 40%"
+    )
 
 
 def test_rounds_that_are_dirty_on_both_sides_say_nothing_about_either() -> None:

@@ -143,7 +143,7 @@ def _try(
     workload: Workload, group: Sequence[Variant], settings: MeasureSettings, folder: Path
 ) -> BatchTry:
     size = workload.batch_size or 1
-    began = time.monotonic()
+    started = time.monotonic()
     result = BatchTry(batch_size=size, variant=" and ".join(v.name for v in group), fits=True)
     try:
         with Crew(
@@ -169,7 +169,7 @@ def _try(
             f"used {format_bytes(result.used_bytes or 0)}, above the limit of {format_bytes(limit)}"
         )
         result = replace(result, fits=False, kind="out-of-memory", reason=reason)
-    return replace(result, duration_s=time.monotonic() - began)
+    return replace(result, duration_s=time.monotonic() - started)
 
 
 def _measured(result: BatchTry, processes: Crew, reference: Path) -> BatchTry:
@@ -217,11 +217,11 @@ def _used_bytes(processes: Crew) -> int | None:
 
 def _check_size(processes: Crew, size: int) -> None:
     for built in processes.built.values():
-        own = built.get("batch_size")
-        if own is not None and own != size:
+        actual = built.get("batch_size")
+        if actual is not None and actual != size:
             raise UsageError(
                 f"{processes.workload.suite}/{processes.workload.name} has a fixed batch size",
-                why=f"requested {size}, but it used {own}",
+                why=f"requested {size}, but it used {actual}",
                 hint="leave the batch size of this workload at its default",
             )
 

@@ -153,8 +153,8 @@ def tries_text(tries: Sequence[BatchTry]) -> str:
     """Return one line per try, smallest size first."""
     ordered = sorted(tries, key=lambda one: one.batch_size)
     rows = [_HEADINGS, *map(_cells, ordered)]
-    whole = [row for row in rows if len(row) == len(_HEADINGS)]
-    widths = [max(len(row[column]) for row in whole) for column in range(len(_HEADINGS))]
+    full_rows = [row for row in rows if len(row) == len(_HEADINGS)]
+    widths = [max(len(row[column]) for row in full_rows) for column in range(len(_HEADINGS))]
     widths[1] = max(len(row[1]) for row in rows)
     lines = []
     for row in rows:

@@ -102,12 +102,12 @@ class Spent:
 
 
 def make_estimate(
-    paired: PairedLaunches, looks: Sequence[Look], budget: Budget, spent: Spent
+    paired: PairedLaunches, analyses: Sequence[Look], budget: Budget, spent: Spent
 ) -> Estimate:
     """Estimate the speedup of one comparison from its pairs."""
     return estimate(
         paired.medians,
-        looks=looks,
+        looks=analyses,
         budget=budget,
         seconds_per_launch=spent.elapsed_s / spent.launches if spent.launches else None,
         pairs_dropped=paired.dropped,
@@ -122,7 +122,7 @@ def make_comparison(
     candidate: Variant,
     *,
     blocks: Sequence[Block],
-    looks: Sequence[Look],
+    analyses: Sequence[Look],
     budget: Budget,
     prepared: PreparationState,
     spent: Spent,
@@ -130,7 +130,7 @@ def make_comparison(
 ) -> Comparison:
     """Return the comparison; `failed` takes precedence over `wrong`, and that over any speed.
 
-    `blocks` and `looks` end before the launch that failed. A candidate that failed has the verdict
+    `blocks` and `analyses` end before the launch that failed. A candidate that failed has the verdict
     `failed`, whatever earlier launches showed. If the baseline failed, the earlier launches still
     count if there are enough of them for a verdict.
     """
@@ -140,7 +140,7 @@ def make_comparison(
     comparison_estimate: Estimate | None = None
     verdict = Verdict.FAILED
     paired = pair_blocks(blocks, baseline.name, candidate.name)
-    before_failure = make_estimate(paired, looks, budget, spent) if paired.usable else None
+    before_failure = make_estimate(paired, analyses, budget, spent) if paired.usable else None
     if failure is not None and _leaves_launches_usable(failure, candidate, paired, budget):
         failed = f"{failure.variant} failed ({failure.kind}, {failure.phase}): {failure.message}"
         notes.insert(0, f"{failed}; based on the {paired.usable} launches before the failure")
@@ -151,7 +151,7 @@ def make_comparison(
         notes.append(_before_failure_text(before_failure))
     if failure is None:
         before_failure = None
-        comparison_estimate = make_estimate(paired, looks, budget, spent)
+        comparison_estimate = make_estimate(paired, analyses, budget, spent)
         verdict = comparison_estimate.verdict
         total = paired.pairs + paired.dropped
         reasons = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])

@@ -92,7 +92,7 @@ def run_rounds(
     """
     method = choose_reseat(processes.settings.reseat, processes.variants, processes.workload.device)
     started = time.monotonic()
-    rounds = clean = seats = moved = held = 0
+    rounds = clean = placements = moved = held = 0
     timed_ns = 0
     relocation_s = 0.0
     relocate_every = 1
@@ -104,7 +104,7 @@ def run_rounds(
             before = time.monotonic()
             moved, held = _relocate(processes, chance.randrange(2**31), method)
             relocation_s = time.monotonic() - before
-            seats += 1
+            placements += 1
         order = list(processes.variants)
         chance.shuffle(order)
         before = time.monotonic()
@@ -117,7 +117,7 @@ def run_rounds(
                 launch,
                 rounds,
                 position,
-                seats,
+                placements,
                 gpu,
                 watch,
                 usual,
@@ -137,7 +137,7 @@ def run_rounds(
             _verify(processes, prepared, launch, rounds)
     return LaunchTiming(
         rounds=rounds,
-        seats=seats,
+        seats=placements,
         wall_s=time.monotonic() - started,
         timed_s=timed_ns / 1e9,
         moved_bytes=moved,
@@ -178,7 +178,7 @@ def _block(
     launch: int,
     number: int,
     position: int,
-    seat: int,
+    placement: int,
     gpu: GpuGuard,
     watch: Watch | None,
     usual: UsualProbe,
@@ -223,7 +223,7 @@ def _block(
         round=number,
         position=position,
         variant=variant.name,
-        seat=seat,
+        seat=placement,
         inner=int(answer["inner"]),
         samples_ns=samples,
         started_ns=int(answer["started_ns"]),

@@ -142,7 +142,7 @@ class WorkloadSession:
                 self._study.baseline,
                 self._placed(candidate),
                 blocks=self._blocks_of(candidate),
-                looks=self._analyses_so_far(candidate),
+                analyses=self._analyses_so_far(candidate),
                 budget=self._study.budget,
                 prepared=self._prepared,
                 spent=self._spent_at_stop.get(candidate.name, self._spent),

@@ -137,13 +137,13 @@ class Box:
 
     def overlaps(self, other: Box) -> bool:
         """Whether the two boxes overlap."""
-        apart = (
+        disjoint = (
             self.right <= other.left
             or other.right <= self.left
             or self.bottom <= other.top
             or other.bottom <= self.top
         )
-        return not apart
+        return not disjoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,12 +64,14 @@ def clean_svg(text: str, *, label: str) -> str:
     if root is None:
         return ""
     # Make ids unique within a page: charts may share ids such as `clip0`.
-    own = hashlib.sha256(text.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     for element in root.iter():
         if "id" in element.attrib:
-            element.set("id", f"picture-{own}-{element.attrib['id']}")
+            element.set("id", f"picture-{digest}-{element.attrib['id']}")
         if "clip-path" in element.attrib:
-            element.set("clip-path", element.attrib["clip-path"].replace("#", f"#picture-{own}-"))
+            element.set(
+                "clip-path", element.attrib["clip-path"].replace("#", f"#picture-{digest}-")
+            )
     root.set("role", "img")
     root.set("aria-label", label)
     return ET.tostring(root, encoding="unicode", short_empty_elements=True)
@@ -79,17 +81,17 @@ def _cleaned(element: ET.Element) -> ET.Element | None:
     name = element.tag.removeprefix(_SVG)
     if name not in _ELEMENTS or element.get("display") == "none":
         return None
-    kept = ET.Element(name)
+    copy = ET.Element(name)
     for key, value in element.attrib.items():
         if key in _ATTRIBUTES and _USELESS.get(key) != value and _is_local(value):
-            kept.set(key, _LONG_NUMBER.sub(_shorter, value) if key in _NUMBERS else value)
-    kept.text = element.text
+            copy.set(key, _LONG_NUMBER.sub(_shorter, value) if key in _NUMBERS else value)
+    copy.text = element.text
     for child in element:
         cleaned = _cleaned(child)
         if cleaned is not None:
             cleaned.tail = child.tail
-            kept.append(cleaned)
-    return None if _is_invisible(kept) else kept
+            copy.append(cleaned)
+    return None if _is_invisible(copy) else copy
 
 
 def _is_local(value: str) -> bool:

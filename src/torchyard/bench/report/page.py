@@ -265,8 +265,8 @@ def _revision(run: Run) -> str:
 
 
 def _notes(run: Run) -> list[str]:
-    kept = run.info.get("notes")
-    return [one_line(str(note)) for note in kept] if isinstance(kept, list) else []
+    notes = run.info.get("notes")
+    return [one_line(str(note)) for note in notes] if isinstance(notes, list) else []
 
 
 def _warning(run: Run) -> str:

@@ -138,13 +138,13 @@ def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[
     keys = dict.fromkeys((one.workload.suite, one.baseline, one.candidate) for one in comparisons)
     rows = []
     for suite, baseline, candidate in keys:
-        own = [
+        suite_comparisons = [
             one
             for one in comparisons
             if (one.workload.suite, one.baseline, one.candidate) == (suite, baseline, candidate)
         ]
-        count_by_verdict = Counter(one.state for one in own)
-        means = suite_means(own, confidence=confidence)
+        count_by_verdict = Counter(one.state for one in suite_comparisons)
+        means = suite_means(suite_comparisons, confidence=confidence)
         rows.append(
             SuiteRow(
                 suite=suite,
@@ -156,8 +156,8 @@ def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[
                     if count_by_verdict[verdict]
                 },
                 mean=means[0] if means else None,
-                passed=sum(one.passed for one in own),
-                not_checked=sum(one.not_checked for one in own),
+                passed=sum(one.passed for one in suite_comparisons),
+                not_checked=sum(one.not_checked for one in suite_comparisons),
             )
         )
     return rows

@@ -177,7 +177,7 @@ class PeakRequest:
 def measure_peak(request: PeakRequest, *, listener: Listener = ignore_events) -> MachinePeak:
     """Measure the peak; takes about fifteen seconds."""
     facts = read_facts()
-    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    started, started_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torchyard-peak-") as name, WorkerGroup() as group:
         try:
             worker = _start(request, group, Path(name))
@@ -198,7 +198,7 @@ def measure_peak(request: PeakRequest, *, listener: Listener = ignore_events) ->
         streams=tuple(streams),
         torch_version=str(hello.get("torch", "")),
         measured=started,
-        duration_s=round(time.monotonic() - began, 1),
+        duration_s=round(time.monotonic() - started_s, 1),
         load=facts.get("load", ""),
         notes=tuple(notes),
     )

@@ -234,13 +234,13 @@ def _array(errors: Errors, size: int) -> Values:
 
 def _before(moves: list[Move], upto: int) -> list[Move]:
     """Return the moves that start before `upto`; a drift across it is split and merged again later."""
-    kept = []
+    settled_moves = []
     for move in moves:
         if move.first >= upto:
             break
         done = (min(move.last, upto) - move.first) / max(move.last - move.first, 1)
         part = 1.0 if move.kind == "step" else done
-        kept.append(
+        settled_moves.append(
             dataclasses.replace(
                 move,
                 last=min(move.last, upto),
@@ -249,7 +249,7 @@ def _before(moves: list[Move], upto: int) -> list[Move]:
                 high=part * move.high,
             )
         )
-    return kept
+    return settled_moves
 
 
 def _measured(values: Numbers, drift: Move) -> Move:

@@ -91,9 +91,9 @@ def _shaped(stretch: Stretch, cuts: list[Cut], ends: list[int]) -> list[Move]:
 
 def _one_direction(row: list[Cut]) -> bool:
     """Whether the changes go mostly in one direction, so that a ramp is plausible."""
-    whole = sum(cut.shift for cut in row)
-    back = sum(cut.shift for cut in row if (cut.shift > 0.0) != (whole > 0.0))
-    return abs(whole) >= 2.0 * abs(back)
+    total = sum(cut.shift for cut in row)
+    opposite = sum(cut.shift for cut in row if (cut.shift > 0.0) != (total > 0.0))
+    return abs(total) >= 2.0 * abs(opposite)
 
 
 def _drift(row: list[Cut], ramp: _Ramp) -> Move:
@@ -186,10 +186,10 @@ def _row(row: list[Move], end: int) -> list[Move]:
     total = sum(abs(move.shift) for move in row)
     if abs(row[largest].shift) * 2.0 > total:
         return [*_row(row[:largest], end), row[largest], *_row(row[largest + 1 :], end)]
-    whole = row[0]
+    drift = row[0]
     for move in row[1:]:
-        whole = _sum_of(whole, move)
-    return [whole]
+        drift = _sum_of(drift, move)
+    return [drift]
 
 
 def _drifts_joined(moves: list[Move], end: int) -> list[Move]:
