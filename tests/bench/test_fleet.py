@@ -30,7 +30,7 @@ SLEEPER = """
 """
 
 
-def test_an_iteration_of_a_fleet_is_what_all_of_them_do_together() -> None:
+def test_the_iteration_time_of_instances_is_their_combined_rate() -> None:
     block = {"inner": 1, "readings": {}, "samples_ns": [10.0, 20.0], "started_ns": 5, "wall_ns": 30}
     other = {**block, "samples_ns": [10.0, 60.0], "started_ns": 4, "wall_ns": 70}
     found = merge_answers("block", [block, other])
@@ -44,7 +44,7 @@ def test_memory_of_all_of_them_counts() -> None:
     assert merge_answers("measure", [{}, {"peak_memory_bytes": 4}]).get("peak_memory_bytes") is None
 
 
-def test_a_fleet_is_warm_when_all_are() -> None:
+def test_instances_are_warm_when_all_are() -> None:
     answers = [{"iteration_ns": 3.0, "stable": True}, {"iteration_ns": 5.0, "stable": False}]
     assert merge_answers("warm", answers) == {"iteration_ns": 5.0, "stable": False}
     assert merge_answers("warm", [{"first_call_s": 1.0}, {"first_call_s": 2.0}]) == {
@@ -139,7 +139,7 @@ def test_a_place_that_is_not_there_is_a_failed_start(
     assert caught.value.failure.phase == "start"
 
 
-def test_a_slip_of_the_pen_does_not_fill_the_machine_with_processes(tmp_path: Path) -> None:
+def test_too_many_instances_are_refused(tmp_path: Path) -> None:
     many = Environment(name="many", instances=5000)
     crew = crew_of(tmp_path, Variant(name="fleet", target=HERE, environment=many))
     with pytest.raises(VariantFailed, match="5000 instances are too many for") as raised, crew:

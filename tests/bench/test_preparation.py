@@ -143,7 +143,7 @@ def test_the_row_says_what_was_compiled_again_and_for_which_size(
     assert said == "dynamic was not recompiled for batch size 4 and 12"
 
 
-def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
+def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
     other = Target(name="other", python=sys.executable)
     variants = [
         EAGER,

@@ -183,7 +183,7 @@ def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
         ("name = ", "is not valid TOML", "correct"),
     ],
 )
-def test_every_mistake_names_file_place_and_mend(
+def test_every_mistake_names_file_key_and_fix(
     folder: Path, text: str, what: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

@@ -86,7 +86,7 @@ def test_notes_put_the_gravest_first() -> None:
     assert gravest[1] == ""
 
 
-def test_accuracy_that_was_never_looked_at() -> None:
+def test_accuracy_that_was_not_checked() -> None:
     assert accuracy_text(None) == "not checked"
 
 

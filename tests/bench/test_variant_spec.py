@@ -38,7 +38,7 @@ def test_parts_may_stand_in_any_order(order: tuple[str, ...]) -> None:
     assert (variant.precision, variant.environment) == ("bfloat16", TCMALLOC)
 
 
-def test_what_is_left_out_takes_the_default() -> None:
+def test_omitted_parts_take_the_default() -> None:
     variant = parse("bfloat16", BARE)
     assert (variant.backend, variant.target, variant.environment.name) == ("eager", HERE, "default")
     assert parse("inductor", BARE).precision == "float32"
@@ -87,7 +87,7 @@ def test_a_backend_of_the_users_is_found_from_the_folder_of_the_spec(tmp_path: P
         ("missing.py:no-function", "does not name a function", "FUNCTION"),
     ],
 )
-def test_a_wrong_part_is_refused_with_a_mend(text: str, what: str, hint: str) -> None:
+def test_an_invalid_part_is_refused_with_a_hint(text: str, what: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.what.startswith("--candidate: ")
@@ -152,7 +152,7 @@ def test_threads_make_an_environment_on_the_fly(text: str, name: str, threads: i
         ("threads=1+threads=2", "has the option threads twice", "keep one"),
     ],
 )
-def test_a_wrong_option_is_refused_with_a_mend(text: str, what: str, hint: str) -> None:
+def test_an_invalid_option_is_refused_with_a_hint(text: str, what: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.what.startswith("--candidate: ")

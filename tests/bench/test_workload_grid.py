@@ -106,7 +106,7 @@ def test_one_value_is_the_choice_itself() -> None:
         ("conv2d:channels=1..40+1,size=1..40+1", "expands to 1600 workloads", "at most"),
     ],
 )
-def test_slips_are_refused(text: str, what: str, why: str) -> None:
+def test_invalid_grids_are_refused(text: str, what: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         labels(text)
     assert what in caught.value.what

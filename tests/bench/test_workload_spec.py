@@ -79,7 +79,7 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
         ("missing.py:a:b", "'b' in 'missing.py:a:b' is not a name in a file", "FILE.py:THING"),
     ],
 )
-def test_wrong_workloads_are_refused_with_a_mend(text: str, what: str, hint: str) -> None:
+def test_invalid_workloads_are_refused_with_a_hint(text: str, what: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         choose(text)
     assert caught.value.what.startswith("--only: ")
@@ -87,7 +87,7 @@ def test_wrong_workloads_are_refused_with_a_mend(text: str, what: str, hint: str
     assert hint in caught.value.hint
 
 
-def test_a_short_name_in_two_suites_must_be_said_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ambiguous_short_name_must_be_written_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SUITES, "more", [SUITES["kernels"][0]])
     with pytest.raises(UsageError) as caught:
         choose("matmul")

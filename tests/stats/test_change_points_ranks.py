@@ -71,7 +71,7 @@ def test_interval_of_a_shift_covers() -> None:
     assert hits / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
 
 
-def test_pieces_are_judged_like_one_by_one() -> None:
+def test_segments_are_tested_like_single_ones() -> None:
     rng = np.random.default_rng(4)
     values, weights = rng.normal(size=30), rng.uniform(0.5, 2.0, 30)
     sums = SegmentSums(values, weights, independent_share=1.0)

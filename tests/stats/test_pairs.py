@@ -62,7 +62,7 @@ def test_at_half_they_are_dropped_and_above_half_all_are_kept() -> None:
     assert (most.pairs, most.dropped, most.disturbed, most.busy) == (10, 0, 6, True)
 
 
-def test_a_thin_launch_keeps_its_place_without_pairs_and_is_said() -> None:
+def test_a_launch_with_too_few_pairs_stays_empty_and_is_counted() -> None:
     blocks = [*launch_of(0, 10), *launch_of(1, 6, dirty=4), *launch_of(2, 10)]
     found = pair_blocks(blocks, "a", "b")
     assert [len(launch) for launch in found.medians] == [10, 0, 10]

@@ -108,7 +108,7 @@ def test_the_interval_of_the_answer_is_shown_whole_and_others_are_cut() -> None:
     assert all(low <= row["low"] <= row["high"] <= high for row in others)
 
 
-def test_the_charts_show_heats_in_time_and_the_winner_first() -> None:
+def test_the_charts_show_rounds_in_time_and_the_winner_first() -> None:
     race = sample_race()
     rows = race_spec(race)["layer"][1]["data"]["values"]
     assert [row["contender"] for row in rows if row["minutes"] == 1.0] == [

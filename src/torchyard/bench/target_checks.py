@@ -1,6 +1,6 @@
 """Query a target before measuring: its torch and devices, and which workloads load.
 
-Each workload is built in a process of its own with a time and memory limit, so that one that
+Each workload is built in its own process with a time and memory limit, so that one that
 crashes or hangs affects only its own line. Nothing is compiled or measured.
 """
 

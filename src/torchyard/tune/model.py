@@ -18,6 +18,7 @@ __all__ = [
     "GOALS",
     "RACE_FORMAT",
     "STAGES",
+    "STAGE_LABELS",
     "Choice",
     "Contender",
     "Goal",
@@ -40,6 +41,14 @@ Stage = Literal["glance", "single", "joined", "shares", "confirm"]
 """Stages of a race. `glance`: screening, one launch of each choice; `single`: choices alone; `joined`:
 choices combined; `shares`: each choice removed; `confirm`: the result on new launches."""
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+STAGE_LABELS: Final[dict[Stage, str]] = {
+    "glance": "screening",
+    "single": "single settings",
+    "joined": "combinations",
+    "shares": "contributions",
+    "confirm": "confirmation",
+}
+"""Names of the stages in progress lines and run names."""
 
 
 @dataclass(frozen=True, kw_only=True)

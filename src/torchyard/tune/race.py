@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import Choice, Contender, Race, Share, Stage, Standing
+from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, Share, Stage, Standing
 from torchyard.tune.race_rounds import (
     LOOSE_ALPHA,
     ROUND_SIZE,
@@ -260,7 +260,9 @@ class RaceRun:
     def _run_round(
         self, stage: Stage, against: Contender, measured: Sequence[Contender], *, launches: int
     ) -> RoundResult:
-        self._listener(self.race, f"{stage}: {', '.join(one.name for one in measured)}")
+        self._listener(
+            self.race, f"{STAGE_LABELS[stage]}: {', '.join(one.name for one in measured)}"
+        )
         result = self._rounds.run(stage, against, measured, launches=launches)
         self._launches.append(launches)
         for outcome in result.outcomes:

@@ -5,7 +5,7 @@ keep no state.
 
 Standings pool the launches of each contender against the default and decide which contenders are
 dropped. Dropping one wrongly costs a chance; calling one faster wrongly is a false claim. So
-dropping uses plain intervals, and the recommendation rests on launches that had no part in the
+dropping uses plain intervals, and the recommendation is based on launches that had no part in the
 selection, with Holm's correction for several claims.
 """
 
@@ -30,7 +30,7 @@ from torchyard.stats.distributions import two_sided_critical, two_sided_p
 from torchyard.stats.launches import SD_FLOOR, launch_effects, pair_floor
 from torchyard.stats.pairs import pair_blocks
 from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import Choice, Contender, Race, RaceRound, Stage
+from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, RaceRound, Stage
 
 SECONDS_PER_CONTENDER: Final = 0.6
 """Measuring time of a launch per contender: about six blocks, enough for a median."""
@@ -144,7 +144,7 @@ class Heats:
         default = self._race.default
         launch_s = SECONDS_PER_CONTENDER * (len(contenders) + 1)
         return Study(
-            name=f"{stage} round",
+            name=f"settings race, {STAGE_LABELS[stage]}",
             baseline=against.variant(default),
             candidates=tuple(one.variant(default) for one in contenders),
             workloads=(self._race.workload,),

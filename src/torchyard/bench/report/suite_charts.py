@@ -34,7 +34,7 @@ _PLOTTED: Final = (
     Verdict.UNTRUSTED,
 )
 _KINDS: Final = [*(verdict.value for verdict in _PLOTTED), _MEAN]
-_COLOURS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
+_COLORS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
 _SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "cross", "diamond"]
 
 
@@ -104,7 +104,7 @@ def forest_spec(
         },
     }
     shape = {"field": "kind", "scale": {"domain": _KINDS, "range": _SHAPES}, "legend": None}
-    colour = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLOURS}, "legend": None}
+    color = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLORS}, "legend": None}
     band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
     return {
         "width": _WIDTH,
@@ -128,7 +128,7 @@ def forest_spec(
                     "x": {**x, "field": "low"},
                     "x2": {"field": "high"},
                     "y": y,
-                    "color": colour,
+                    "color": color,
                 },
             },
             {
@@ -142,7 +142,7 @@ def forest_spec(
                 "encoding": {
                     "x": {**x, "field": "speedup"},
                     "y": y,
-                    "stroke": colour,
+                    "stroke": color,
                     "shape": shape,
                     "fill": {
                         "condition": {
@@ -150,7 +150,7 @@ def forest_spec(
                             "value": "var(--page)",
                         },
                         "field": "kind",
-                        "scale": {"domain": _KINDS, "range": _COLOURS},
+                        "scale": {"domain": _KINDS, "range": _COLORS},
                         "legend": None,
                     },
                 },
@@ -181,9 +181,9 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, An
     axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
     ends = [math.exp(axis.low), math.exp(axis.high)]
     kinds = [verdict.value for verdict in _PLOTTED]
-    colour = {
+    color = {
         "field": "kind",
-        "scale": {"domain": kinds, "range": _COLOURS[:-1]},
+        "scale": {"domain": kinds, "range": _COLORS[:-1]},
         "legend": {"title": None, "orient": "top", "symbolType": "square"},
     }
     x = {
@@ -225,12 +225,12 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, An
                     "x": x,
                     "y": {**y, "field": "low"},
                     "y2": {"field": "high"},
-                    "color": colour,
+                    "color": color,
                 },
             },
             {
                 "mark": {"type": "point", "size": 22, "opacity": 1},
-                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": colour},
+                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": color},
             },
         ],
     }

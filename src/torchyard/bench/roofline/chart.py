@@ -270,8 +270,8 @@ class _Plane:
                 taken.append(Box(left=across - 7, top=up - 7, right=across + 12, bottom=up + 7))
         text = f"arithmetic {format_flops(peak.flops_per_second, per_second=True)}"
         length = LETTER * len(text)
-        _, roof = self.pixel(peak.ridge, peak.flops_per_second)
-        x, y = WIDTH - length - 4, roof - 10
+        _, bound_y = self.pixel(peak.ridge, peak.flops_per_second)
+        x, y = WIDTH - length - 4, bound_y - 10
         taken.append(Box(left=x, top=y - 8, right=WIDTH, bottom=y + 8))
         return slanted, [{**self.value(x, y), "text": text}], taken
 
