@@ -68,7 +68,7 @@ class Meter:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "own.py").write_text(dedent(CODE))
     (folder / "scratch").mkdir()
@@ -79,17 +79,17 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
         draw=draw_launch(random.Random(1)),
         log_folder=folder,
         scratch=folder / "scratch",
-    ) as crew:
-        yield crew
+    ) as processes:
+        yield processes
 
 
 @pytest.fixture(scope="module")
-def prepared(crew: Crew) -> PreparationState:
+def prepared(processes: Crew) -> PreparationState:
     found = PreparationState()
-    for variant in crew.variants:
-        warm_up(crew, variant, found)
-    for variant in crew.variants:
-        measure_metrics(crew, variant, found)
+    for variant in processes.variants:
+        warm_up(processes, variant, found)
+    for variant in processes.variants:
+        measure_metrics(processes, variant, found)
     return found
 
 
@@ -101,10 +101,10 @@ def guard(meter: Any, root: Path) -> GpuGuard:
 
 @pytest.mark.torch
 def test_energy_of_an_iteration_is_power_times_its_time(
-    crew: Crew, prepared: PreparationState, tmp_path: Path
+    processes: Crew, prepared: PreparationState, tmp_path: Path
 ) -> None:
     started = time.monotonic()
-    measure_energy(crew, EAGER, prepared, guard(Meter(), tmp_path))
+    measure_energy(processes, EAGER, prepared, guard(Meter(), tmp_path))
     assert time.monotonic() - started >= ENERGY_RUN_S
     energy_j = prepared.metrics["eager"].energy_j
     assert energy_j is not None
@@ -114,12 +114,12 @@ def test_energy_of_an_iteration_is_power_times_its_time(
 
 @pytest.mark.torch
 def test_without_a_counter_the_reason_is_kept(
-    crew: Crew, prepared: PreparationState, tmp_path: Path
+    processes: Crew, prepared: PreparationState, tmp_path: Path
 ) -> None:
     meter = Meter()
     meter.refuses = True
     for gpu in (guard(meter, tmp_path), GpuGuard("cpu")):
-        measure_energy(crew, DYNAMIC, prepared, gpu)
+        measure_energy(processes, DYNAMIC, prepared, gpu)
     reasons = [why for name, why in prepared.metrics["dynamic"].unavailable if name == "energy_j"]
     assert reasons == ["NVML says Not Supported", "the device is not a CUDA device"]
     assert prepared.metrics["dynamic"].energy_j is None
@@ -127,7 +127,7 @@ def test_without_a_counter_the_reason_is_kept(
 
 @pytest.mark.torch
 def test_the_row_says_what_was_compiled_again_and_for_which_size(
-    crew: Crew, prepared: PreparationState
+    processes: Crew, prepared: PreparationState
 ) -> None:
     changing, dynamic = prepared.metrics["changing"], prepared.metrics["dynamic"]
     assert prepared.metrics["eager"].recompiles is None
@@ -151,7 +151,7 @@ def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
         Variant(name="second", target=TARGET, backend="aot-inductor"),
         Variant(name="apart", target=other, backend="inductor"),
     ]
-    crew = Crew(
+    processes = Crew(
         Workload(suite="kernels", name="matmul"),
         variants,
         MeasureSettings(),
@@ -161,6 +161,6 @@ def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
     )
     found = PreparationState()
     for variant in variants:
-        note_shared_caches(crew, variant, found)
+        note_shared_caches(processes, variant, found)
     said = "was compiled after first in one process, so not from empty caches"
     assert found.notes == [("second", said)]
