@@ -26,7 +26,7 @@ from typing import Any
 
 from calibration_report import print_report
 from torchyard.bench.launch import Crew, draw_launch
-from torchyard.bench.preparation import Knowledge, warm_up
+from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.bench.session import WorkloadSession
 from torchyard.core.block import Block
 from torchyard.core.events import ignore_events
@@ -145,7 +145,7 @@ def rivals(kind: str, seed: int) -> dict[str, Any]:
     """Raw times of the same code twice, as other harnesses take them."""
     base, again, _ = sides(kind)
     chance = random.Random(seed)
-    knowledge = Knowledge()
+    prepared = PreparationState()
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
         logs = Path(folder) / "logs"
         logs.mkdir()
@@ -158,7 +158,7 @@ def rivals(kind: str, seed: int) -> dict[str, Any]:
             scratch=Path(folder),
         ) as crew:
             for variant in (base, again):
-                warm_up(crew, variant, knowledge)
+                warm_up(crew, variant, prepared)
 
             def once(variant: Variant) -> float:
                 answer = crew.ask(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard.bench.launch import Crew, draw_launch
-from torchyard.bench.preparation import Knowledge, warm_up
+from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.core.block import GuardReading
 from torchyard.core.study import MeasureSettings, Target, Variant, Workload
 from torchyard.machine.guards import block_check
@@ -39,9 +39,9 @@ VARIANT = Variant(name="one", target=Target(name="here", python=sys.executable))
 class Blocks:
     """Blocks of one worker, with guards and without."""
 
-    def __init__(self, crew: Crew, knowledge: Knowledge, watch: Watch, threads: int) -> None:
+    def __init__(self, crew: Crew, prepared: PreparationState, watch: Watch, threads: int) -> None:
         self._crew = crew
-        self._plan = knowledge.plans[VARIANT.name]
+        self._plan = prepared.plans[VARIANT.name]
         self._watch = watch
         self._usual = UsualProbe()
         self._threads = threads
@@ -182,7 +182,7 @@ def main() -> None:
     suite, _, name = options.workload.partition("/")
     settings = MeasureSettings(block_s=options.block_s, threads=options.threads)
     chance = random.Random(4)
-    knowledge = Knowledge()
+    prepared = PreparationState()
     elapsed, samples = [], []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -196,8 +196,8 @@ def main() -> None:
             scratch=Path(folder),
         ) as crew,
     ):
-        warm_up(crew, VARIANT, knowledge)
-        blocks = Blocks(crew, knowledge, watch, options.threads)
+        warm_up(crew, VARIANT, prepared)
+        blocks = Blocks(crew, prepared, watch, options.threads)
         for _ in range(options.blocks):
             order = [True, False]
             chance.shuffle(order)

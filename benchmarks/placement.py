@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchyard.bench.launch import Crew, LaunchDraw, draw_launch
-from torchyard.bench.preparation import Knowledge, warm_up
+from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.bench.rounds import run_rounds
 from torchyard.core.block import Block
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
@@ -60,7 +60,7 @@ def one_launch(
     workload: Workload,
     settings: MeasureSettings,
     pair: list[Variant],
-    knowledge: Knowledge,
+    prepared: PreparationState,
     draw: LaunchDraw,
     seconds: float,
     chance: random.Random,
@@ -72,10 +72,10 @@ def one_launch(
     logs.mkdir()
     with Crew(workload, pair, settings, draw=draw, log_folder=logs, scratch=scratch) as crew:
         for variant in crew.variants:
-            warm_up(crew, variant, knowledge)
+            warm_up(crew, variant, prepared)
         run_rounds(
             crew,
-            knowledge,
+            prepared,
             launch=0,
             seconds=seconds,
             min_rounds=6,
@@ -117,7 +117,7 @@ def main() -> None:
         workload = Workload(
             suite=suite, name=short, mode="training" if mode == "training" else "inference"
         )
-        knowledge = Knowledge()
+        prepared = PreparationState()
         rows: dict[str, list[list[float]]] = {way: [] for way, _ in chosen}
         with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
             for _ in range(options.launches):
@@ -134,7 +134,7 @@ def main() -> None:
                         workload,
                         settings,
                         pair,
-                        knowledge,
+                        prepared,
                         draw,
                         options.seconds,
                         chance,

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from torchyard.bench.rounds import CUT_SHARE
+from torchyard.bench.rounds import MIN_FITTING_SHARE
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
@@ -71,7 +71,7 @@ def compared(
         if len(launches) < budget.min_launches:
             continue
         left_s = budget.time_s - took_s
-        last = left_s < CUT_SHARE * (START_S + pairs * PAIR_S)
+        last = left_s < MIN_FITTING_SHARE * (START_S + pairs * PAIR_S)
         fraction = 1.0 if last else min(0.999, took_s / budget.time_s)
         looks.append(Look(launches=len(launches), fraction=fraction))
         found = estimate(launches, looks=looks, budget=budget)

@@ -217,7 +217,7 @@ COMPARISONS = (
             launches=1,
             pairs=20,
             p_value=None,
-            reasons=("one launch speaks for its own processes only",),
+            reasons=("a single launch is valid for its own processes only",),
         ),
         accuracy=Accuracy(status=AccuracyStatus.UNCHECKED),
         baseline_metrics=metrics(12.34e6),

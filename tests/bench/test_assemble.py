@@ -95,21 +95,21 @@ def test_the_same_workload_twice_is_one() -> None:
 
 def test_fewer_launches_than_the_usual_minimum_lower_it() -> None:
     assert made(replace(PLAIN, budget={"max_launches": 1})).budget.min_launches == 1
-    with pytest.raises(UsageError, match="at most 2 launches, yet at least 5"):
+    with pytest.raises(UsageError, match="max-launches is 2, below min-launches, which is 5"):
         made(replace(PLAIN, budget={"max_launches": 2, "min_launches": 5}))
 
 
 @pytest.mark.parametrize(
     ("request_", "kind", "what"),
     [
-        (Request(), NothingToDo, "no workload is named"),
+        (Request(), NothingToDo, "no workload given"),
         (
             Request(workloads=(replace(GPT, suite="kernels", name="matmul"),), optimizer_step=True),
             UsageError,
             "--optimizer-step has no effect",
         ),
         (replace(PLAIN, targets={"eager": TARGETS["old"]}), UsageError, "the name 'eager'"),
-        (replace(PLAIN, candidates=(spec("inductr"),)), UsageError, "'inductr' is no backend"),
+        (replace(PLAIN, candidates=(spec("inductr"),)), UsageError, "'inductr' is not a backend"),
     ],
 )
 def test_requests_without_sense(request_: Request, kind: type[TorchyardError], what: str) -> None:

@@ -63,7 +63,7 @@ def test_memory_is_the_end_and_nothing_else_ends(tmp_path: Path) -> None:
     """Torch alone takes some hundred MiB, so that two or three samples fit into one GiB."""
     heard: list[BatchTry] = []
     settings = replace(QUICK, memory_limit_bytes=LIMIT)
-    found = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, told=heard.append)
+    found = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=heard.append)
     assert found.batch_size in {1, 2, 3}
     assert found.memory_limit_bytes == LIMIT
     assert found.tries == tuple(heard)
@@ -84,7 +84,7 @@ def test_memory_is_the_end_and_nothing_else_ends(tmp_path: Path) -> None:
 
 
 def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None:
-    found = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, most=2)
+    found = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, largest=2)
     assert [(one.batch_size, one.fits) for one in found.tries] == [(1, False), (2, True)]
     assert "more than 1 value per channel" in found.tries[0].reason
     assert found.batch_size == 2
@@ -93,8 +93,8 @@ def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None
 
 
 def test_a_workload_without_a_batch(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match="no batch size that was tried, from 1 to 1") as caught:
-        find_batch_size(workload(tmp_path, FIXED), [EAGER], QUICK, most=1)
+    with pytest.raises(StepFailed, match="every batch size tried, from 1 to 1") as caught:
+        find_batch_size(workload(tmp_path, FIXED), [EAGER], QUICK, largest=1)
     assert "takes no batch_size" in caught.value.why
     assert "add the argument batch_size" in caught.value.hint
 
@@ -104,7 +104,7 @@ def test_processes_share_what_the_job_has(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
     crowd = Environment(name="crowd", instances=2)
     variants = [EAGER, replace(EAGER, name="again"), replace(EAGER, name="two", environment=crowd)]
-    found = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, most=1, together=True)
+    found = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, largest=1, together=True)
     assert found.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
 
 
@@ -127,7 +127,7 @@ def test_a_study_gets_the_largest_batches_it_can_hold(tmp_path: Path) -> None:
         settings=replace(QUICK, memory_limit_bytes=LIMIT),
     )
     heard: list[BatchTry] = []
-    found, notes = with_largest_batches(study, most=2, told=heard.append)
+    found, notes = with_largest_batches(study, largest=2, told=heard.append)
     assert {one.variant for one in heard} <= {"eager and again", "eager", "again"}
     size = found.workloads[0].batch_size
     assert size is not None

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from command_line import call, program
 
-from torchyard.bench.batch_search import MOST
+from torchyard.bench.batch_search import LARGEST_TRIED
 from torchyard.bench.batch_sizes import (
     BatchSearch,
     BatchTry,
-    found_text,
+    result_lines,
     search_json,
     search_text,
     tries_text,
@@ -89,13 +89,13 @@ def test_json_has_everything() -> None:
 
 def test_answers_of_other_kinds() -> None:
     allowed = replace(SEARCH, tries=TRIES[:6], most=4)
-    assert found_text(allowed)[0] == "largest batch size: 4, the largest that was allowed"
+    assert result_lines(allowed)[0] == "largest batch size: 4, the largest size allowed"
     refused = BatchTry(batch_size=1, variant="eager", fits=False, kind="out-of-memory")
-    assert found_text(replace(SEARCH, tries=(refused,))) == ["not even a batch size of 1 fits"]
+    assert result_lines(replace(SEARCH, tries=(refused,))) == ["a batch size of 1 does not fit"]
     coarse = (fitting(64, "eager", 1.0, 1), replace(refused, batch_size=72))
     assert (
         "largest batch size: 64, a multiple of 8; 72 does not fit with eager"
-        in (found_text(replace(SEARCH, tries=coarse))[0])
+        in (result_lines(replace(SEARCH, tries=coarse))[0])
     )
     assert "does not fit: out-of-memory" in tries_text([refused])
 
@@ -106,7 +106,7 @@ def test_lines_of_progress() -> None:
 
 
 def test_the_limit_in_the_help_is_that_of_the_search() -> None:
-    assert batch_size.MOST == MOST
+    assert batch_size.LARGEST_TRIED == LARGEST_TRIED
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_wrong_use(capsys: Capture, arguments: list[str], says: str) -> None:
 def test_a_bench_says_that_it_would_search(capsys: Capture) -> None:
     ended = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "largest", "--dry-run")
     assert ended.code == 0
-    assert "the batch size of each workload would be searched for first" in ended.err
+    assert "the largest batch size of each workload would be searched for first" in ended.err
     ended = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "huge", "--dry-run")
     assert ended.code == 2
     assert "--batch-size: 'huge' is not a whole number" in ended.err
@@ -155,5 +155,5 @@ def test_nothing_fits(tmp_path: Path) -> None:
     arguments = ["kernels/layered-mlp", "--backend", "eager", "--memory-limit", "64MiB", "--quiet"]
     ended = program("batch-size", *arguments, cwd=tmp_path)
     assert ended.code == 5
-    assert ended.out.rstrip().endswith("not even a batch size of 1 fits")
+    assert ended.out.rstrip().endswith("a batch size of 1 does not fit")
     assert "out-of-memory" in ended.out or "it may use" in ended.out

@@ -23,7 +23,7 @@ GPT = Workload(suite="models", name="gpt")
 def tried(capacity: int, *, most: int = 1024, refuses: int = 0) -> dict[int, Outcome]:
     """A search on a machine that holds so many samples; up to `refuses` the workload does not run."""
     outcomes: dict[int, Outcome] = {}
-    while (size := next_size(outcomes, most=most)) is not None:
+    while (size := next_size(outcomes, largest=most)) is not None:
         assert size not in outcomes, "a size is tried once"
         assert 1 <= size <= most
         if size <= refuses:
@@ -83,12 +83,12 @@ def test_a_size_that_is_too_small_is_no_end() -> None:
 def test_a_workload_that_never_runs_is_given_up() -> None:
     assert list(tried(100, refuses=10**6)) == [1, 2, 4]
     assert list(tried(100, refuses=10**6, most=2)) == [1, 2]
-    assert next_size({1: "too-large"}, most=1024) is None
-    assert next_size({1: "refused", 2: "too-large"}, most=1024) is None
+    assert next_size({1: "too-large"}, largest=1024) is None
+    assert next_size({1: "refused", 2: "too-large"}, largest=1024) is None
 
 
 def test_a_failure_of_another_kind_above_a_size_that_fits_bounds_it() -> None:
-    assert next_size({1: "fits", 2: "fits", 4: "refused"}, most=64) == 3
+    assert next_size({1: "fits", 2: "fits", 4: "refused"}, largest=64) == 3
 
 
 def one(size: int, variant: str = "eager", rate: float | None = None, kind: str = "") -> BatchTry:

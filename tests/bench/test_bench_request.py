@@ -154,12 +154,12 @@ def test_options_win_over_the_file_and_leave_the_rest(
 @pytest.mark.parametrize(
     ("options", "code", "what"),
     [
-        ([], 3, "no workload is named"),
-        (["--suite", "kernals"], 2, "--suite: there is no suite 'kernals'"),
-        (["--suite", "file"], 2, "--suite: the suite 'file' takes any name"),
-        (["--only", "gptt"], 2, "--only: there is no workload 'gptt'"),
+        ([], 3, "no workload given"),
+        (["--suite", "kernals"], 2, "--suite: unknown suite 'kernals'"),
+        (["--suite", "file"], 2, "--suite: the suite 'file' accepts any name"),
+        (["--only", "gptt"], 2, "--only: unknown workload 'gptt'"),
         (["--only", "matmul:siz=5"], 2, "--only: kernels/matmul has no parameter 'siz'"),
-        (["--only", "no.py"], 2, "--only: there is no file 'no.py'"),
+        (["--only", "no.py"], 2, "--only: no such file: 'no.py'"),
         (["--only", "optimizer-step", "--mode", "training"], 2, "has no mode 'training'"),
         (["--only", "gpt", "--time", "soon"], 2, "--time: 'soon' is not a duration"),
         (["--only", "gpt", "--time", "0s"], 2, "--time: '0s' is out of range"),
@@ -172,14 +172,14 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--batch-size", "0"], 2, "--batch-size: '0' is out of range"),
         (["--only", "gpt", "--memory-limit", "8GB"], 2, "--memory-limit: '8GB' has an unknown"),
         (["--only", "gpt", "--step-limit", "1y"], 2, "--step-limit: '1y' has an unknown unit"),
-        (["--only", "gpt", "--baseline", "eagr"], 2, "--baseline: 'eagr' is no backend"),
+        (["--only", "gpt", "--baseline", "eagr"], 2, "--baseline: 'eagr' is not a backend"),
         (["--only", "gpt", "--candidate", "eager+inductor"], 2, "--candidate: 'eager+inductor'"),
         (["--only", "gpt", "--target", "x"], 2, "--target: 'x' has no name"),
         (["--only", "gpt", "--target", "x=/no"], 2, "--target: there is no interpreter '/no'"),
         (["--only", "gpt", "--target", "a=sh", "--target", "a=sh"], 2, "'a' is given twice"),
         (["--only", "gpt", "--target", "amp=sh"], 2, "the name 'amp' is a target and a prec"),
-        (["--only", "gpt", "--env", "x"], 2, "--env: '' in 'x' is no variable"),
-        (["--only", "gpt", "--env", "x=A"], 2, "--env: 'A' in 'x=A' is no variable"),
+        (["--only", "gpt", "--env", "x"], 2, "--env: '' in 'x' is not a variable"),
+        (["--only", "gpt", "--env", "x=A"], 2, "--env: 'A' in 'x=A' is not a variable"),
         (["--only", "gpt", "--env", "eager=A=1"], 2, "the name 'eager' is a backend and an env"),
         (["--only", "gpt", "--preload", "x"], 2, "--preload: 'x' names no library"),
         (["--only", "gpt", "--preload", "a b=x.so"], 2, "--preload: 'a b' cannot be a name"),
@@ -224,9 +224,10 @@ def test_the_plan_says_everything_in_words(capsys: Capture, study_file: str) -> 
         "    environment tc\n    preload libtc.so\n"
         "workloads\n  kernels/matmul inference b2\n"
         "budget\n"
-        "  1 comparison, at most 30.0 s of measuring time for each workload"
-        " (30.0 s in all, without the first start and compiling)\n"
-        "  until the interval is ±1.0% or the verdict is sure; below 3.0% is the same\n"
+        "  1 comparison, at most 30.0 s of measuring time per workload"
+        " (30.0 s in total, excluding the first start and compilation)\n"
+        "  until the verdict is clear and the confidence interval is within ±1.0%;"
+        " differences below 3.0% count as the same\n"
         "  3 to 60 launches, alpha 0.05\n"
         "settings\n"
         "  blocks of 100 ms, seed 1, threads 2\n"

@@ -120,7 +120,7 @@ def test_a_few_very_slow_samples_do_not_flatten_the_rest() -> None:
         block(0, n, p, (1e6,) * 19 + (9e6 if n == 3 else 1e6,)) for n in range(8) for p in (0, 1)
     ]
     chart = sample_chart(blocks, "eager")
-    assert "2 slower than 1.5 ms are at the top edge" in chart.title
+    assert "2 slower than 1.5 ms are drawn at the top edge" in chart.title
     assert max(max(row["time"]) for row in table(chart)) == 1.5  # type: ignore[call-overload]
 
 

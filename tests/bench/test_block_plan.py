@@ -22,7 +22,7 @@ def test_every_plan_can_be_run(iteration_ns: float, block_s: float, training: bo
 
 
 @given(iterations_ns, blocks_s)
-def test_looking_at_the_clock_costs_less_than_half_a_percent(
+def test_reading_the_clock_costs_less_than_half_a_percent(
     iteration_ns: float, block_s: float
 ) -> None:
     plan = plan_block(iteration_ns, block_s=block_s, training=False)

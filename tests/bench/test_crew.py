@@ -1,4 +1,4 @@
-"""The processes of a launch: one starting point for all, and silence while another computes."""
+"""The processes of a launch: same weights and inputs, and idle while another one computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from torchyard.bench.launch import Crew, VariantFailed, draw_launch
-from torchyard.bench.preparation import Knowledge, check_accuracy
+from torchyard.bench.preparation import PreparationState, check_accuracy
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
 from torchyard.process.ending import WorkerTrouble
@@ -32,8 +32,8 @@ CODE = """
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    folder = tmp_path_factory.mktemp("crew")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    folder = tmp_path_factory.mktemp("processes")
     (folder / "own.py").write_text(dedent(CODE))
     (folder / "scratch").mkdir()
     with Crew(
@@ -43,26 +43,26 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
         draw=draw_launch(random.Random(1)),
         log_folder=folder,
         scratch=folder / "scratch",
-    ) as crew:
-        yield crew
+    ) as processes:
+        yield processes
 
 
 @pytest.mark.torch
-def test_two_targets_run_the_same_weights_and_inputs(crew: Crew, tmp_path: Path) -> None:
-    knowledge = Knowledge()
-    check_accuracy(crew, ONE, TWO, tmp_path / "reference.pt", knowledge)
-    found = knowledge.accuracy["two"]
+def test_two_targets_run_the_same_weights_and_inputs(processes: Crew, tmp_path: Path) -> None:
+    prepared = PreparationState()
+    check_accuracy(processes, ONE, TWO, tmp_path / "reference.pt", prepared)
+    found = prepared.accuracy["two"]
     assert found.status == "pass"
     assert found.max_error == 0.0
 
 
 @pytest.mark.torch
-def test_an_idle_worker_uses_no_cpu_while_the_other_computes(crew: Crew) -> None:
-    pids = {key: hello["pid"] for key, hello in crew.hellos.items()}
+def test_an_idle_worker_uses_no_cpu_while_the_other_computes(processes: Crew) -> None:
+    pids = {key: hello["pid"] for key, hello in processes.hellos.items()}
     busy, idle = psutil.Process(pids["first", "default"]), psutil.Process(pids["second", "default"])
 
     def block(who: Variant, samples: int) -> None:
-        crew.ask(
+        processes.ask(
             who,
             "block",
             phase="timing",
@@ -90,19 +90,19 @@ def test_an_idle_worker_uses_no_cpu_while_the_other_computes(crew: Crew) -> None
 
 
 @pytest.mark.torch
-def test_every_process_says_what_it_is(crew: Crew) -> None:
-    assert crew.several_processes
-    assert [variant.name for variant in crew.one_variant_per_process()] == ["one", "two"]
-    for hello in crew.hellos.values():
+def test_every_process_says_what_it_is(processes: Crew) -> None:
+    assert processes.several_processes
+    assert [variant.name for variant in processes.one_variant_per_process()] == ["one", "two"]
+    for hello in processes.hellos.values():
         assert hello["threads"] == 2
         assert hello["torch"]
-    assert {built["parameters"] for built in crew.built.values()} == {512 * 512 + 512}
+    assert {built["parameters"] for built in processes.built.values()} == {512 * 512 + 512}
 
 
 @pytest.mark.torch
-def test_trouble_is_laid_at_the_door_of_who_was_asked(crew: Crew) -> None:
+def test_a_failure_is_attributed_to_the_variant_that_was_asked(processes: Crew) -> None:
     with pytest.raises(VariantFailed) as caught:
-        crew.ask(TWO, "warm", phase="warm-up", limit_s=60, variant="nobody", seconds=1.0)
+        processes.ask(TWO, "warm", phase="warm-up", limit_s=60, variant="nobody", seconds=1.0)
     failure = caught.value.failure
     assert (failure.variant, failure.phase, failure.kind) == ("two", "warm-up", "cannot-build")
     assert caught.value.process_alive
@@ -142,16 +142,16 @@ def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
         draw=draw_launch(random.Random(1)),
         log_folder=tmp_path,
         scratch=tmp_path / "scratch",
-    ) as crew:
-        pids = {name: crew.hellos["here", name]["pid"] for name in ("alone", "shared")}
-        assert {key for _, key in crew.built} == {"alone", "shared"}
-        crew.dismiss(second)
-        assert [one.name for one in crew.variants] == ["shared", "alone"]
-        crew.dismiss(alone)
-        assert crew.one_variant_per_process() == [first]
+    ) as processes:
+        pids = {name: processes.hellos["here", name]["pid"] for name in ("alone", "shared")}
+        assert {key for _, key in processes.built} == {"alone", "shared"}
+        processes.remove(second)
+        assert [one.name for one in processes.variants] == ["shared", "alone"]
+        processes.remove(alone)
+        assert processes.one_variant_per_process() == [first]
         assert not psutil.pid_exists(pids["alone"])
         assert psutil.pid_exists(pids["shared"])
-        crew.ask(first, "warm", phase="warm-up", limit_s=60, variant=first.name, seconds=0.0)
+        processes.ask(first, "warm", phase="warm-up", limit_s=60, variant=first.name, seconds=0.0)
 
 
 @pytest.mark.torch

@@ -132,5 +132,7 @@ def test_markdown_keeps_text_from_outside_as_text(tmp_path: Path) -> None:
 def test_markdown_sections(run: Run) -> None:
     text = to_markdown(run)
     assert (
-        text.index("geometric mean") < text.index("**Not in the mean**") < text.index("**Notes**")
+        text.index("geometric mean")
+        < text.index("**Excluded from the mean**")
+        < text.index("**Notes**")
     )

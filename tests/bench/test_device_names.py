@@ -86,7 +86,7 @@ def test_an_index_beyond_the_last_card_is_refused_by_what_the_target_sees() -> N
     for device in ("cpu", "cuda", "cuda:0", "cuda:1"):
         check_seen(device, facts)
     for device in ("cuda:2", "cuda:10", "cuda:99"):
-        with pytest.raises(UsageError, match=f"sees no '{device}'") as caught:
+        with pytest.raises(UsageError, match=f"'{device}' is not visible") as caught:
             check_seen(device, facts)
         assert "cuda:1 NVIDIA H200" in caught.value.why
     with pytest.raises(UsageError):

@@ -42,7 +42,7 @@ def test_one_candidate_has_the_columns_of_the_harness(tmp_path: Path) -> None:
     assert rows[3]["name"] == "models/resnet inference"
 
 
-def test_several_candidates_are_told_apart_by_the_tag(tmp_path: Path) -> None:
+def test_several_candidates_are_distinguished_by_the_tag(tmp_path: Path) -> None:
     text = to_dynamo_csv(write_run(tmp_path / "run"))
     assert tuple(text.splitlines()[0].split(",")) == COLUMNS
     assert [row["tag"] for row in rows_of(text)] == ["inductor"] * 6 + ["tcmalloc"]

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch, together
+from torchyard.bench.launch import Crew, VariantFailed, draw_launch, merge_answers
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
 
 HERE = Target(name="here", python=sys.executable)
@@ -30,27 +30,29 @@ SLEEPER = """
 """
 
 
-def test_an_iteration_of_a_fleet_is_what_all_of_them_do_together() -> None:
+def test_the_iteration_time_of_instances_is_their_combined_rate() -> None:
     block = {"inner": 1, "readings": {}, "samples_ns": [10.0, 20.0], "started_ns": 5, "wall_ns": 30}
     other = {**block, "samples_ns": [10.0, 60.0], "started_ns": 4, "wall_ns": 70}
-    found = together("block", [block, other])
+    found = merge_answers("block", [block, other])
     assert found["samples_ns"] == pytest.approx([5.0, 15.0])
     assert (found["started_ns"], found["wall_ns"]) == (4, 70)
 
 
 def test_memory_of_all_of_them_counts() -> None:
     answers = [{"peak_memory_bytes": 3}, {"peak_memory_bytes": 4}]
-    assert together("measure", answers)["peak_memory_bytes"] == 7
-    assert together("measure", [{}, {"peak_memory_bytes": 4}]).get("peak_memory_bytes") is None
+    assert merge_answers("measure", answers)["peak_memory_bytes"] == 7
+    assert merge_answers("measure", [{}, {"peak_memory_bytes": 4}]).get("peak_memory_bytes") is None
 
 
-def test_a_fleet_is_warm_when_all_are() -> None:
+def test_instances_are_warm_when_all_are() -> None:
     answers = [{"iteration_ns": 3.0, "stable": True}, {"iteration_ns": 5.0, "stable": False}]
-    assert together("warm", answers) == {"iteration_ns": 5.0, "stable": False}
-    assert together("warm", [{"first_call_s": 1.0}, {"first_call_s": 2.0}]) == {"first_call_s": 1.0}
+    assert merge_answers("warm", answers) == {"iteration_ns": 5.0, "stable": False}
+    assert merge_answers("warm", [{"first_call_s": 1.0}, {"first_call_s": 2.0}]) == {
+        "first_call_s": 1.0
+    }
 
 
-def crew_of(folder: Path, *variants: Variant, code: str = SLEEPER) -> Crew:
+def launch_processes(folder: Path, *variants: Variant, code: str = SLEEPER) -> Crew:
     (folder / "own.py").write_text(dedent(code))
     (folder / "scratch").mkdir(exist_ok=True)
     return Crew(
@@ -67,13 +69,13 @@ def crew_of(folder: Path, *variants: Variant, code: str = SLEEPER) -> Crew:
 def test_instances_run_side_by_side_on_cores_of_their_own(tmp_path: Path) -> None:
     one = Variant(name="one", target=HERE)
     pair = Variant(name="pair", target=HERE, environment=Environment(name="pair", instances=2))
-    with crew_of(tmp_path, one, pair) as crew:
+    with launch_processes(tmp_path, one, pair) as processes:
         times = {}
         for variant in (one, pair):
-            crew.ask(
+            processes.ask(
                 variant, "warm", phase="warm-up", limit_s=60, variant=variant.name, seconds=0.2
             )
-            block = crew.ask(
+            block = processes.ask(
                 variant,
                 "block",
                 phase="timing",
@@ -92,7 +94,7 @@ def test_instances_run_side_by_side_on_cores_of_their_own(tmp_path: Path) -> Non
             "here+pair-1.log",
             "here+pair-2.log",
         ]
-        hello = crew.hellos[pair.process_key]
+        hello = processes.hellos[pair.process_key]
         cores = os.sched_getaffinity(int(hello["pid"]))
         assert len(cores) == max(1, len(os.sched_getaffinity(0)) // 2)
         assert hello["threads"] == len(cores)
@@ -112,8 +114,8 @@ def test_the_trouble_of_any_instance_is_the_side_s(tmp_path: Path) -> None:
     pair = Variant(name="pair", target=HERE, environment=Environment(name="pair", instances=2))
     if not MANY_CORES:
         pytest.skip("one core: both instances have it")
-    crew = crew_of(tmp_path, pair, code=broken % last)
-    with pytest.raises(VariantFailed) as caught, crew:
+    processes = launch_processes(tmp_path, pair, code=broken % last)
+    with pytest.raises(VariantFailed) as caught, processes:
         pass
     assert caught.value.failure.variant == "pair"
     assert "the second one" in caught.value.failure.message
@@ -131,16 +133,16 @@ def test_a_place_that_is_not_there_is_a_failed_start(
     tmp_path: Path, environment: Environment, said: str
 ) -> None:
     variant = Variant(name="far", target=HERE, environment=environment)
-    with pytest.raises(VariantFailed) as caught, crew_of(tmp_path, variant):
+    with pytest.raises(VariantFailed) as caught, launch_processes(tmp_path, variant):
         pass
     assert said in caught.value.failure.message
     assert caught.value.failure.phase == "start"
 
 
-def test_a_slip_of_the_pen_does_not_fill_the_machine_with_processes(tmp_path: Path) -> None:
+def test_too_many_instances_are_refused(tmp_path: Path) -> None:
     many = Environment(name="many", instances=5000)
-    crew = crew_of(tmp_path, Variant(name="fleet", target=HERE, environment=many))
-    with pytest.raises(VariantFailed, match="5000 instances are too many for") as raised, crew:
+    processes = launch_processes(tmp_path, Variant(name="fleet", target=HERE, environment=many))
+    with pytest.raises(VariantFailed, match="5000 instances are too many for") as raised, processes:
         pytest.fail("it was started")
     failure = raised.value.failure
     assert (failure.kind, failure.phase, failure.variant) == ("no-start", "start", "fleet")
@@ -152,8 +154,8 @@ def test_memory_comes_from_the_node_that_was_named(tmp_path: Path) -> None:
     if not Path("/sys/devices/system/node/node0").exists():
         pytest.skip("this kernel has no NUMA")
     bound = Variant(name="bound", target=HERE, environment=Environment(name="b", memory="bind:0"))
-    with crew_of(tmp_path, bound) as crew:
-        pid = int(crew.hellos[bound.process_key]["pid"])
+    with launch_processes(tmp_path, bound) as processes:
+        pid = int(processes.hellos[bound.process_key]["pid"])
         policies = Path(f"/proc/{pid}/numa_maps")
         if not policies.exists():
             pytest.skip("this kernel does not show policies")

@@ -15,7 +15,7 @@ from torchyard.bench.report.suite_summary import (
     disturbed_lines,
     guard_rows,
     temperature_text,
-    unread_guards,
+    unavailable_sensors,
 )
 from torchyard.core.comparison import GuardSummary
 from torchyard.results.run_reader import Run, read_run
@@ -30,11 +30,11 @@ def with_launches(run: Run, *guards: object) -> Run:
 @pytest.mark.parametrize(
     ("guards", "text"),
     [
-        (GuardSummary(blocks=20), "0 of 20 blocks dirty"),
-        (GuardSummary(blocks=1, dirty=1, reasons=(("a", 1),)), "1 of 1 block dirty: a 1"),
+        (GuardSummary(blocks=20), "0 of 20 blocks disturbed"),
+        (GuardSummary(blocks=1, dirty=1, reasons=(("a", 1),)), "1 of 1 block disturbed: a 1"),
         (
             GuardSummary(blocks=9, dirty=3, reasons=(("a", 3), ("b\x1b[1m", 1))),
-            "3 of 9 blocks dirty: a 3, b 1",
+            "3 of 9 blocks disturbed: a 3, b 1",
         ),
     ],
 )
@@ -52,7 +52,9 @@ def test_comparisons_without_dirty_blocks_have_no_line() -> None:
     clean = replace(COMPARISONS[1], guards=GuardSummary(blocks=5))
     assert disturbed_lines([clean, COMPARISONS[2]]) == []
     (line,) = disturbed_lines(COMPARISONS)
-    assert line.endswith("inductor: 10 of 64 blocks dirty: waited for a core 8, core slowed down 4")
+    assert line.endswith(
+        "inductor: 10 of 64 blocks disturbed: waited for a core 8, core slowed down 4"
+    )
 
 
 def test_guards_of_a_run(tmp_path: Path) -> None:
@@ -60,10 +62,10 @@ def test_guards_of_a_run(tmp_path: Path) -> None:
     hostile = {"<b>swap</b>": "<script>alert(1)</script>\x1b]0;x\x07"}
     shown = with_launches(run, {"swap": "", "steal": ""}, {"swap": "", "steal": "gone"})
     assert guard_rows(shown) == [
-        ("swap", "read"),
+        ("swap", "available"),
         ("steal", "unavailable in 1 of 2 launches, because gone"),
     ]
-    assert [name for name, _ in unread_guards(shown)] == ["steal"]
+    assert [name for name, _ in unavailable_sensors(shown)] == ["steal"]
     # Of an older run, of one that ended before its first launch, and of a damaged one.
     for nothing in ((), (None,), ("text",)):
         assert guard_rows(with_launches(run, *nothing)) == []

@@ -165,12 +165,12 @@ def test_what_a_reader_looks_for_is_there(run: Run) -> None:
         "faster",
         "geometric mean over 4 comparisons",
         "needs about 3 m for ±1.0%",
-        "one launch speaks for its own processes only",
+        "a single launch is valid for its own processes only",
         "21.4 s",
         "412 MiB (peak resident set of the process)",
         "1 × call to print; 2 × data-dependent branch",
         "9 pairs dropped: waited for a core",
-        "7 of 64 blocks dirty: waited for a core 7",
+        "7 of 64 blocks disturbed: waited for a core 7",
         "41 to 48 °C",
         "unavailable in 1 of 2 launches, because /proc/stat is gone",
         "compiling graph 2 Killed",
@@ -201,8 +201,8 @@ def test_a_run_cut_short_says_so(tmp_path: Path, run: Run) -> None:
     assert "warning" not in [item.get("class") for item in Page(to_html(run)).all("p")][:2]
     text = Page(to_html(replace(run, state="interrupted", torn_lines=2))).text
     assert "This run was interrupted." in text
-    assert "2 records were cut off by a kill and left out." in text
-    assert "still going" in Page(to_html(replace(run, state="running"))).text
+    assert "2 records were truncated when the run was killed, and omitted." in text
+    assert "in progress" in Page(to_html(replace(run, state="running"))).text
 
 
 def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:

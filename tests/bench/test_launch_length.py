@@ -2,29 +2,29 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.bench.rounds import SHORTEST_S, Pace, enough_rounds
+from torchyard.bench.rounds import SHORTEST_S, SessionClock, enough_rounds
 from torchyard.core.study import Budget
 
 
 @pytest.mark.parametrize("launch_s", [1.5, 2.0, 3.0])
 def test_a_length_that_is_asked_for_is_kept(launch_s: float) -> None:
-    pace = Pace(Budget(time_s=60.0, launch_s=launch_s))
+    pace = SessionClock(Budget(time_s=60.0, launch_s=launch_s))
     pace.launch_ready(4.0)
     assert pace.seconds_for_rounds() == launch_s
 
 
 def test_without_one_the_pace_shares_the_time() -> None:
-    pace = Pace(Budget(time_s=60.0))
+    pace = SessionClock(Budget(time_s=60.0))
     pace.launch_ready(0.0)
     assert pace.seconds_for_rounds() == pytest.approx(60.0 / 8, rel=0.01)
 
 
 def test_the_time_allowed_comes_before_the_length() -> None:
     """Three launches must fit, whatever is asked for."""
-    pace = Pace(Budget(time_s=9.0, launch_s=30.0))
+    pace = SessionClock(Budget(time_s=9.0, launch_s=30.0))
     pace.launch_ready(0.0)
     assert pace.seconds_for_rounds() == pytest.approx(3.0, rel=0.01)
-    short = Pace(Budget(time_s=60.0, launch_s=0.1))
+    short = SessionClock(Budget(time_s=60.0, launch_s=0.1))
     short.launch_ready(0.0)
     assert short.seconds_for_rounds() == SHORTEST_S
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import call
 
 from torchyard.bench.roofline.machine_peak import (
-    PeakWish,
+    PeakRequest,
     machine_of,
     peak_of_machine,
     peaks_home,
@@ -76,7 +76,7 @@ def test_an_interpreter_without_torch(capsys: Capture, tmp_path: Path) -> None:
     program.chmod(0o755)
     ended = call(capsys, "machine", "peak", "--target", str(program), "--quiet")
     assert ended.code == 4
-    assert "a peak is measured with torch" in ended.err
+    assert "measuring a peak needs a working torch" in ended.err
     assert "--target build:NAME" in ended.err
 
 
@@ -99,13 +99,13 @@ def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_an_old_peak_and_one_of_another_torch_are_measured_anew() -> None:
-    wish = PeakWish(target=HERE, threads=1, patience=0.01, longest_call_s=1e-4)
+    request = PeakRequest(target=HERE, threads=1, duration_factor=0.01, longest_call_s=1e-4)
     write_peak(peak_of_here(days=31))
     write_peak(peak_of_here(torch_version="1.13.0"))
-    found = peak_of_machine(wish)
+    found = peak_of_machine(request)
     assert found.fresh
     assert found.peak.flops_per_second != 123e9
     assert found.path.is_file()
-    again = peak_of_machine(wish)
+    again = peak_of_machine(request)
     assert again.peak == found.peak
     assert not again.fresh

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from torchyard.bench.outcome import Spent, make_comparison
-from torchyard.bench.preparation import Knowledge
+from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Budget, Environment, Target, Variant, Workload
@@ -66,9 +66,9 @@ def row(
         BASE,
         candidate,
         blocks=blocks,
-        looks=[Look(launches=launches, fraction=1.0)] if launches else [],
+        analyses=[Look(launches=launches, fraction=1.0)] if launches else [],
         budget=budget or Budget(),
-        knowledge=Knowledge(),
+        prepared=PreparationState(),
         spent=Spent(),
         failure=failure,
     )
@@ -162,7 +162,7 @@ def test_a_crash_of_the_baseline_leaves_the_launches_before_usable() -> None:
     assert (found.verdict, found.state) == (Verdict.FASTER, "faster")
     assert found.failure is None
     assert found.notes[0] == (
-        "base failed (killed, timing): was ended by SIGSEGV; measured in the 5 launches before"
+        "base failed (killed, timing): was ended by SIGSEGV; based on the 5 launches before the failure"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_crash_of_a_shared_process_is_not_laid_on_the_baseline() -> None:
     """The candidate may have broken what the baseline then fell over."""
     found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
     assert (found.verdict, found.state) == (Verdict.FASTER, "untrusted")
-    assert found.untrusted[0].startswith("the process that both variants share ended")
+    assert found.untrusted[0].startswith("the process that both variants share died")
     raised = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base", "raised"))
     assert raised.state == "faster"
 
@@ -195,7 +195,7 @@ def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
     assert found.estimate is not None
     assert found.estimate.pairs_dropped == 0
     assert found.estimate.withheld == (
-        "disturbance belongs to the candidate: in 33% of its blocks against 0% of the baseline's",
+        "disturbance is attributed to the candidate: it occurs in 33% of its blocks and in 0% of the baseline's",
     )
     faster = [
         replace(one, samples_ns=tuple(t / 1.3 for t in one.samples_ns))
@@ -204,4 +204,4 @@ def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
         for one in blocks
     ]
     assert row(faster).verdict is Verdict.FASTER
-    assert any("belongs to the candidate" in note for note in row(faster).notes)
+    assert any("attributed to the candidate" in note for note in row(faster).notes)

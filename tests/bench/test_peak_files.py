@@ -148,7 +148,7 @@ def test_age() -> None:
     assert age_days(replace(PEAK, measured="soon"), now) == float("inf")
 
 
-def test_a_home_that_is_a_file_is_an_error_with_a_mend(
+def test_a_home_that_is_a_file_is_an_error_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"

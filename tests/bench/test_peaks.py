@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.bench.roofline.machine_peak import PeakWish, machine_of, measure_peak
+from torchyard.bench.roofline.machine_peak import PeakRequest, machine_of, measure_peak
 from torchyard.core.events import Event
 from torchyard.core.study import Target
 from torchyard.errors import MissingTool, UsageError
 from torchyard.machine.system.cores import available_cores
 
 HERE = Target(name="here", python=sys.executable)
-BRIEF = PeakWish(target=HERE, threads=1, patience=0.02, longest_call_s=0.002)
+BRIEF = PeakRequest(target=HERE, threads=1, duration_factor=0.02, longest_call_s=0.002)
 
 
 @pytest.mark.torch
@@ -59,13 +59,13 @@ def test_an_interpreter_without_torch_is_a_missing_tool(tmp_path: Path) -> None:
 
 
 def test_threads_matter_on_the_processor_only() -> None:
-    assert PeakWish(target=HERE).threads_used == available_cores()
-    assert PeakWish(target=HERE, threads=3).threads_used == 3
-    assert PeakWish(target=HERE, device="cuda:1", threads=3).threads_used == 0
-    assert PeakWish(target=HERE, device="cuda:1").kind == "cuda"
+    assert PeakRequest(target=HERE).threads_used == available_cores()
+    assert PeakRequest(target=HERE, threads=3).threads_used == 3
+    assert PeakRequest(target=HERE, device="cuda:1", threads=3).threads_used == 0
+    assert PeakRequest(target=HERE, device="cuda:1").kind == "cuda"
 
 
-def test_the_name_is_that_of_a_run_on_the_same_device() -> None:
+def test_the_name_is_that_of_a_run_on_the_canonical_device() -> None:
     facts = {"architecture": "aarch64", "cpu": "Example 9000", "cores": "4"}
     hello = {"devices": ["cpu", "cuda:0 NVIDIA H200"]}
     assert machine_of(facts, hello, "cpu").startswith("example-9000-4c-")

@@ -14,8 +14,8 @@ import pytest
 
 from torchyard.bench.launch import Crew, draw_launch
 from torchyard.bench.preparation import (
-    ENERGY_STRETCH_S,
-    Knowledge,
+    ENERGY_RUN_S,
+    PreparationState,
     measure_energy,
     measure_metrics,
     note_shared_caches,
@@ -68,7 +68,7 @@ class Meter:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "own.py").write_text(dedent(CODE))
     (folder / "scratch").mkdir()
@@ -79,17 +79,17 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
         draw=draw_launch(random.Random(1)),
         log_folder=folder,
         scratch=folder / "scratch",
-    ) as crew:
-        yield crew
+    ) as processes:
+        yield processes
 
 
 @pytest.fixture(scope="module")
-def knowledge(crew: Crew) -> Knowledge:
-    found = Knowledge()
-    for variant in crew.variants:
-        warm_up(crew, variant, found)
-    for variant in crew.variants:
-        measure_metrics(crew, variant, found)
+def prepared(processes: Crew) -> PreparationState:
+    found = PreparationState()
+    for variant in processes.variants:
+        warm_up(processes, variant, found)
+    for variant in processes.variants:
+        measure_metrics(processes, variant, found)
     return found
 
 
@@ -101,49 +101,49 @@ def guard(meter: Any, root: Path) -> GpuGuard:
 
 @pytest.mark.torch
 def test_energy_of_an_iteration_is_power_times_its_time(
-    crew: Crew, knowledge: Knowledge, tmp_path: Path
+    processes: Crew, prepared: PreparationState, tmp_path: Path
 ) -> None:
     started = time.monotonic()
-    measure_energy(crew, EAGER, knowledge, guard(Meter(), tmp_path))
-    assert time.monotonic() - started >= ENERGY_STRETCH_S
-    energy_j = knowledge.metrics["eager"].energy_j
+    measure_energy(processes, EAGER, prepared, guard(Meter(), tmp_path))
+    assert time.monotonic() - started >= ENERGY_RUN_S
+    energy_j = prepared.metrics["eager"].energy_j
     assert energy_j is not None
     # The blocks' own time is less than the stretch; messages and untimed work are in the energy.
-    assert energy_j >= 0.5 * WATTS * knowledge.iteration_ns["eager"] / 1e9
+    assert energy_j >= 0.5 * WATTS * prepared.iteration_ns["eager"] / 1e9
 
 
 @pytest.mark.torch
 def test_without_a_counter_the_reason_is_kept(
-    crew: Crew, knowledge: Knowledge, tmp_path: Path
+    processes: Crew, prepared: PreparationState, tmp_path: Path
 ) -> None:
     meter = Meter()
     meter.refuses = True
     for gpu in (guard(meter, tmp_path), GpuGuard("cpu")):
-        measure_energy(crew, DYNAMIC, knowledge, gpu)
-    reasons = [why for name, why in knowledge.metrics["dynamic"].unavailable if name == "energy_j"]
+        measure_energy(processes, DYNAMIC, prepared, gpu)
+    reasons = [why for name, why in prepared.metrics["dynamic"].unavailable if name == "energy_j"]
     assert reasons == ["NVML says Not Supported", "the device is not a CUDA device"]
-    assert knowledge.metrics["dynamic"].energy_j is None
+    assert prepared.metrics["dynamic"].energy_j is None
 
 
 @pytest.mark.torch
 def test_the_row_says_what_was_compiled_again_and_for_which_size(
-    crew: Crew, knowledge: Knowledge
+    processes: Crew, prepared: PreparationState
 ) -> None:
-    changing, dynamic = knowledge.metrics["changing"], knowledge.metrics["dynamic"]
-    assert knowledge.metrics["eager"].recompiles is None
+    changing, dynamic = prepared.metrics["changing"], prepared.metrics["dynamic"]
+    assert prepared.metrics["eager"].recompiles is None
     assert dynamic.recompiles == 0
     assert changing.recompiles == 1
     ((reason, count),) = changing.recompile_reasons
     assert reason.startswith("batch size 4: ")
     assert "size mismatch at index 0" in reason
     assert count == 1
-    (said,) = knowledge.notes_about(CHANGING)
-    assert said == f"changing was compiled again: {reason} (1)"
-    (said,) = knowledge.notes_about(DYNAMIC)
-    assert said == "dynamic was not compiled again for batch size 4 and 12"
+    (said,) = prepared.notes_about(CHANGING)
+    assert said == f"changing was recompiled: {reason} (1)"
+    (said,) = prepared.notes_about(DYNAMIC)
+    assert said == "dynamic was not recompiled for batch size 4 and 12"
 
 
-def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
+def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
     other = Target(name="other", python=sys.executable)
     variants = [
         EAGER,
@@ -151,7 +151,7 @@ def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
         Variant(name="second", target=TARGET, backend="aot-inductor"),
         Variant(name="apart", target=other, backend="inductor"),
     ]
-    crew = Crew(
+    processes = Crew(
         Workload(suite="kernels", name="matmul"),
         variants,
         MeasureSettings(),
@@ -159,8 +159,8 @@ def test_what_is_not_compiled_from_empty_caches_is_said(tmp_path: Path) -> None:
         log_folder=tmp_path,
         scratch=tmp_path,
     )
-    found = Knowledge()
+    found = PreparationState()
     for variant in variants:
-        note_shared_caches(crew, variant, found)
+        note_shared_caches(processes, variant, found)
     said = "was compiled after first in one process, so not from empty caches"
     assert found.notes == [("second", said)]

@@ -25,7 +25,9 @@ def told_within(capsys: Capture, limit_s: float, *texts: str) -> str:
     return told
 
 
-def test_the_last_of_many_is_told(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_of_many_progress_lines_is_shown(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
     with progress.show_progress(progress.Heard(), quiet=False) as listener:
         for number in range(50):
@@ -37,7 +39,7 @@ def test_the_last_of_many_is_told(capsys: Capture, monkeypatch: pytest.MonkeyPat
     assert "step 49" in told
 
 
-def test_results_are_told_at_once_and_what_waited_is_old(
+def test_results_are_shown_immediately_and_drop_pending_progress(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
@@ -50,7 +52,9 @@ def test_results_are_told_at_once_and_what_waited_is_old(
     assert "compiling" not in told
 
 
-def test_nothing_is_told_after_the_end(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_is_shown_after_the_end(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.1)
     with progress.show_progress(progress.Heard(), quiet=False) as listener:
         listener(phase("compiling"))

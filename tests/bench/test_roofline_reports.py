@@ -224,7 +224,7 @@ def test_the_description_says_it_in_words(run: Run) -> None:
     roofline = found_with(run, PEAK)
     ((key, peak),) = roofline.peaks
     said = roofline_description(key, peak, roofline)
-    assert "4 marks from 56% to 95% of their roofs" in said
+    assert "4 marks from 56% to 95% of their roofline bounds" in said
     assert "100 GFLOP/s and 20.0 GB/s" in said
 
 

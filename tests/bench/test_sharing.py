@@ -105,16 +105,16 @@ def test_numbers_and_charts_are_those_of_the_run(marked: Run) -> None:
 
 def test_a_page_for_sharing_says_so(marked: Run, tmp_path: Path) -> None:
     page = FORMATS["html"](shared_run(marked))
-    assert "A copy for sharing" in page
-    assert "left out for sharing" in page
-    assert "A copy for sharing" not in FORMATS["html"](write_run(tmp_path / "run"))
+    assert "Redacted copy" in page
+    assert "omitted for sharing" in page
+    assert "Redacted copy" not in FORMATS["html"](write_run(tmp_path / "run"))
 
 
 def test_json_for_sharing_says_so(marked: Run) -> None:
     document = json.loads(FORMATS["json"](shared_run(marked)))
     assert document["run"]["shared"] is True
     assert document["run"]["command"] is None
-    assert document["machine"]["hostname"] == "<left out>"
+    assert document["machine"]["hostname"] == "<omitted>"
     variables = document["study"]["baseline"]["target"]["variables"]
     assert variables == [["HF_TOKEN", "<value-1>"]]
     assert json.loads(FORMATS["json"](marked))["run"]["shared"] is False

@@ -175,15 +175,15 @@ def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
         ("[environments.x]\nprelod = []", "environments.x: unknown key 'prelod'", "'preload'?"),
         ("workloads = 5", "workloads: 5 is not a list", "a list"),
         ("[[workloads]]", "workloads[0]: names neither a suite nor a workload", "name"),
-        ('[[workloads]]\nsuite = "kernal"', "workloads[0].suite: there is no suite", "'kernels'?"),
-        ('[[workloads]]\nname = "matmull"', "workloads[0].name: there is no", "'matmul'?"),
+        ('[[workloads]]\nsuite = "kernal"', "workloads[0].suite: unknown suite", "'kernels'?"),
+        ('[[workloads]]\nname = "matmull"', "workloads[0].name: unknown workload", "'matmul'?"),
         ('[[workloads]]\nname = "gpt"\nmode = "train"', "workloads[0].mode[0]: 'train'", "mean"),
         ('[[workloads]]\nname = "gpt"\nbatch-size = 0', "workloads[0].batch-size: 0", "least 1"),
-        ('[[workloads]]\nname = "no.py"', "workloads[0].name: there is no file 'no.py'", "path"),
+        ('[[workloads]]\nname = "no.py"', "workloads[0].name: no such file: 'no.py'", "path"),
         ("name = ", "is not valid TOML", "correct"),
     ],
 )
-def test_every_mistake_names_file_place_and_mend(
+def test_every_mistake_names_file_key_and_fix(
     folder: Path, text: str, what: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

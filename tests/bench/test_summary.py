@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 from sample_run import COMPARISONS
 
-from torchyard.bench.report.suite_summary import counts_text, left_out, suite_means, summary_lines
+from torchyard.bench.report.suite_summary import (
+    counts_text,
+    excluded_from_means,
+    suite_means,
+    summary_lines,
+)
 from torchyard.core.comparison import Accuracy, AccuracyStatus, Comparison, Failure, Verdict
 from torchyard.presentation.wording import about_duration, accuracy_text, notes_of, number_text
 
@@ -32,8 +37,8 @@ def test_what_is_not_in_the_mean_is_listed_with_reason_and_log() -> None:
     lines = summary_lines(COMPARISONS)
     assert "geometric mean 1.066x [" in lines[1]
     assert "over 4 comparisons" in lines[1]
-    assert lines[2].endswith("over 1 comparison, for the processes that ran only")
-    assert lines[3] == "not in the mean:"
+    assert lines[2].endswith("over 1 comparison, valid for the measured processes only")
+    assert lines[3] == "excluded from the mean:"
     assert "✗ wrong  models/gpt training +step · inductor: results wrong" in lines[4]
     assert "killed by the kernel at 7.6 GiB" in lines[5]
     assert lines[5].endswith("log: logs/launch-0-nightly.txt")
@@ -46,7 +51,9 @@ def test_one_launch_beside_many_is_not_averaged() -> None:
     (mean,) = suite_means(mixed)
     assert mean.comparisons == 1
     assert mean.speedup == pytest.approx(1.352)
-    assert left_out(mixed) == [(single, "too few launches for a spread between them")]
+    assert excluded_from_means(mixed) == [
+        (single, "too few launches to estimate the variation between them")
+    ]
 
 
 def test_nothing_to_average() -> None:
@@ -54,7 +61,7 @@ def test_nothing_to_average() -> None:
     assert suite_means((failed,)) == []
     lines = summary_lines((failed, replace(failed, failure=None)))
     assert lines[0] == "2 comparisons: ✗ 2 failed"
-    assert lines[-1].endswith("no reason was recorded")
+    assert lines[-1].endswith("no reason recorded")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,7 @@ def test_notes_put_the_gravest_first() -> None:
     assert gravest[1] == ""
 
 
-def test_accuracy_that_was_never_looked_at() -> None:
+def test_accuracy_that_was_not_checked() -> None:
     assert accuracy_text(None) == "not checked"
 
 

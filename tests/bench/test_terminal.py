@@ -59,12 +59,12 @@ def test_a_row_on_one_line() -> None:
 def test_undecided_rows_say_why_and_what_would_decide() -> None:
     text = " ".join(printed().split())
     assert "differences beyond 1%; needs about 3 m for ±1.0%" in text
-    assert "smallest difference this finds: 4.5%" in text
+    assert "smallest detectable difference: 4.5%" in text
 
 
 def test_an_interval_of_one_launch_says_what_it_speaks_for() -> None:
     text = " ".join(printed().split())
-    assert text.count("one launch speaks for its own processes only") == 1
+    assert text.count("a single launch is valid for its own processes only") == 1
 
 
 def test_the_sentence_is_the_one_stats_uses() -> None:

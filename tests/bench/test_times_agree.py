@@ -15,7 +15,7 @@ import pytest
 from sample_run import COMPARISONS, STUDY, write_run
 
 from torchyard.bench.outcome import Spent, make_comparison
-from torchyard.bench.preparation import Knowledge
+from torchyard.bench.preparation import PreparationState
 from torchyard.bench.report.formats import FORMATS
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Verdict
@@ -71,9 +71,9 @@ def measured(place: int) -> Comparison:
         variants[sample.baseline],
         variants[sample.candidate],
         blocks=blocks,
-        looks=[Look(launches=4, fraction=1.0)],
+        analyses=[Look(launches=4, fraction=1.0)],
         budget=STUDY.budget,
-        knowledge=Knowledge(),
+        prepared=PreparationState(),
         spent=Spent(),
         failure=None,
     )

@@ -88,7 +88,7 @@ def test_options_and_backends_end_in_rows_of_their_own(tmp_path: Path) -> None:
     # AND what computes in less precision says by how much, and nothing else does
     said = {name: [n for n in row.notes if "less precision" in n] for name, row in rows.items()}
     (note,) = said.pop("eager+inference-mode+matmul-precision=high")
-    assert note.startswith("matmul-precision computes in less precision: largest difference")
+    assert note.startswith("matmul-precision reduces precision: largest difference")
     assert not any(said.values())
     # AND making it ahead of time is the compile time, for the break-even of whatever is faster
     assert rows["torchscript:freeze"].candidate_metrics.compile_cold_s is not None

@@ -10,7 +10,7 @@ from torchyard.bench.request import SpecText, WorkloadChoice
 from torchyard.bench.study_assembly import assemble
 from torchyard.bench.study_file import read_study_file
 from torchyard.bench.workload_text import (
-    MOST,
+    MAX_GRID_SIZE,
     choose_workload,
     expand,
     grid_of,
@@ -97,16 +97,16 @@ def test_one_value_is_the_choice_itself() -> None:
 @pytest.mark.parametrize(
     ("text", "what", "why"),
     [
-        ("matmul:size=512..256", "no range", "before it begins"),
-        ("matmul:size=0..256", "no range", "does not move"),
-        ("matmul:size=1..256x1", "no range", "does not move"),
-        ("matmul:size=1..256+0", "no range", "does not move"),
+        ("matmul:size=512..256", "is not a range", "end is below its start"),
+        ("matmul:size=0..256", "is not a range", "step does not increase"),
+        ("matmul:size=1..256x1", "is not a range", "step does not increase"),
+        ("matmul:size=1..256+0", "is not a range", "step does not increase"),
         ("matmul:size=256|", "empty value", ""),
-        ("matmul:size=1..100000+1", "would be", "at most"),
-        ("conv2d:channels=1..40+1,size=1..40+1", "would be 1600 workloads", "at most"),
+        ("matmul:size=1..100000+1", "expands to", "at most"),
+        ("conv2d:channels=1..40+1,size=1..40+1", "expands to 1600 workloads", "at most"),
     ],
 )
-def test_slips_are_refused(text: str, what: str, why: str) -> None:
+def test_invalid_grids_are_refused(text: str, what: str, why: str) -> None:
     with pytest.raises(UsageError) as caught:
         labels(text)
     assert what in caught.value.what
@@ -121,7 +121,7 @@ def test_a_parameter_that_is_not_there_is_refused_before_it_is_spread() -> None:
 
 
 def test_a_range_without_end_in_sight_is_refused_at_once() -> None:
-    assert len(values(f"1..{MOST}+1")) == MOST
+    assert len(values(f"1..{MAX_GRID_SIZE}+1")) == MAX_GRID_SIZE
     with pytest.raises(UsageError):
         values("1..999999999999+1")
 

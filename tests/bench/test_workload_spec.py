@@ -60,22 +60,26 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
     ("text", "what", "hint"),
     [
         ("kernels/matmull", "the suite 'kernels' has no workload 'matmull'", "mean 'matmul'?"),
-        ("matmull", "there is no workload 'matmull'", "did you mean 'matmul'?"),
-        ("BertForMaskedLM", "there is no workload", "named in full"),
-        ("kernel/matmul", "there is no suite 'kernel'", "did you mean 'kernels'?"),
+        ("matmull", "unknown workload 'matmull'", "did you mean 'matmul'?"),
+        ("BertForMaskedLM", "unknown workload", "in full"),
+        ("kernel/matmul", "unknown suite 'kernel'", "did you mean 'kernels'?"),
         ("kernels", "'kernels' is a suite", "--suite kernels"),
-        ("timm", "'timm' is a suite", "--suite timm, or one of it: timm/adv_inception_v3"),
+        (
+            "timm",
+            "'timm' is a suite",
+            "--suite timm, or one of its workloads: timm/adv_inception_v3",
+        ),
         ("kernels/", "names no workload", "kernels/matmul"),
         ("timm/", "names no workload", "timm/resnet18"),
-        ("matmul:size", "'size' in 'matmul:size' is no parameter", "key=value"),
-        ("matmul:size=", "is no parameter", "key=value"),
-        ("matmul:", "is no parameter", "key=value"),
+        ("matmul:size", "'size' in 'matmul:size' is not a parameter", "key=value"),
+        ("matmul:size=", "is not a parameter", "key=value"),
+        ("matmul:", "is not a parameter", "key=value"),
         ("matmul:size=1,size=2", "gives 'size' twice", "keep one"),
-        ("missing.py", "there is no file 'missing.py'", "Python file"),
-        ("missing.py:a:b", "'b' in 'missing.py:a:b' is no name in a file", "FILE.py:THING"),
+        ("missing.py", "no such file: 'missing.py'", "Python file"),
+        ("missing.py:a:b", "'b' in 'missing.py:a:b' is not a name in a file", "FILE.py:THING"),
     ],
 )
-def test_wrong_workloads_are_refused_with_a_mend(text: str, what: str, hint: str) -> None:
+def test_invalid_workloads_are_refused_with_a_hint(text: str, what: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         choose(text)
     assert caught.value.what.startswith("--only: ")
@@ -83,11 +87,11 @@ def test_wrong_workloads_are_refused_with_a_mend(text: str, what: str, hint: str
     assert hint in caught.value.hint
 
 
-def test_a_short_name_in_two_suites_must_be_said_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ambiguous_short_name_must_be_written_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SUITES, "more", [SUITES["kernels"][0]])
     with pytest.raises(UsageError) as caught:
         choose("matmul")
-    assert caught.value.hint == "say which: kernels/matmul or more/matmul"
+    assert caught.value.hint == "use kernels/matmul or more/matmul"
 
 
 def test_a_whole_suite_is_every_entry_that_offers_the_mode() -> None:
@@ -129,8 +133,8 @@ def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "what"),
     [
-        (WorkloadChoice(where="x", suite="file"), "cannot be run whole"),
-        (WorkloadChoice(where="x", suite="nope"), "there is no suite 'nope'"),
+        (WorkloadChoice(where="x", suite="file"), "has no fixed set of workloads"),
+        (WorkloadChoice(where="x", suite="nope"), "unknown suite 'nope'"),
         (
             WorkloadChoice(where="x", suite="kernels", name="matmul", parameters=(("siz", 1),)),
             "kernels/matmul has no parameter 'siz'",
@@ -155,7 +159,7 @@ def test_a_named_workload_must_offer_the_mode() -> None:
     with pytest.raises(UsageError) as caught:
         expanded(choose("optimizer-step"), "training")
     assert "has no mode 'training'" in caught.value.what
-    assert caught.value.hint == "it has: inference"
+    assert caught.value.hint == "supported modes: inference"
 
 
 def test_the_optimizer_step_belongs_to_training_only() -> None:

@@ -118,7 +118,7 @@ def test_filters_and_the_address(browser: Browser, address: str) -> None:
         assert count.inner_text() == "1 of 7 shown"
         assert page.input_value("[name=find]") == "KILLED by"
         page.fill("[name=find]", "nothing is called so")
-        assert page.get_by_text("No comparison fits the filter.").is_visible()
+        assert page.get_by_text("No comparison matches the filter.").is_visible()
         page.get_by_role("button", name="Clear").click()
         assert count.inner_text() == "all 7 shown"
         wait_until(page, "!location.href.includes('#')")

@@ -35,7 +35,7 @@ Capture = pytest.CaptureFixture[str]
         (["target", "/nowhere/python"], "there is no interpreter", "path of a python"),
         (["explain", "undecide"], "no explanation of 'undecide'", "did you mean 'undecided'?"),
         (["explain", "xyzzy"], "no explanation of 'xyzzy'", "torchyard explain"),
-        (["workloads", "--suite", "model"], "there is no suite 'model'", "mean 'models'?"),
+        (["workloads", "--suite", "model"], "unknown suite 'model'", "mean 'models'?"),
         (["results", "list", "--xyzzy"], "no option '--xyzzy'", "`torchyard results list --help`"),
         (["results", "note"], "Missing argument", "`torchyard results note --help`"),
         (["results", "--xyzzy"], "there is no option '--xyzzy'", "`torchyard results --help`"),
@@ -85,7 +85,7 @@ def test_debug_shows_the_traceback(capsys: Capture, place: str) -> None:
     ended = call(capsys, *arguments)
     assert ended.code == 2
     assert "Traceback (most recent call last)" in ended.err
-    assert "error: --suite: there is no suite 'x'" in ended.err
+    assert "error: --suite: unknown suite 'x'" in ended.err
 
 
 def test_all_four_lines_in_order(capsys: Capture) -> None:

@@ -74,7 +74,7 @@ def test_what_is_not_faster_never_pays(speedup: float) -> None:
     one = comparison(speedup, (0.8, 1.0), verdict=Verdict.SLOWER)
     assert one.break_even_iterations == math.inf
     assert one.break_even_interval == Interval(low=math.inf, high=math.inf)
-    assert break_even_text(one) == "never: it is not faster"
+    assert break_even_text(one) == "never: the candidate is not faster"
 
 
 def test_what_may_be_faster_may_pay() -> None:
@@ -83,7 +83,7 @@ def test_what_may_be_faster_may_pay() -> None:
     assert interval is not None
     assert interval.low == pytest.approx(500)
     assert interval.high == math.inf
-    assert break_even_text(one) == "never [500 at the soonest]"
+    assert break_even_text(one) == "never [500 at the earliest]"
     other = comparison(1.25, (0.9, 2.0), verdict=Verdict.UNDECIDED)
     assert break_even_text(other) == "500 iterations [200, never]"
 

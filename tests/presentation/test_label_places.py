@@ -37,7 +37,7 @@ def test_no_name_covers_anything(found: list[tuple[float, float, str]]) -> None:
     labels = place_labels(found, width=WIDTH, height=HEIGHT)
     boxes = [box_of(label) for label in labels]
     for one, other in combinations(boxes, 2):
-        assert not one.covers(other)
+        assert not one.overlaps(other)
     for box in boxes:
         assert box.left >= 0
         assert box.right <= WIDTH + 1e-9
@@ -45,7 +45,7 @@ def test_no_name_covers_anything(found: list[tuple[float, float, str]]) -> None:
         assert box.bottom <= HEIGHT + 1e-9
         for x, y, _ in found:
             mark = Box(left=x - MARK, top=y - MARK, right=x + MARK, bottom=y + MARK)
-            assert not box.covers(mark)
+            assert not box.overlaps(mark)
 
 
 def test_a_lonely_mark_is_named_at_its_right() -> None:

@@ -43,7 +43,7 @@ def test_a_progress_bar_shows_its_last_state() -> None:
 
 def test_long_logs_keep_their_end() -> None:
     shown = plain_lines("\n".join(str(number) for number in range(1000)), last=3)
-    assert shown == "[997 earlier lines left out]\n997\n998\n999"
+    assert shown == "[997 earlier lines omitted]\n997\n998\n999"
 
 
 def test_facts_of_any_shape() -> None:

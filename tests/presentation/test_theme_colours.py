@@ -78,7 +78,7 @@ def test_marks_of_charts_stand_out(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_faster_and_slower_are_told_apart_without_green(theme: str) -> None:
+def test_faster_and_slower_are_distinguishable_without_green(theme: str) -> None:
     colours = THEMES[theme]
     faster, slower = (seen_without_green(colours[name]) for name in ("--faster", "--slower"))
     assert math.dist(faster, slower) > 0.15

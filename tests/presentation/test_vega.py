@@ -93,7 +93,7 @@ def test_numbers_that_json_has_not_are_null() -> None:
     assert themed(spec)["data"]["values"] == [{"x": None, "y": None, "z": 1.5}]
 
 
-def test_a_spec_may_change_the_look() -> None:
+def test_a_spec_may_override_the_theme() -> None:
     assert themed({"config": {"font": "serif"}})["config"]["font"] == "serif"
     assert themed({"config": {"font": "serif"}})["config"]["aria"] is False
 

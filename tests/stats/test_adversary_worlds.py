@@ -285,8 +285,8 @@ def test_the_reason_names_the_owner_and_both_shares() -> None:
     assert paired.dropped == 0
     assert answer.verdict is not Verdict.SAME
     (text,) = paired.never_same
-    assert text.startswith("disturbance belongs to the candidate: in 3")
-    assert text.endswith("of its blocks against 0% of the baseline's")
+    assert text.startswith("disturbance is attributed to the candidate: it occurs in 3")
+    assert text.endswith("of its blocks and in 0% of the baseline's")
 
 
 def test_two_different_disturbances_do_not_cancel_out() -> None:

@@ -97,7 +97,7 @@ def test_more_allowance_is_never_more_certain(
     assert much.error >= little.error - 1e-12
 
 
-def test_looks_widen_the_error() -> None:
+def test_interim_analyses_widen_the_error() -> None:
     values = [0.02, 0.03, 0.025, 0.035, 0.028, 0.031]
     plain = effect(values)
     looks = [Look(launches=n, fraction=n / 12) for n in range(3, 7)]

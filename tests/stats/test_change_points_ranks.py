@@ -15,7 +15,7 @@ from torchyard.stats.change_points.ranks import (
     shift_between,
     weighted_ranks,
 )
-from torchyard.stats.change_points.search import PieceSums, all_splits, inner_pieces
+from torchyard.stats.change_points.search import SegmentSums, all_splits, inner_segments
 
 
 @pytest.mark.parametrize(("one", "other"), [(3, 5), (4, 6), (5, 5), (2, 9)])
@@ -71,11 +71,11 @@ def test_interval_of_a_shift_covers() -> None:
     assert hits / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
 
 
-def test_pieces_are_judged_like_one_by_one() -> None:
+def test_segments_are_tested_like_single_ones() -> None:
     rng = np.random.default_rng(4)
     values, weights = rng.normal(size=30), rng.uniform(0.5, 2.0, 30)
-    sums = PieceSums(values, weights, independent_share=1.0)
-    for pieces in (all_splits(30, 4), inner_pieces(30, 4)):
+    sums = SegmentSums(values, weights, independent_share=1.0)
+    for pieces in (all_splits(30, 4), inner_segments(30, 4)):
         shares = sums.larger(pieces)
         for place in range(0, shares.size, 17):
             inside = np.zeros(30, dtype=bool)
@@ -86,7 +86,7 @@ def test_pieces_are_judged_like_one_by_one() -> None:
 
 
 def test_every_piece_is_there_once() -> None:
-    pieces = inner_pieces(20, 4)
+    pieces = inner_segments(20, 4)
     found = sorted(zip(pieces.first.tolist(), pieces.last.tolist(), strict=True))
     assert found == [(first, last) for first in range(4, 13) for last in range(first + 4, 17)]
     assert pieces.groups[-1] == len(found)

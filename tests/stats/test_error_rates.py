@@ -57,7 +57,7 @@ def history(launches: list[list[float]], budget: Budget) -> list[Estimate]:
 
 @pytest.mark.parametrize("size", [3, 6, 15])
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
-def test_single_look_false_alarms_and_coverage(noise: Noise, size: int) -> None:
+def test_single_analysis_false_alarms_and_coverage(noise: Noise, size: int) -> None:
     rng = np.random.default_rng((1, size))
     budget = Budget(margin=0.0)
     alarms = covered = 0
@@ -72,7 +72,9 @@ def test_single_look_false_alarms_and_coverage(noise: Noise, size: int) -> None:
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
-def test_looking_after_every_launch_keeps_the_error_that_peeking_multiplies(noise: Noise) -> None:
+def test_an_analysis_after_every_launch_keeps_the_error_rate_that_peeking_inflates(
+    noise: Noise,
+) -> None:
     rng = np.random.default_rng(2)
     budget = Budget(precision_goal=0.02)
     alarms = naive = missed = 0

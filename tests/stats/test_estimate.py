@@ -40,7 +40,7 @@ def around(centre: float, step: float, launches: int = 6) -> list[list[float]]:
 
 
 @given(LAUNCHES)
-def test_single_look_is_the_t_interval_and_t_test_of_launch_medians(
+def test_a_single_analysis_is_the_t_interval_and_t_test_of_launch_medians(
     launches: list[list[float]],
 ) -> None:
     """With the standard deviation that the pairs imply where the launches agree more closely."""
@@ -111,7 +111,7 @@ def test_the_unit_of_time_does_not_matter(
 
 
 @given(LAUNCHES, st.randoms(use_true_random=False))
-def test_order_of_launches_and_pairs_does_not_matter_at_a_single_look(
+def test_order_of_launches_and_pairs_does_not_matter_in_a_single_analysis(
     launches: list[list[float]], random: object
 ) -> None:
     shuffled = [sorted(pairs) for pairs in launches]
@@ -187,7 +187,7 @@ def test_verdicts_at_their_limits(low: float, high: float, verdict: Verdict) -> 
     assert verdict_of(low, high, 0.01) is verdict
 
 
-def test_looks_widen_the_interval_and_only_then() -> None:
+def test_interim_analyses_widen_the_interval_and_only_then() -> None:
     launches = around(0.03, 0.01, 8)
     looks = [Look(launches=n, fraction=n / 8) for n in range(3, 9)]
     plain = interval_of(single(launches))
@@ -201,7 +201,7 @@ def test_looks_widen_the_interval_and_only_then() -> None:
     assert interval_of(estimate(launches, looks=looks, budget=late)) == plain
 
 
-def test_boundary_of_the_look_is_the_one_used() -> None:
+def test_the_boundary_of_the_analysis_is_the_one_used() -> None:
     launches = around(0.03, 0.01, 8)
     looks = [Look(launches=n, fraction=n / 10) for n in range(3, 9)]
     answer = estimate(launches, looks=looks, budget=BUDGET)
@@ -244,24 +244,24 @@ def test_one_launch_that_was_asked_for_gets_a_verdict() -> None:
     assert decided(answer, Budget(max_launches=1))
     few = single([[0.05] * 4], Budget(max_launches=1))
     assert few.verdict is Verdict.UNDECIDED
-    assert "too little data for an interval" in few.reasons
+    assert "too few data for a confidence interval" in few.reasons
 
 
 def test_fewer_launches_than_a_verdict_needs() -> None:
     answer = single([[0.05], [0.051]])
     assert answer.verdict is Verdict.UNDECIDED
     assert answer.interval is not None
-    assert answer.reasons == ("2 launches, a verdict needs 3",)
+    assert answer.reasons == ("2 launches; a verdict needs 3",)
     assert single([[0.05], [0.051]], Budget(max_launches=2)).verdict is Verdict.FASTER
 
 
-def test_launches_without_clean_pairs_are_left_out_and_named() -> None:
+def test_launches_without_clean_pairs_are_excluded_and_noted() -> None:
     launches = around(0.05, 0.002)
     with_gaps = [launches[0], [], *launches[1:4], [], *launches[4:]]
     answer, full = single(with_gaps), single(launches)
     assert answer.interval == full.interval
     assert answer.launches == 6
-    assert answer.reasons == ("2 of 8 launches had no clean pair and were left out",)
+    assert answer.reasons == ("2 of 8 launches had no clean pair and were excluded",)
     looks = [Look(launches=n, fraction=n / 8) for n in range(3, 9)]
     usable = [2, 3, 4, 4, 5, 6]
     gaps = estimate(with_gaps, looks=looks, budget=BUDGET)
@@ -284,10 +284,10 @@ def test_identical_launches_are_handled_without_a_zero() -> None:
     assert (same.verdict, same.p_value) == (Verdict.SAME, 1.0)
 
 
-def test_an_interval_too_wide_to_write_is_left_out() -> None:
+def test_an_interval_that_is_too_wide_is_omitted() -> None:
     answer = estimate([[0.0], [0.5], [0.1]], looks=[Look(launches=3, fraction=0.01)], budget=BUDGET)
     assert answer.interval is None
-    assert answer.reasons == ("too little data for an interval",)
+    assert answer.reasons == ("too few data for a confidence interval",)
 
 
 def test_stopping_needs_a_verdict_and_the_precision() -> None:
@@ -317,7 +317,7 @@ def test_planning_numbers_of_an_estimate() -> None:
     assert patient.time_needed_s is None
 
 
-def test_rare_costs_are_told() -> None:
+def test_rare_slow_iterations_are_noted() -> None:
     medians, means = around(0.05, 0.002), around(0.02, 0.002)
     answer = single(medians, mean_launches=means)
     assert answer.mean_speedup == pytest.approx(math.exp(0.02), abs=1e-3)
@@ -382,11 +382,11 @@ def test_data_that_are_no_numbers_are_refused() -> None:
         (Budget(max_launches=0), "max-launches"),
     ],
 )
-def test_senseless_budgets_are_refused_by_key(budget: Budget, key: str) -> None:
+def test_invalid_budgets_are_refused_by_key(budget: Budget, key: str) -> None:
     with pytest.raises(UsageError, match=key):
         single([[0.1], [0.2], [0.3]], budget)
 
 
-def test_looks_that_do_not_fit_the_launches_are_a_mistake_of_the_caller() -> None:
+def test_analyses_that_do_not_match_the_launches_raise_value_error() -> None:
     with pytest.raises(ValueError, match="2 of 3 launches"):
         estimate([[0.1], [0.2], [0.3]], looks=[Look(launches=2, fraction=1.0)], budget=BUDGET)

@@ -63,9 +63,9 @@ def test_bins_hold_every_p_value_once() -> None:
 
 @pytest.mark.parametrize(("count", "total"), [(-1, 3), (4, 3)])
 def test_what_is_no_share_is_refused(count: int, total: int) -> None:
-    with pytest.raises(ValueError, match="is no share"):
+    with pytest.raises(ValueError, match="is not a proportion"):
         wilson_interval(count, total)
-    with pytest.raises(ValueError, match="is no share"):
+    with pytest.raises(ValueError, match="is not a proportion"):
         chance_of_at_least(count, total, 0.05)
 
 

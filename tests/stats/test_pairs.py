@@ -62,7 +62,7 @@ def test_at_half_they_are_dropped_and_above_half_all_are_kept() -> None:
     assert (most.pairs, most.dropped, most.disturbed, most.busy) == (10, 0, 6, True)
 
 
-def test_a_thin_launch_keeps_its_place_without_pairs_and_is_said() -> None:
+def test_a_launch_with_too_few_pairs_stays_empty_and_is_counted() -> None:
     blocks = [*launch_of(0, 10), *launch_of(1, 6, dirty=4), *launch_of(2, 10)]
     found = pair_blocks(blocks, "a", "b")
     assert [len(launch) for launch in found.medians] == [10, 0, 10]
@@ -94,10 +94,12 @@ def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
     assert (found.pairs, found.dropped, found.disturbed, found.busy) == (20, 0, 8, False)
     assert found.one_sided == found.never_same
     assert found.one_sided == (
-        "disturbance belongs to the candidate: in 40% of its blocks against 0% of the baseline's",
+        "disturbance is attributed to the candidate: it occurs in 40% of its blocks and in 0% of the baseline's",
     )
     swapped = pair_blocks(launch_of(0, 20, dirty=8), "b", "a")
-    assert swapped.one_sided[0].startswith("disturbance belongs to the baseline: in 40%")
+    assert swapped.one_sided[0].startswith(
+        "disturbance is attributed to the baseline: it occurs in 40%"
+    )
 
 
 def test_rounds_that_are_dirty_on_both_sides_say_nothing_about_either() -> None:

@@ -108,7 +108,7 @@ def test_the_allocation_is_near_the_best_one() -> None:
 
 
 @pytest.mark.parametrize(("launch_cost_s", "pair_cost_s"), [(1.0, 0.0), (-1.0, 0.1)])
-def test_senseless_costs_are_refused(launch_cost_s: float, pair_cost_s: float) -> None:
+def test_invalid_costs_are_refused(launch_cost_s: float, pair_cost_s: float) -> None:
     with pytest.raises(ValueError, match="costs"):
         pairs_per_launch(
             pair_sd=0.1, launch_sd=0.1, launch_cost_s=launch_cost_s, pair_cost_s=pair_cost_s

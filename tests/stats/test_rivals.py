@@ -70,7 +70,7 @@ def test_times_without_any_spread(name: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0, float("nan")]])
-def test_senseless_times_are_refused(bad: list[float]) -> None:
+def test_invalid_times_are_refused(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="two positive times"):
         threshold_rule(bad, [1.0, 2.0])
 

@@ -36,7 +36,7 @@ def crossings(looks: list[Look], alpha: float, repeats: int, seed: int) -> np.nd
 
 @pytest.mark.parametrize("launches", [2, 3, 7, 40])
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
-def test_a_single_look_is_the_plain_t_test(launches: int, alpha: float) -> None:
+def test_a_single_analysis_is_the_plain_t_test(launches: int, alpha: float) -> None:
     look = [Look(launches=launches, fraction=1.0)]
     limit = boundaries(look, alpha)[0]
     assert limit == pytest.approx(scipy.stats.t.isf(alpha / 2, launches - 1), rel=1e-9)
@@ -51,7 +51,7 @@ def test_a_single_look_is_the_plain_t_test(launches: int, alpha: float) -> None:
     ids=["two", "six", "four", "thirty-eight"],
 )
 @pytest.mark.parametrize("alpha", [0.05, 0.2])
-def test_looks_together_spend_alpha_and_no_more(counts: tuple[int, ...], alpha: float) -> None:
+def test_all_analyses_together_spend_at_most_alpha(counts: tuple[int, ...], alpha: float) -> None:
     looks = looks_at(*counts)
     repeats = 40_000
     shares = crossings(looks, alpha, repeats, seed=99)
@@ -79,20 +79,20 @@ def test_boundaries_fall_and_stay_above_the_plain_one() -> None:
         assert limit >= scipy.stats.t.isf(0.025, look.launches - 1)
 
 
-def test_earlier_boundaries_do_not_depend_on_later_looks() -> None:
+def test_earlier_boundaries_do_not_depend_on_later_analyses() -> None:
     looks = looks_at(*range(3, 31))
     limits = boundaries(looks, 0.05)
     for count in range(2, len(looks)):
         assert boundaries(looks[:count], 0.05) == limits[:count]
 
 
-def test_a_first_look_without_time_can_not_be_crossed() -> None:
+def test_a_first_analysis_at_fraction_zero_cannot_be_crossed() -> None:
     look = [Look(launches=5, fraction=0.0)]
     assert boundaries(look, 0.05) == (math.inf,)
     assert p_value(look, [1e6], 0.05) == 1.0
 
 
-def test_looking_again_at_the_same_launches_when_time_is_up() -> None:
+def test_a_second_analysis_of_the_same_launches_when_time_is_up() -> None:
     looks = [Look(launches=6, fraction=0.5), Look(launches=6, fraction=1.0)]
     early, late = boundaries(looks, 0.05)
     assert early == pytest.approx(scipy.stats.t.isf(0.05 / 16, 5), rel=1e-9)
@@ -166,7 +166,7 @@ def test_p_goes_on_falling_below_what_paths_can_show() -> None:
     assert first == pytest.approx(2 * scipy.stats.t.sf(40.0, 9), rel=1e-9)
 
 
-def test_sixty_looks_are_fast() -> None:
+def test_sixty_analyses_are_fast() -> None:
     boundaries(looks_at(*range(3, 61)), 0.05)  # draws the paths, once per process
     started = time.process_time()
     looks = [Look(launches=n, fraction=(n / 60) ** 1.1) for n in range(3, 61)]
@@ -186,14 +186,14 @@ def test_sixty_looks_are_fast() -> None:
         [Look(launches=5, fraction=-0.1)],
     ],
 )
-def test_senseless_looks_are_refused(looks: list[Look]) -> None:
-    with pytest.raises(ValueError, match="look"):
+def test_invalid_analyses_are_refused(looks: list[Look]) -> None:
+    with pytest.raises(ValueError, match="analys"):
         boundaries(looks, 0.05)
 
 
-def test_senseless_alpha_and_statistics_are_refused() -> None:
+def test_invalid_alpha_and_statistics_are_refused() -> None:
     looks = looks_at(3, 6)
     with pytest.raises(ValueError, match="alpha"):
         boundaries(looks, 0.0)
-    with pytest.raises(ValueError, match="1 statistics for 2 looks"):
+    with pytest.raises(ValueError, match="1 statistics for 2 analyses"):
         p_value(looks, [1.0], 0.05)

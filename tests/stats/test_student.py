@@ -84,13 +84,13 @@ def test_the_ends() -> None:
 
 
 @pytest.mark.parametrize("df", [0.0, -1.0, math.nan])
-def test_senseless_degrees_of_freedom_are_refused(df: float) -> None:
+def test_invalid_degrees_of_freedom_are_refused(df: float) -> None:
     with pytest.raises(ValueError, match="degrees of freedom"):
         two_sided_p(1.0, df)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, math.nan])
-def test_senseless_probabilities_are_refused(probability: float) -> None:
+def test_invalid_probabilities_are_refused(probability: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         student_quantile(probability, 3)
 

@@ -56,7 +56,7 @@ def test_weak_claims_are_taken_back_and_strong_ones_stay() -> None:
     assert weak.verdict is Verdict.UNDECIDED
     assert weak.p_adjusted == pytest.approx(0.2)
     assert weak.reasons[-1] == (
-        "faster on its own (p = 0.04), but not among all comparisons of the run (adjusted p = 0.2)"
+        "faster on its own (p = 0.04), but not significant after adjustment for all comparisons of the run (adjusted p = 0.2)"
     )
     assert weak.interval == estimates[1].interval
     assert all(one.verdict is Verdict.UNDECIDED for one in rest)

@@ -76,7 +76,7 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
 @pytest.mark.parametrize(
     ("arguments", "code", "what", "hint"),
     [
-        (["--suites", "model"], 2, "--suites: there is no suite 'model'", "'models'"),
+        (["--suites", "model"], 2, "--suites: unknown suite 'model'", "'models'"),
         (["--suites", "models", "--modes", "train"], 2, "no mode 'train'", "'training'"),
         (["--suites", "models", "--precisions", "fp16"], 2, "no precision", "'float16'"),
         (["--suites", "models", "--backends", "indutor"], 2, "'indutor'", "'inductor'"),

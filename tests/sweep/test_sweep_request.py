@@ -203,7 +203,7 @@ def test_a_study_without_the_table_is_a_sweep_of_its_workloads(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "what", "hint"),
     [
-        ('suites = ["kernel"]', "sweep.suites: there is no suite 'kernel'", "'kernels'"),
+        ('suites = ["kernel"]', "sweep.suites: unknown suite 'kernel'", "'kernels'"),
         ('modes = ["train"]', "sweep.modes[0]: 'train' is not a valid value", "'training'"),
         ('precisions = ["fp32"]', "sweep.precisions[0]: 'fp32' is not", "float32"),
         ('executor = "slrum"', "sweep.executor: 'slrum' is not", "'slurm'"),

@@ -253,7 +253,7 @@ def test_claims_are_corrected_over_all_precisions_together() -> None:
     row = found.rows[0]
     assert row.p_adjusted == pytest.approx(10 * weak.estimate.p_value)
     assert (row.verdict, row.verdict_alone) == (Verdict.UNDECIDED, Verdict.FASTER)
-    assert "not among all comparisons of the sweep" in row.reason
+    assert "not significant after adjustment for all comparisons of the sweep" in row.reason
 
 
 def test_the_sweep_decides_and_not_the_smaller_family_of_a_run() -> None:

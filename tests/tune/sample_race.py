@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchyard.core.comparison import Accuracy, AccuracyStatus, Interval
 from torchyard.core.study import Target, Variant, Workload
-from torchyard.tune.model import Choice, Contender, Heat, Missing, Race, Share, Space, Standing
+from torchyard.tune.model import Choice, Contender, Missing, Race, RaceRound, Share, Space, Standing
 
 __all__ = ["NASTY", "race_without_winner", "sample_race"]
 
@@ -57,7 +57,7 @@ def sample_race() -> Race:
         budget_s=300.0,
         contenders=(Contender(), *alone, winner),
         heats=(
-            Heat(
+            RaceRound(
                 number=0,
                 stage="glance",
                 against="default",
@@ -71,7 +71,7 @@ def sample_race() -> Race:
                     failed,
                 ),
             ),
-            Heat(
+            RaceRound(
                 number=1,
                 stage="single",
                 against="default",
@@ -116,7 +116,7 @@ def sample_race() -> Race:
 
 
 def race_without_winner() -> Race:
-    """The proposal did not hold on fresh launches."""
+    """The proposal did not hold on new launches."""
     from dataclasses import replace
 
     race = sample_race()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchyard.core.study import Target, Variant, Workload
-from torchyard.tune.model import Choice, Contender, Heat, Race, Space, Stage
-from torchyard.tune.race_rounds import HeatResult, Outcome
+from torchyard.tune.model import Choice, Contender, Race, RaceRound, Space, Stage
+from torchyard.tune.race_rounds import RoundOutcome, RoundResult
 
 __all__ = ["SimulatedHeats", "race_of"]
 
@@ -30,16 +30,16 @@ class SimulatedHeats:
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
+    ) -> RoundResult:
         """Draw."""
         names = tuple(one.name for one in contenders)
         self.asked.append((stage, against.name, names))
         took_s = float(launches * (len(names) + 1))
         self.elapsed_s += took_s
         outcomes = [
-            Outcome(contender=one, failure="crashed (build): it always does")
+            RoundOutcome(contender=one, failure="crashed (build): it always does")
             if one.name in self.failing
-            else Outcome(
+            else RoundOutcome(
                 contender=one,
                 effects=tuple(
                     self.chance.gauss(self.truth(one) - self.truth(against), self.launch_sd)
@@ -48,7 +48,7 @@ class SimulatedHeats:
             )
             for one in contenders
         ]
-        heat = Heat(
+        race_round = RaceRound(
             number=len(self.asked) - 1,
             stage=stage,
             against=against.name,
@@ -57,7 +57,7 @@ class SimulatedHeats:
             ended_s=self.elapsed_s,
             took_s=took_s,
         )
-        return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=1e6)
+        return RoundResult(race_round=race_round, outcomes=tuple(outcomes), against_ns=1e6)
 
 
 def race_of(dimensions: Mapping[str, Sequence[str]], *, budget_s: float = 600.0) -> Race:

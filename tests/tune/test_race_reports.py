@@ -37,19 +37,19 @@ def test_the_text(name: str, race: Race) -> None:
 
 def test_the_space_lists_what_would_be_tried() -> None:
     text = space_text(sample_race())
-    assert text.startswith("kernels/mlp inference b4: 4 choices")
+    assert text.startswith("kernels/mlp inference b4: 4 settings")
     assert "package libjemalloc2" in text
 
 
 def test_a_race_that_is_not_over_says_so() -> None:
     race = replace(sample_race(), state="interrupted")
-    assert verdict_line(race) == "the race is not over: 2 heats were run"
+    assert verdict_line(race) == "the race is not finished: 2 rounds completed"
     empty = replace(race, state="finished", confirmed=None, winner=None, heats=())
-    so_far = "nothing is recommended: no choice was faster beyond doubt so far\n"
+    so_far = "no recommendation: no setting is significantly faster so far\n"
     assert verdict_line(empty).startswith(so_far)
     assert "--resume FOLDER --budget" in verdict_line(empty)
     settled = replace(empty, untried=())
-    assert verdict_line(settled) == "the default is best: no choice was faster"
+    assert verdict_line(settled) == "the default is best: no setting is faster"
     assert verdict_line(replace(settled, undecided=("x",))).startswith(so_far)
     assert race_page(replace(race, heats=()))
 
@@ -64,8 +64,9 @@ def test_what_changes_results_says_by_how_much() -> None:
         status=AccuracyStatus.FAIL, max_error=0.02, candidate_rmse=0.003, baseline_rmse=1e-6
     )
     changed = replace(race, winner=winner, confirmed=replace(race.confirmed, accuracy=checked))
-    assert "differ by design: by up to 0.02; 0.003 from the float64 reference" in verdict_line(
-        changed
+    assert (
+        "differ by design, by up to 0.02; RMSE against the float64 reference 0.003"
+        in verdict_line(changed)
     )
 
 
@@ -107,7 +108,7 @@ def test_the_interval_of_the_answer_is_shown_whole_and_others_are_cut() -> None:
     assert all(low <= row["low"] <= row["high"] <= high for row in others)
 
 
-def test_the_charts_show_heats_in_time_and_the_winner_first() -> None:
+def test_the_charts_show_rounds_in_time_and_the_winner_first() -> None:
     race = sample_race()
     rows = race_spec(race)["layer"][1]["data"]["values"]
     assert [row["contender"] for row in rows if row["minutes"] == 1.0] == [
@@ -115,4 +116,4 @@ def test_the_charts_show_heats_in_time_and_the_winner_first() -> None:
         "inference-mode",
     ]
     ends = standings_spec(race)["layer"][1]["data"]["values"]
-    assert ends[0]["contender"] == "tcmalloc+inference-mode (confirmed anew)"
+    assert ends[0]["contender"] == "tcmalloc+inference-mode (confirmation)"

@@ -15,7 +15,7 @@ from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.tune.folder import RaceFolder, read_race
 from torchyard.tune.model import Choice, Contender, Race, Stage
 from torchyard.tune.race import RaceRun
-from torchyard.tune.race_rounds import HeatResult
+from torchyard.tune.race_rounds import RoundResult
 from torchyard.tune.space import with_budget
 
 SPACE = {
@@ -131,7 +131,7 @@ class Stopping(SimulatedHeats):
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
+    ) -> RoundResult:
         if len(self.asked) == 3:
             raise KeyboardInterrupt
         return super().run(stage, against, contenders, launches=launches)
@@ -150,7 +150,7 @@ def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
     assert race.winner is None
 
 
-def test_a_race_that_is_gone_on_with_forgets_no_heat(tmp_path: Path) -> None:
+def test_a_resumed_race_keeps_all_rounds(tmp_path: Path) -> None:
     first = run(tmp_path / "race", SimulatedHeats(additive(tc=0.2), random.Random(5)))
     assert len(first.heats) > 3
     heats = Stopping(additive(tc=0.2), random.Random(5))
@@ -163,19 +163,19 @@ def test_a_race_that_is_gone_on_with_forgets_no_heat(tmp_path: Path) -> None:
     assert [heat.number for heat in (*kept.heats, *kept.spare)] == [
         heat.number for heat in first.heats
     ]
-    with pytest.raises(UsageError, match="3000 s that the race has"):
+    with pytest.raises(UsageError, match="current budget of 3000 s"):
         with_budget(kept, 60.0)
 
 
-def test_when_the_time_is_short_what_was_not_tried_is_said(tmp_path: Path) -> None:
+def test_settings_not_tried_for_lack_of_time_are_noted(tmp_path: Path) -> None:
     heats = SimulatedHeats(additive(tc=0.2), random.Random(6))
     race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
     assert race.untried
     (note, *_) = race.notes
-    assert note == f"not tried, because the time was used up: {', '.join(race.untried)}"
+    assert note == f"not tried, because the time budget was used up: {', '.join(race.untried)}"
 
 
-def test_what_looked_fast_is_raced_though_glances_took_the_time(tmp_path: Path) -> None:
+def test_promising_settings_are_measured_even_if_screening_used_the_time(tmp_path: Path) -> None:
     """A glance at what compiles for long may cost more than all the time there is."""
     heats = SimulatedHeats(additive(tc=math.log(1.5)), random.Random(12))
     race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=8.0))
@@ -230,7 +230,7 @@ def test_more_time_for_a_race_that_left_something_undecided(tmp_path: Path) -> N
 
 
 def test_folders_that_hold_no_race(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not the folder of a race"):
+    with pytest.raises(UsageError, match="not a race folder"):
         read_race(tmp_path)
     (tmp_path / "race.json").write_text("{")
     with pytest.raises(ResultsDamaged, match="not JSON"):

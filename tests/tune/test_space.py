@@ -10,10 +10,10 @@ import pytest
 from torchyard.core.study import Environment, Target, Variant, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.tune.model import Choice, Contender
-from torchyard.tune.space import Place, place_of, read_space
+from torchyard.tune.space import RaceContext, context_of, read_space
 
-ARM = Place(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
-INTEL = Place(
+ARM = RaceContext(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
+INTEL = RaceContext(
     architecture="x86_64",
     cores=8,
     physical_cores=4,
@@ -21,10 +21,10 @@ INTEL = Place(
     glibc="2.31",
     openmp=("intel",),
 )
-GPU = Place(architecture="x86_64", cores=8, physical_cores=8, device="cuda", openmp=("gnu",))
+GPU = RaceContext(architecture="x86_64", cores=8, physical_cores=8, device="cuda", openmp=("gnu",))
 
 
-def names(place: Place, **options: bool) -> set[str]:
+def names(place: RaceContext, **options: bool) -> set[str]:
     space = read_space("default", place, **options)
     return {choice.name for choice in space.choices} | {one.name for one in space.missing}
 
@@ -47,15 +47,15 @@ def test_what_changes_results_is_tried_only_when_asked_for() -> None:
 
 
 def test_modes_and_backends_have_choices_of_their_own() -> None:
-    training = Place(**{**vars(ARM), "mode": "training"})
-    compiled = Place(**{**vars(ARM), "backend": "inductor"})
+    training = RaceContext(**{**vars(ARM), "mode": "training"})
+    compiled = RaceContext(**{**vars(ARM), "backend": "inductor"})
     assert not {"inference-mode", "inductor-freezing"} & names(training)
     assert "inductor" not in names(compiled)
     assert "inductor-autotune" in names(compiled)
 
 
 def test_instances_are_for_throughput_and_nodes_for_machines_that_have_them() -> None:
-    many = Place(**{**vars(INTEL), "goal": "throughput"})
+    many = RaceContext(**{**vars(INTEL), "goal": "throughput"})
     assert not {"2-instances", "instance-per-node"} & names(INTEL)
     assert {"2-instances", "4-instances", "instance-per-node", "instance-per-core"} <= names(many)
     assert "interleave" not in names(ARM)
@@ -135,21 +135,21 @@ def test_cores_of_a_node(tmp_path: Path) -> None:
     [
         ("[[choices", "is not valid TOML"),
         ('[[choices]]\ndimension = "a"\nname = "x"\n', "'x' sets nothing"),
-        ('[[choices]]\ndimension = "a"\nname = "a b"\nthreads = 1\n', "'a b' is no name"),
-        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = 0\n', "no number of threads"),
-        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "no number of threads"),
+        ('[[choices]]\ndimension = "a"\nname = "a b"\nthreads = 1\n', "'a b' is not a valid name"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = 0\n', "not a number of threads"),
+        ('[[choices]]\ndimension = "a"\nname = "x"\nthreads = "lots"\n', "not a number of threads"),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {"A B" = 1}\n',
-            "'A B' is no variable",
+            "'A B' is not a valid variable name",
         ),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nvariables = {LD_PRELOAD = "x.so"}\n',
-            "LD_PRELOAD is not set here",
+            "LD_PRELOAD is not allowed",
         ),
         ('[[choices]]\ndimension = "a"\nname = "x"\ntreads = 1\n', "treads"),
         (
             '[[choices]]\ndimension = "a"\nname = "x"\nthreads = 1\n' * 2,
-            "'x' is there twice",
+            "'x' is used twice",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_errors_name_the_file_and_the_place(tmp_path: Path, text: str, error: st
 
 def test_a_space_without_anything_that_works_here(tmp_path: Path) -> None:
     text = '[[choices]]\ndimension = "a"\nname = "x"\nlibrary = "libno-such.so"\n'
-    with pytest.raises(NothingToDo, match="nothing can be tried") as caught:
+    with pytest.raises(NothingToDo, match="no setting of this space is available") as caught:
         read_space(write(tmp_path, text), ARM)
     assert "libno-such.so" in caught.value.why
     with pytest.raises(UsageError, match="there is no space"):
@@ -175,7 +175,7 @@ def test_the_facts_of_this_machine() -> None:
     variant = Variant(
         name="x", target=Target(name="t", python=sys.executable), backend="inductor:max-autotune"
     )
-    place = place_of(workload, variant, {"openmp": ["libgomp.so.1", "libiomp5.so"]})
+    place = context_of(workload, variant, {"openmp": ["libgomp.so.1", "libiomp5.so"]})
     assert (place.device, place.mode, place.backend) == ("cuda", "training", "inductor")
     assert place.openmp == ("gnu", "intel")
     assert 1 <= place.physical_cores <= place.cores
@@ -208,10 +208,10 @@ def test_contenders_become_variants() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("instances = 0", "instances: 0 is no number of processes"),
-        ('instances = "many"', "instances: 'many' is no number of processes"),
-        ('cores = "x"', "cores: 'x' is no list of processors"),
-        ('memory = "near"', "memory: 'near' does not say where memory comes from"),
+        ("instances = 0", "instances: 0 is not a number of processes"),
+        ('instances = "many"', "instances: 'many' is not a number of processes"),
+        ('cores = "x"', "cores: 'x' is not a CPU list"),
+        ('memory = "near"', "memory: 'near' is not a NUMA memory policy"),
     ],
 )
 def test_places_that_are_wrong_are_named(tmp_path: Path, line: str, said: str) -> None:

@@ -15,35 +15,35 @@ from torchyard.core.study import Workload
 from torchyard.core.units import format_bytes, format_duration
 
 Outcome = Literal["fits", "too-large", "refused"]
-"""`refused`: it failed for another reason than memory, as batch norm does in training with one
-image; a larger batch may work."""
+"""`refused`: failed for a reason other than memory (for example batch norm in training with one
+image); a larger batch may work."""
 
 OUT_OF_MEMORY: Final = "out-of-memory"
 _REFUSED_UP_TO: Final = 4
-"""A workload that runs with none of 1, 2 and 4 is not searched any further."""
+"""The search ends if none of 1, 2 and 4 runs."""
 _PARTS: Final = 8
-"""The answer is this fine: a multiple of an eighth of the power of two below it."""
-_PAYS: Final = 0.95
+"""Resolution of the result: a multiple of 1/8 of the power of two below it."""
+_NEAR_BEST_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTry:
-    """One size with one variant, or with all together, in processes of its own."""
+    """One size tried with one variant, or with all together, in fresh processes."""
 
     batch_size: int
     variant: str
     fits: bool
     kind: str = ""
-    """Of the failure: `out-of-memory`, `raised`, `timeout`, ..."""
+    """Failure kind: `out-of-memory`, `raised`, `timeout`, ..."""
     reason: str = ""
     hint: str = ""
     iteration_ns: float | None = None
     peak_memory_bytes: int | None = None
-    """Of tensors in one iteration, above what was there before it."""
+    """Peak of tensors allocated during one iteration."""
     used_bytes: int | None = None
-    """The most that the process ever held, which is what a memory limit is about; on the host."""
+    """Peak resident memory of the process on the host, to which a memory limit applies."""
     left_bytes: int | None = None
-    """What the device had left while the worker held its memory."""
+    """Free memory of the device while the worker held its memory."""
     duration_s: float = 0.0
 
     @property
@@ -54,32 +54,32 @@ class BatchTry:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSearch:
-    """What a search found."""
+    """Result of a search."""
 
     workload: Workload
     variants: tuple[str, ...]
     tries: tuple[BatchTry, ...]
     most: int
-    """The largest size that was allowed."""
+    """The largest size allowed."""
     memory_limit_bytes: int | None = None
-    """Of a worker, on the host."""
+    """Host memory limit of one worker."""
 
     @property
     def batch_size(self) -> int | None:
-        """The largest that fits with every variant; None when not even one does."""
+        """The largest size that fits with every variant; None if 1 does not fit."""
         return max(
-            (n for n, come in outcomes_of(self.tries).items() if come == "fits"), default=None
+            (n for n, outcome in outcomes_of(self.tries).items() if outcome == "fits"), default=None
         )
 
     @property
     def multiple(self) -> int:
-        """The answer is the largest multiple of this; larger sizes in between were not tried."""
-        found = self.batch_size
-        return 1 if found is None or found == self.most else multiple_at(found)
+        """Resolution: the result is the largest multiple of this that fits."""
+        size = self.batch_size
+        return 1 if size is None or size == self.most else multiple_at(size)
 
     @property
     def obstacle(self) -> BatchTry | None:
-        """The failure at the next size that was tried; None when the largest allowed size fits."""
+        """The failure at the next larger size tried; None if the largest allowed size fits."""
         above = [
             one for one in self.tries if not one.fits and one.batch_size > (self.batch_size or 0)
         ]
@@ -87,70 +87,74 @@ class BatchSearch:
 
 
 def outcomes_of(tries: Sequence[BatchTry]) -> dict[int, Outcome]:
-    """What came of each size: it fits when it fits with every variant."""
-    found: dict[int, Outcome] = {}
+    """Return the outcome of each size; a size fits if it fits with every variant."""
+    outcomes: dict[int, Outcome] = {}
     for one in tries:
-        come: Outcome = "fits" if one.fits else "refused"
+        outcome: Outcome = "fits" if one.fits else "refused"
         if one.kind == OUT_OF_MEMORY:
-            come = "too-large"
-        if found.get(one.batch_size, "fits") == "fits":
-            found[one.batch_size] = come
-    return found
+            outcome = "too-large"
+        if outcomes.get(one.batch_size, "fits") == "fits":
+            outcomes[one.batch_size] = outcome
+    return outcomes
 
 
 def multiple_at(batch_size: int) -> int:
-    """How fine sizes are told apart there."""
+    """Return the resolution of the search near a size."""
     return max(1, (1 << (batch_size.bit_length() - 1)) // _PARTS)
 
 
-def next_size(outcomes: Mapping[int, Outcome], *, most: int) -> int | None:
-    """The size to try next; None when the search is over."""
+def next_size(outcomes: Mapping[int, Outcome], *, largest: int) -> int | None:
+    """Return the size to try next; None when the search is over."""
     if not outcomes:
         return 1
-    fitting = [size for size, come in outcomes.items() if come == "fits"]
+    fitting = [size for size, outcome in outcomes.items() if outcome == "fits"]
     if not fitting:
         size = max(outcomes)
-        again = outcomes[size] == "refused" and size < _REFUSED_UP_TO and 2 * size <= most
+        again = outcomes[size] == "refused" and size < _REFUSED_UP_TO and 2 * size <= largest
         return 2 * size if again else None
     low = max(fitting)
-    above = [size for size, come in outcomes.items() if come != "fits" and size > low]
+    above = [size for size, outcome in outcomes.items() if outcome != "fits" and size > low]
     if not above:
-        return min(2 * low, most) if low < most else None
+        return min(2 * low, largest) if low < largest else None
     high, step = min(above), multiple_at(low)
     middle = low + max(step, (high - low) // 2 // step * step)
     return middle if middle < high else None
 
 
 def size_that_pays(search: BatchSearch, variant: str) -> int | None:
-    """The smallest size that reaches nearly the best throughput up to the answer; None: not known."""
-    most = search.batch_size or 0
+    """Return the smallest size within 5 % of the best throughput; None if unknown."""
+    largest = search.batch_size or 0
     rates = {
         one.batch_size: one.samples_per_second
         for one in search.tries
         if one.variant == variant
         and one.fits
-        and one.batch_size <= most
+        and one.batch_size <= largest
         and one.samples_per_second is not None
     }
     best = max(rates.values(), default=None)
-    return None if best is None else min(n for n, rate in rates.items() if rate >= _PAYS * best)
+    return (
+        None
+        if best is None
+        else min(n for n, rate in rates.items() if rate >= _NEAR_BEST_SHARE * best)
+    )
 
 
 _HEADINGS = ("batch", "variant", "iteration", "samples/s", "tensors", "process", "left")
 
 
 def search_text(search: BatchSearch) -> str:
-    """The tries by size, and what was found."""
-    lines = [search.workload.label, "", tries_text(search.tries), "", *found_text(search)]
+    """Return the table of tries and the result."""
+    lines = [search.workload.label, "", tries_text(search.tries), "", *result_lines(search)]
     return "\n".join(lines)
 
 
 def tries_text(tries: Sequence[BatchTry]) -> str:
-    """One line per try, smaller sizes first."""
+    """Return one line per try, smallest size first."""
     ordered = sorted(tries, key=lambda one: one.batch_size)
     rows = [_HEADINGS, *map(_cells, ordered)]
-    whole = [row for row in rows if len(row) == len(_HEADINGS)]
-    widths = [max(len(row[column]) for row in whole) for column in range(len(_HEADINGS))]
+    full_rows = [row for row in rows if len(row) == len(_HEADINGS)]
+    widths = [max(len(row[column]) for row in full_rows) for column in range(len(_HEADINGS))]
     widths[1] = max(len(row[1]) for row in rows)
     lines = []
     for row in rows:
@@ -165,28 +169,28 @@ def tries_text(tries: Sequence[BatchTry]) -> str:
 
 
 def try_line(one: BatchTry) -> str:
-    """The same in one line, for progress."""
+    """Return one try as a progress line."""
     _, variant, *rest = _cells(one)
     if not one.fits:
         return f"batch size {one.batch_size}, {variant}: {rest[0]}"
     return f"batch size {one.batch_size}, {variant}: {rest[1]} samples/s, {rest[2]} of tensors"
 
 
-def found_text(search: BatchSearch) -> list[str]:
-    """The answer, what stands in the way of more, and from where on more hardly pays."""
+def result_lines(search: BatchSearch) -> list[str]:
+    """Return the result, what limits it, and where larger batches stop paying off."""
     size, obstacle = search.batch_size, search.obstacle
     if size is None:
-        return ["not even a batch size of 1 fits"]
-    said = f"largest batch size: {size}"
+        return ["a batch size of 1 does not fit"]
+    result = f"largest batch size: {size}"
     if obstacle is None:
-        return [f"{said}, the largest that was allowed", *_paying(search)]
-    fine = f", a multiple of {search.multiple}" if search.multiple > 1 else ""
-    said += f"{fine}; {obstacle.batch_size} does not fit with {obstacle.variant}"
-    return [f"{said} ({obstacle.kind})", *_paying(search)]
+        return [f"{result}, the largest size allowed", *_payoff_lines(search)]
+    resolution = f", a multiple of {search.multiple}" if search.multiple > 1 else ""
+    result += f"{resolution}; {obstacle.batch_size} does not fit with {obstacle.variant}"
+    return [f"{result} ({obstacle.kind})", *_payoff_lines(search)]
 
 
 def search_json(search: BatchSearch) -> dict[str, Any]:
-    """Everything that is known, as plain values."""
+    """Return the search as plain values for JSON."""
     return {
         "workload": encode(search.workload),
         "variants": list(search.variants),
@@ -201,12 +205,14 @@ def search_json(search: BatchSearch) -> dict[str, Any]:
     }
 
 
-def _paying(search: BatchSearch) -> list[str]:
+def _payoff_lines(search: BatchSearch) -> list[str]:
     lines = []
     for variant in search.variants:
         size = size_that_pays(search, variant)
         if size is not None and size != search.batch_size:
-            lines.append(f"{variant}: more than {size} hardly pays (95 % of the best throughput)")
+            lines.append(
+                f"{variant}: sizes above {size} stop paying off (95 % of the best throughput)"
+            )
     return lines
 
 

@@ -27,43 +27,43 @@ from torchyard.process.timing_turn import TimingTurn
 from torchyard.process.tree import sweep_orphans
 from torchyard.results.run_writer import ProgressFile, RunWriter
 
-_PASSING: Final[frozenset[EventKind]] = frozenset({"phase", "launch", "look"})
-_LONGEST_TEXT: Final = 400
-"""Messages of failures can hold whole logs."""
+_TRANSIENT: Final[frozenset[EventKind]] = frozenset({"phase", "launch", "look"})
+_MAX_TEXT_LENGTH: Final = 400
+"""Failure messages can contain whole logs."""
 
 
 class KeptProgress:
-    """A listener that keeps an event and hands it on."""
+    """A listener that records events and forwards them."""
 
     def __init__(self, folder: Path, listener: Listener) -> None:
         self._file = ProgressFile(folder)
         self._listener = listener
 
     def listen(self, event: Event) -> None:
-        """Keep, then tell."""
-        self._file.add(_record(event), passing=event.kind in _PASSING)
+        """Record the event, then forward it."""
+        self._file.add(_record(event), passing=event.kind in _TRANSIENT)
         self._listener(event)
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file."""
         self._file.close()
 
 
 def _record(event: Event) -> dict[str, object]:
-    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    timestamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     record: dict[str, Any] = {
-        "at": moment,
+        "at": timestamp,
         "kind": event.kind,
-        "workload": event.workload[:_LONGEST_TEXT],
-        "text": event.text[:_LONGEST_TEXT],
+        "workload": event.workload[:_MAX_TEXT_LENGTH],
+        "text": event.text[:_MAX_TEXT_LENGTH],
         "fraction": None if event.fraction is None else round(event.fraction, 4),
     }
-    made = event.comparison
-    if made is not None:
-        record["candidate"] = made.candidate[:_LONGEST_TEXT]
-        record["verdict"] = made.state.value
-        record["trusted"] = made.trusted
-        speedup = made.estimate.speedup if made.estimate is not None else math.nan
+    comparison = event.comparison
+    if comparison is not None:
+        record["candidate"] = comparison.candidate[:_MAX_TEXT_LENGTH]
+        record["verdict"] = comparison.state.value
+        record["trusted"] = comparison.trusted
+        speedup = comparison.estimate.speedup if comparison.estimate is not None else math.nan
         record["speedup"] = speedup if math.isfinite(speedup) else None
     return record
 
@@ -80,17 +80,19 @@ def run_bench(
     turn: TimingTurn | None = None,
     cache: Path | None = None,
 ) -> list[Comparison]:
-    """Measure the study into the folder; the rows in the order of the workloads.
+    """Measure the study into the folder; return the comparisons in the order of the workloads.
 
-    Begins by ending what a run that was killed may have left: it would disturb this one. `tuned`
-    is what was done to the machine for this run; it is kept beside the facts, as are what was
-    measured and notes about it. `turn` is for machines where other runs are under way, and
-    `cache` a folder of compiled programs that runs share.
+    First kills orphaned processes of earlier runs, which would disturb this one. `tuned` describes how
+    the machine was quieted; it is recorded with the machine facts, as are the revision and the notes.
+    `turn` serializes timing with other runs on the machine, and `cache` is a folder of compiled
+    artifacts that runs share.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
-            "the study compares nothing",
-            why="it has no workload" if not study.workloads else "it has no candidate",
+            "nothing to compare",
+            why="the study has no workload"
+            if not study.workloads
+            else "the study has no candidate",
             hint="name workloads with --only or --suite, and candidates with --candidate",
         )
     sweep_orphans()
@@ -116,12 +118,12 @@ def run_bench(
                 cache=cache,
             )
             try:
-                found = session.run()
+                comparisons = session.run()
             except KeyboardInterrupt:
                 rows.extend(session.comparisons())
                 raise
-            rows.extend(found)
-            for comparison in found:
+            rows.extend(comparisons)
+            for comparison in comparisons:
                 listener(
                     Event(
                         kind="comparison",
@@ -151,23 +153,23 @@ def run_bench(
 
 
 def adjusted_for_suite(rows: list[Comparison], alpha: float) -> list[Comparison]:
-    """Verdicts after correction for the number of trusted comparisons in the run."""
+    """Correct verdicts for the number of trusted comparisons in the run."""
     from torchyard.stats.suite import adjust_for_suite
 
     tested = [row for row in rows if row.estimate is not None and row.trusted]
     estimates: list[Estimate] = adjust_for_suite(
         [row.estimate for row in tested if row.estimate is not None], alpha
     )
-    changed = dict(zip(map(id, tested), estimates, strict=True))
+    adjusted = dict(zip(map(id, tested), estimates, strict=True))
     result = []
     for row in rows:
-        found = changed.get(id(row))
-        if found is None:
+        corrected = adjusted.get(id(row))
+        if corrected is None:
             result.append(row)
             continue
         decided = row.verdict in {Verdict.FASTER, Verdict.SLOWER}
-        verdict = found.verdict if decided else row.verdict
-        result.append(replace(row, estimate=found, verdict=verdict))
+        verdict = corrected.verdict if decided else row.verdict
+        result.append(replace(row, estimate=corrected, verdict=verdict))
     return result
 
 
@@ -184,7 +186,7 @@ def _begin(listener: Listener, study: Study, number: int) -> None:
 
 
 def _scaled(listener: Listener, number: int, total: int) -> Listener:
-    """A session's own fraction as a part of the whole run's."""
+    """Return a listener that scales the fraction of a session to the whole run."""
 
     def scaled(event: Event) -> None:
         inside = 0.0 if event.fraction is None else event.fraction

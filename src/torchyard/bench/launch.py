@@ -47,7 +47,7 @@ _MAX_HEAP_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchDraw:
-    """What chance decides for a launch, alike for all of its processes."""
+    """Random choices of a launch, shared by all of its processes."""
 
     pad: int
     pages: int
@@ -56,7 +56,7 @@ class LaunchDraw:
 
 
 def draw_launch(chance: random.Random) -> LaunchDraw:
-    """Stack offset, mapping offset, heap offset and the seed of Python's hashes."""
+    """Draw the stack, mapping and heap offsets and the seed of Python's hashes."""
     return LaunchDraw(
         pad=chance.randrange(0, _MAX_PAD, 16),
         pages=chance.randrange(1, _MAX_PAGES),
@@ -66,9 +66,9 @@ def draw_launch(chance: random.Random) -> LaunchDraw:
 
 
 def threads_of(variant: Variant, settings: MeasureSettings) -> int:
-    """Intra-op threads: the environment's, else the study's, else one for every core of a process."""
+    """Return the intra-op threads: of the environment, else of the study, else one per core."""
     environment = variant.environment
-    if environment.instances > 1:  # the study's number is for one process
+    if environment.instances > 1:  # the study's number applies to a single process
         return environment.threads or len(cores_of(environment)[0])
     return environment.threads or settings.threads or len(cores_of(environment)[0])
 
@@ -80,10 +80,7 @@ def launch_specs(
     cache: Path,
     working_folder: Path,
 ) -> dict[tuple[str, str], list[LaunchSpec]]:
-    """One specification per process, padded so that all environments have one size.
-
-    A key has as many as its environment has instances.
-    """
+    """Return one specification per instance of each process, padded so that all environments have one size."""
     paired = settings.paired_layout and len(groups) > 1
     variables = {
         key: _variables(variants[0], settings, draw, cache.joinpath(*key))
@@ -117,7 +114,7 @@ def _parts(variant: Variant) -> range:
 
 
 def _placed(spec: LaunchSpec, environment: Environment, part: int) -> LaunchSpec:
-    """The specification of one instance, on its own cores."""
+    """Return the specification of one instance, on its own cores."""
     if environment.instances == 1:
         return spec
     placed = dict(spec.variables) | _placement(environment, part)
@@ -125,19 +122,19 @@ def _placed(spec: LaunchSpec, environment: Environment, part: int) -> LaunchSpec
 
 
 def _placement(environment: Environment, part: int = 0) -> dict[str, str]:
-    found = {}
+    variables = {}
     if environment.instances > 1 or environment.cores:
-        found[CORES] = cpu_list(cores_of(environment)[part])
+        variables[CORES] = cpu_list(cores_of(environment)[part])
     if environment.memory:
-        found[MEMORY] = environment.memory
-    return found
+        variables[MEMORY] = environment.memory
+    return variables
 
 
 def _variables(
     variant: Variant, settings: MeasureSettings, draw: LaunchDraw, cache: Path
 ) -> tuple[tuple[str, str], ...]:
     threads = str(threads_of(variant, settings))
-    found = {
+    variables = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
@@ -147,14 +144,14 @@ def _variables(
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
-    found.update(variant.target.variables)
-    found.update(variant.environment.variables)
-    found.update(_placement(variant.environment))
-    return tuple(sorted(found.items()))
+    variables.update(variant.target.variables)
+    variables.update(variant.environment.variables)
+    variables.update(_placement(variant.environment))
+    return tuple(sorted(variables.items()))
 
 
 def _size_bytes(variant: Variant, variables: tuple[tuple[str, str], ...]) -> int:
-    """Bytes that the process's stack starts with and that differ between sides."""
+    """Return the bytes at the start of the process stack that differ between variants."""
     named = sum(len(name) + len(value) + 2 for name, value in variables)
     preload = ""
     if variant.environment.preload:
@@ -165,52 +162,52 @@ def _size_bytes(variant: Variant, variables: tuple[tuple[str, str], ...]) -> int
 
 
 def _path_of(python: str) -> str:
-    """The interpreter as it is started: its path stands twice on the stack."""
+    """Return the path of the interpreter, which is on the stack twice."""
     if "/" in python:
         return str(Path(python).expanduser().absolute())
     return shutil.which(python) or python
 
 
-_OF_THE_FIRST: Final = frozenset(
+_FIRST_INSTANCE_ONLY: Final = frozenset(
     {"reference", "judge", "verify", "recheck", "operators", "list", "peak"}
 )
-_ONE_BY_ONE: Final = frozenset({"build", "measure"})
-"""The first one to be built may write the weights that the others load; memory is not shared."""
+_SEQUENTIAL: Final = frozenset({"build", "measure"})
+"""The first instance built may write the weights that the others load; peak memory is measured alone."""
 
 
-class Fleet:
-    """Asks one worker, or all instances."""
+class InstanceGroup:
+    """The instances of one process key, which answer as one worker."""
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self._workers = tuple(workers)
 
     @property
     def is_alive(self) -> bool:
-        """Whether all of them run."""
+        """Whether all instances run."""
         return all(worker.is_alive for worker in self._workers)
 
     def kill(self) -> None:
-        """End all of them at once."""
+        """Kill all instances."""
         for worker in self._workers:
             worker.kill()
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
-        """The answer of all as one; the trouble of any of them is raised."""
+        """Return the merged answer of all instances; raise the first failure."""
         first, *others = self._workers
-        if not others or verb in _OF_THE_FIRST:
+        if not others or verb in _FIRST_INSTANCE_ONLY:
             return first.ask(verb, limit_s=limit_s, on_note=None, **fields)
 
         def ask(worker: WorkerProcess) -> dict[str, Any]:
             return worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
 
-        if verb in _ONE_BY_ONE:
+        if verb in _SEQUENTIAL:
             answers = [ask(worker) for worker in self._workers]
         else:
-            answers = self._at_once(ask)
-        return together(verb, answers)
+            answers = self._in_parallel(ask)
+        return merge_answers(verb, answers)
 
-    def _at_once(self, ask: Callable[[WorkerProcess], dict[str, Any]]) -> list[dict[str, Any]]:
-        """In threads that are not waited for when one is in trouble: the crew ends the workers."""
+    def _in_parallel(self, ask: Callable[[WorkerProcess], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Ask in parallel; threads are not joined after a failure, since the workers are killed then."""
         threads = ThreadPoolExecutor(max_workers=len(self._workers))
         try:
             return [one.result() for one in [threads.submit(ask, each) for each in self._workers]]
@@ -218,8 +215,8 @@ class Fleet:
             threads.shutdown(wait=False)
 
 
-def together(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What instances said, as the answer of one side."""
+def merge_answers(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the answers of instances into the answer of one variant."""
     merged = dict(answers[0])
     if verb == "block":
         merged["samples_ns"] = [
@@ -243,24 +240,24 @@ def together(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 ProcessKey = tuple[str, str]
 
-BUILT_SIDE_BY_SIDE: Final = frozenset({"kernels", "models", "huggingface", "timm", "torchvision"})
-"""Suites whose models are made in memory alone. A program of somebody else may also fetch or unpack
-files: its processes are built one after the other, so that the first one does it."""
+BUILT_IN_PARALLEL: Final = frozenset({"kernels", "models", "huggingface", "timm", "torchvision"})
+"""Suites that build models in memory only. Other programs may download or unpack files, so their
+processes are built one after the other and only the first one does that."""
 
 
 class VariantFailed(WorkerFailed):
-    """One variant gave no number: why, in which phase, and whether its process still lives."""
+    """Failure of one variant: reason, phase, and whether its process is still alive."""
 
     def __init__(self, failure: Failure, *, process_alive: bool) -> None:
         super().__init__(failure.message, hint=failure.hint, log=failure.log)
         self.failure = failure
         self.process_alive = process_alive
         self.suspects: tuple[str, ...] = ()
-        """Others whose code ran in the process before it died, the last one first."""
+        """Other variants whose code ran in the process before it died, most recent first."""
 
 
 class Crew:
-    """The processes of one launch. Use as a context manager: nothing outlives it."""
+    """The processes of one launch; a context manager that kills them at the end."""
 
     def __init__(
         self,
@@ -273,25 +270,25 @@ class Crew:
         scratch: Path,
         cache: Path | None = None,
     ) -> None:
-        """Compilers keep what they made in `cache`; among the scratch when there is none."""
+        """`cache` is the folder of compiled artifacts; by default a folder in `scratch`."""
         self.workload = workload
         self.variants = tuple(variants)
         self.settings = settings
         self.hellos: dict[ProcessKey, dict[str, Any]] = {}
         self.built: dict[ProcessKey, dict[str, Any]] = {}
         self.has_reference = False
-        """Whether the one process keeps what candidates are judged by."""
+        """Whether the single process keeps the accuracy reference."""
         self._groups: dict[ProcessKey, list[Variant]] = {}
         for variant in variants:
             self._groups.setdefault(variant.process_key, []).append(variant)
         self._draw = draw
         self._log_folder = log_folder
-        self._scratch = scratch.absolute()  # the workers have another working folder
+        self._scratch = scratch.absolute()  # workers have a different working folder
         self._cache = self._scratch / "cache" if cache is None else cache.absolute()
         self._workers = WorkerGroup()
-        self._by_key: dict[ProcessKey, Fleet] = {}
+        self._by_key: dict[ProcessKey, InstanceGroup] = {}
         self._ran: dict[ProcessKey, list[str]] = {}
-        """Who ran in each process, the last one first."""
+        """Names of variants that ran in each process, most recent first."""
 
     def __enter__(self) -> Self:
         try:
@@ -307,58 +304,60 @@ class Crew:
 
     @property
     def several_processes(self) -> bool:
-        """Whether the variants needed more than one process."""
+        """Whether the variants need more than one process."""
         return len(self._by_key) > 1
 
     def one_variant_per_process(self) -> list[Variant]:
-        """A speaker for each process."""
+        """Return one variant of each process."""
         return [variants[0] for variants in self._groups.values()]
 
     def ask(
-        self, who: Variant, verb: str, *, phase: str, limit_s: float, **fields: object
+        self, variant: Variant, verb: str, /, *, phase: str, limit_s: float, **fields: object
     ) -> dict[str, Any]:
-        """Ask the variant's process; trouble is attributed to this variant."""
-        fleet = self._by_key[who.process_key]
+        """Send a request to the variant's process; attribute a failure to this variant."""
+        instances = self._by_key[variant.process_key]
         if phase not in ("start", "build"):
-            self._ran[who.process_key] = [
-                who.name,
-                *(name for name in self._ran.get(who.process_key, []) if name != who.name),
+            self._ran[variant.process_key] = [
+                variant.name,
+                *(name for name in self._ran.get(variant.process_key, []) if name != variant.name),
             ]
         try:
-            return fleet.ask(verb, limit_s=limit_s, **fields)
+            return instances.ask(verb, limit_s=limit_s, **fields)
         except WorkerTrouble as trouble:
-            failed = _failed(who, phase, trouble, alive=fleet.is_alive)
-            if not fleet.is_alive:
-                failed.suspects = self._suspects(who, phase)
+            failed = _failed(variant, phase, trouble, alive=instances.is_alive)
+            if not instances.is_alive:
+                failed.suspects = self._suspects(variant, phase)
             raise failed from trouble
 
-    def _suspects(self, who: Variant, phase: str) -> tuple[str, ...]:
-        """Others whose code ran in the process: calls, the last one first, or imports at building."""
-        names = self._ran.get(who.process_key, [])
+    def _suspects(self, variant: Variant, phase: str) -> tuple[str, ...]:
+        """Return other variants whose code ran in the process: calls, or imports while building."""
+        names = self._ran.get(variant.process_key, [])
         if phase == "build":
             names = [
-                one.name for one in self._groups[who.process_key] if is_user_function(one.backend)
+                one.name
+                for one in self._groups[variant.process_key]
+                if is_user_function(one.backend)
             ]
-        return tuple(name for name in names if name != who.name)
+        return tuple(name for name in names if name != variant.name)
 
-    def dismiss(self, who: Variant) -> None:
-        """Go on without a side that cannot be made; a process that has no other is ended."""
-        self.variants = tuple(one for one in self.variants if one.name != who.name)
-        left = [one for one in self._groups[who.process_key] if one.name != who.name]
-        if left:
-            self._groups[who.process_key] = left
+    def remove(self, variant: Variant) -> None:
+        """Continue without a variant that cannot be built; kill its process if no other uses it."""
+        self.variants = tuple(one for one in self.variants if one.name != variant.name)
+        remaining = [one for one in self._groups[variant.process_key] if one.name != variant.name]
+        if remaining:
+            self._groups[variant.process_key] = remaining
         else:
-            del self._groups[who.process_key]
-            self._by_key[who.process_key].kill()
+            del self._groups[variant.process_key]
+            self._by_key[variant.process_key].kill()
 
     def _start(self) -> None:
-        """Start all processes first, so that their imports run side by side."""
+        """Start all processes first, so that their imports run in parallel."""
         specs = launch_specs(self._groups, self.settings, self._draw, self._cache, self._scratch)
         for key, instances in specs.items():
             variant = self._groups[key][0]
             try:
                 check_instances(variant.environment)
-                self._by_key[key] = Fleet(
+                self._by_key[key] = InstanceGroup(
                     [
                         self._workers.start(spec, log_path=self._log_folder / f"{spec.name}.log")
                         for spec in instances
@@ -376,17 +375,17 @@ class Crew:
                         kind="protocol",
                         phase="start",
                         variant=variants[0].name,
-                        message=f"the worker speaks protocol {hello.get('protocol')!r}",
-                        hint="reinstall Torchyard: its two halves belong to one version",
+                        message=f"the worker uses protocol {hello.get('protocol')!r} instead of {PROTOCOL!r}",
+                        hint="reinstall Torchyard: controller and worker must have the same version",
                     ),
                     process_alive=True,
                 )
             self.hellos[key] = hello
 
     def _build(self) -> None:
-        """Build side by side, one process a core at most, where none needs what another one makes.
+        """Build in parallel, at most one process per core, unless processes depend on each other.
 
-        Of several targets, the first one writes the weights that the others load.
+        With several targets, the first one writes the weights that the others load.
         """
         targets = {key[0] for key in self._groups}
         state = str(self._scratch / "state.pt") if len(targets) > 1 else None
@@ -394,14 +393,14 @@ class Crew:
         def build(key: ProcessKey) -> dict[str, Any]:
             return self._build_process(self._groups[key], state)
 
-        alone = state is not None or self.workload.suite not in BUILT_SIDE_BY_SIDE
-        most = 1 if alone else min(len(self._groups), available_cores())
-        threads = ThreadPoolExecutor(max_workers=most)
+        sequential = state is not None or self.workload.suite not in BUILT_IN_PARALLEL
+        parallel = 1 if sequential else min(len(self._groups), available_cores())
+        threads = ThreadPoolExecutor(max_workers=parallel)
         try:
-            asked = {key: threads.submit(build, key) for key in self._groups}
-            self.built = {key: answer.result() for key, answer in asked.items()}
+            answers = {key: threads.submit(build, key) for key in self._groups}
+            self.built = {key: answer.result() for key, answer in answers.items()}
         finally:
-            # Not waited for when one is in trouble: the workers are ended then.
+            # Not joined after a failure: the workers are killed then.
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _build_process(self, variants: Sequence[Variant], state: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From measurements to a comparison: estimate, accuracy, metrics, verdict and notes.
+"""Build a comparison from measurements: estimate, accuracy, metrics, verdict and notes.
 
 Includes the plausibility check of times: a candidate that returns cached results does no work, so
 its arithmetic rate exceeds what the device can do, or its call takes less time than torch needs to
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from torchyard.bench.preparation import Knowledge
+from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
     Accuracy,
@@ -33,14 +33,14 @@ from torchyard.stats.pairs import PairedLaunches, pair_blocks, summarize_guards
 from torchyard.stats.stopping import Look
 from torchyard.worker.bench import options
 
-BEYOND_PEAK: Final = 3.0
-"""An algorithm may need fewer operations than eager code's: 2.25 times fewer in a Winograd convolution."""
+MAX_SHARE_OF_PEAK: Final = 3.0
+"""An algorithm may need fewer operations than eager code: 2.25 times fewer in a Winograd convolution."""
 CPU_FLOPS_PER_CORE: Final = {"float32": 6e9 * 128, "other": 6e9 * 4096}
-"""More than any core can do: 6 GHz, four 512-bit units; matrix tiles in short formats."""
+"""Upper bound for any core: 6 GHz, four 512-bit units; matrix tiles in short formats."""
 GPU_FLOPS: Final = {"float32": 1e16, "other": 1e17}
-"""More than any single GPU can do."""
+"""Upper bound for any single GPU."""
 DISPATCH_NS: Final = 1000.0
-"""Python and torch need longer to call a single operator."""
+"""Lower bound of the time to call a single operator from Python."""
 DISPATCH_RATIO: Final = 20.0
 
 
@@ -53,25 +53,25 @@ def implausible_times(
     cores: int,
     peak: MachinePeak | None = None,
 ) -> list[str]:
-    """Why the candidate's time cannot be that of the work; empty when it can."""
-    found = []
+    """Return why the candidate's time is implausible; empty if it is plausible."""
+    reasons = []
     time_ns, rate = candidate.time_ns, candidate.flops_per_second
     kind = precision if precision == "float32" else "other"
     limit = cores * CPU_FLOPS_PER_CORE[kind] if device == "cpu" else GPU_FLOPS[kind]
     if rate is not None and rate > limit:
-        found.append(
-            f"faster than the hardware allows: {rate / 1e12:.3g} TFLOP/s, "
-            f"and {limit / 1e12:.3g} is more than this device can do"
+        reasons.append(
+            f"faster than the hardware allows: {rate / 1e12:.3g} TFLOP/s exceeds the upper bound of "
+            f"{limit / 1e12:.3g} TFLOP/s for this device"
         )
-    elif peak is not None and (share := _share_of_peak(candidate, peak)) > BEYOND_PEAK:
-        found.append(f"faster than the hardware allows: {share:.3g} times the measured peak")
-    slowest = baseline.time_ns
-    if time_ns and slowest and time_ns < DISPATCH_NS and slowest > DISPATCH_RATIO * time_ns:
-        found.append(
-            f"a call takes {format_duration(time_ns)}, less than starting one operator does, "
-            f"and the baseline's {format_duration(slowest)}: it cannot have computed anything"
+    elif peak is not None and (share := _share_of_peak(candidate, peak)) > MAX_SHARE_OF_PEAK:
+        reasons.append(f"faster than the hardware allows: {share:.3g} times the measured peak")
+    baseline_ns = baseline.time_ns
+    if time_ns and baseline_ns and time_ns < DISPATCH_NS and baseline_ns > DISPATCH_RATIO * time_ns:
+        reasons.append(
+            f"a call takes {format_duration(time_ns)}, less than dispatching one operator, and "
+            f"{format_duration(baseline_ns)} in the baseline: it cannot have computed the result"
         )
-    return found
+    return reasons
 
 
 def _share_of_peak(metrics: VariantMetrics, peak: MachinePeak) -> float:
@@ -79,15 +79,15 @@ def _share_of_peak(metrics: VariantMetrics, peak: MachinePeak) -> float:
     return 0.0 if attained is None else attained.roof_share
 
 
-_PROCESS_LIVES: Final = frozenset({"raised", "cannot-build"})
-"""Kinds of failure that leave the process alive, so that the variant in question is known."""
+_PROCESS_SURVIVES: Final = frozenset({"raised", "cannot-build"})
+"""Failure kinds that leave the process alive, so that the failing variant is known."""
 
 _PROCESS_WIDE = ("changed ", "replaced ")
 
 
 @dataclass
 class Spent:
-    """Where the time went, summed over launches."""
+    """Time and launches used, summed over launches."""
 
     elapsed_s: float = 0.0
     rounds_s: float = 0.0
@@ -97,17 +97,17 @@ class Spent:
 
     @property
     def timed_share(self) -> float | None:
-        """Share of the measuring time inside timed blocks; starting processes is not in it."""
+        """Share of the measuring time inside timed blocks, without process starts."""
         return self.timed_s / self.rounds_s if self.rounds_s > 0 else None
 
 
 def make_estimate(
-    paired: PairedLaunches, looks: Sequence[Look], budget: Budget, spent: Spent
+    paired: PairedLaunches, analyses: Sequence[Look], budget: Budget, spent: Spent
 ) -> Estimate:
-    """The statistics of one comparison's pairs."""
+    """Estimate the speedup of one comparison from its pairs."""
     return estimate(
         paired.medians,
-        looks=looks,
+        looks=analyses,
         budget=budget,
         seconds_per_launch=spent.elapsed_s / spent.launches if spent.launches else None,
         pairs_dropped=paired.dropped,
@@ -122,75 +122,75 @@ def make_comparison(
     candidate: Variant,
     *,
     blocks: Sequence[Block],
-    looks: Sequence[Look],
+    analyses: Sequence[Look],
     budget: Budget,
-    knowledge: Knowledge,
+    prepared: PreparationState,
     spent: Spent,
     failure: Failure | None,
 ) -> Comparison:
-    """The row. Wrong beats fast, failed beats everything.
+    """Return the comparison; `failed` takes precedence over `wrong`, and that over any speed.
 
-    `blocks` and `looks` end before the launch in which something failed. A candidate that failed has
-    failed, whatever the launches before said. Where the baseline failed, those launches still compare
-    the two, if they are as many as a verdict needs.
+    `blocks` and `analyses` end before the launch that failed. A candidate that failed has the verdict
+    `failed`, whatever earlier launches showed. If the baseline failed, the earlier launches still
+    count if there are enough of them for a verdict.
     """
-    accuracy = knowledge.accuracy.get(candidate.name)
-    notes = list(dict.fromkeys([*knowledge.notes_about(baseline, candidate), *spent.notes]))
+    accuracy = prepared.accuracy.get(candidate.name)
+    notes = list(dict.fromkeys([*prepared.notes_about(baseline, candidate), *spent.notes]))
     untrusted: list[str] = []
-    found: Estimate | None = None
+    comparison_estimate: Estimate | None = None
     verdict = Verdict.FAILED
     paired = pair_blocks(blocks, baseline.name, candidate.name)
-    before_failure = make_estimate(paired, looks, budget, spent) if paired.usable else None
+    before_failure = make_estimate(paired, analyses, budget, spent) if paired.usable else None
     if failure is not None and _leaves_launches_usable(failure, candidate, paired, budget):
         failed = f"{failure.variant} failed ({failure.kind}, {failure.phase}): {failure.message}"
-        notes.insert(0, f"{failed}; measured in the {paired.usable} launches before")
-        if baseline.process_key == candidate.process_key and failure.kind not in _PROCESS_LIVES:
-            untrusted.append(f"the process that both variants share ended: {failed}")
+        notes.insert(0, f"{failed}; based on the {paired.usable} launches before the failure")
+        if baseline.process_key == candidate.process_key and failure.kind not in _PROCESS_SURVIVES:
+            untrusted.append(f"the process that both variants share died: {failed}")
         failure = None
     if failure is not None and before_failure is not None:
         notes.append(_before_failure_text(before_failure))
     if failure is None:
         before_failure = None
-        found = make_estimate(paired, looks, budget, spent)
-        verdict = found.verdict
+        comparison_estimate = make_estimate(paired, analyses, budget, spent)
+        verdict = comparison_estimate.verdict
         total = paired.pairs + paired.dropped
-        said = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
         if paired.busy:
             untrusted.append(
-                f"noisy machine: {paired.disturbed} of {total} pairs were disturbed: {said}"
+                f"noisy machine: {paired.disturbed} of {total} pairs were disturbed: {reasons}"
             )
-        notes.extend(text for text in paired.one_sided if text not in found.reasons)
+        notes.extend(text for text in paired.one_sided if text not in comparison_estimate.reasons)
         if paired.dropped:
-            notes.append(f"{paired.dropped} of {total} pairs left out: {said}")
+            notes.append(f"{paired.dropped} of {total} pairs dropped: {reasons}")
         if accuracy is not None:
             if accuracy.status is AccuracyStatus.FAIL:
                 verdict = Verdict.WRONG
                 notes.insert(0, f"wrong results: {accuracy.detail}")
             notes += _accuracy_notes(accuracy, candidate)
-    times = _times_of_estimate(paired, found) or (
+    times = _times_of_estimate(paired, comparison_estimate) or (
         _block_time(blocks, baseline),
         _block_time(blocks, candidate),
     )
     metrics = (
-        replace(knowledge.metrics_of(baseline), time_ns=times[0]),
-        replace(knowledge.metrics_of(candidate), time_ns=times[1]),
+        replace(prepared.metrics_of(baseline), time_ns=times[0]),
+        replace(prepared.metrics_of(candidate), time_ns=times[1]),
     )
     if failure is None:
-        untrusted += _untrusted(knowledge, baseline, candidate)
+        untrusted += _untrusted(prepared, baseline, candidate)
         if verdict is not Verdict.WRONG:
             untrusted += implausible_times(
                 *metrics,
                 device=workload.device,
                 precision=candidate.precision,
                 cores=available_cores(),
-                peak=knowledge.peaks.get(candidate.name),
+                peak=prepared.peaks.get(candidate.name),
             )
     return Comparison(
         workload=workload,
         baseline=baseline.name,
         candidate=candidate.name,
         verdict=verdict,
-        estimate=found,
+        estimate=comparison_estimate,
         accuracy=accuracy,
         baseline_metrics=metrics[0],
         candidate_metrics=metrics[1],
@@ -205,26 +205,26 @@ def make_comparison(
     )
 
 
-def _untrusted(knowledge: Knowledge, baseline: Variant, candidate: Variant) -> list[str]:
-    """Why the numbers must not be trusted, as the checks found it.
+def _untrusted(prepared: PreparationState, baseline: Variant, candidate: Variant) -> list[str]:
+    """Return the reasons of the checks not to trust the numbers.
 
-    What a variant changed of its process concerns every row that this process has a part in.
+    A process-wide change by a variant affects every comparison that uses this process.
     """
-    rows = {baseline.process_key, candidate.process_key}
-    found = [
+    process_keys = {baseline.process_key, candidate.process_key}
+    reasons = [
         f"{variant.name} {text}"
-        for variant, text in knowledge.untrusted
+        for variant, text in prepared.untrusted
         if variant.name in {baseline.name, candidate.name}
-        or (variant.process_key in rows and text.startswith(_PROCESS_WIDE))
+        or (variant.process_key in process_keys and text.startswith(_PROCESS_WIDE))
     ]
-    accuracy = knowledge.accuracy.get(candidate.name)
+    accuracy = prepared.accuracy.get(candidate.name)
     if accuracy is not None and accuracy.status is AccuracyStatus.UNCHECKED:
-        found.append(f"results could not be checked: {accuracy.detail}")
-    return list(dict.fromkeys(found))
+        reasons.append(f"results could not be checked: {accuracy.detail}")
+    return list(dict.fromkeys(reasons))
 
 
 def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
-    """What a reader must know of the check: where it says less than it seems to."""
+    """Return notes on the limits of the accuracy check."""
     notes = []
     if accuracy.nondeterminism:
         differs = accuracy.nondeterminism
@@ -234,8 +234,8 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
         notes.append(f"two runs of the candidate differ by up to {differs:.2g}")
     if "fallback_random" in accuracy.method:
         notes.append(
-            "random numbers: results checked in code compiled with fallback_random; the timed code "
-            "draws other numbers, and its means and variances over several draws agree"
+            "random numbers: results were checked in code compiled with fallback_random; the timed code "
+            "draws other random numbers, and its means and variances over several draws agree"
         )
     if accuracy.without_reference:
         notes.append(
@@ -245,7 +245,7 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
     changing = options.that_change_results(dict(candidate.options))
     if changing and accuracy.max_error is not None:
         notes.append(
-            f"{' and '.join(changing)} computes in less precision: "
+            f"{' and '.join(changing)} reduces precision: "
             f"largest difference from the baseline {accuracy.max_error:.3g}"
         )
     return notes
@@ -254,39 +254,39 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
 def _leaves_launches_usable(
     failure: Failure, candidate: Variant, paired: PairedLaunches, budget: Budget
 ) -> bool:
-    """Whether the candidate is not to blame and the launches before suffice for a verdict."""
+    """Whether another variant failed and the launches before suffice for a verdict."""
     enough = max(2, min(budget.min_launches, budget.max_launches))
     return failure.variant != candidate.name and paired.usable >= enough
 
 
-def _before_failure_text(found: Estimate) -> str:
-    interval = found.interval
-    ends = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
-    launches = f"{found.launches} launch{'es' if found.launches != 1 else ''}"
-    return f"before the failure {launches} showed {found.speedup:.3f}x{ends}: not a result"
+def _before_failure_text(estimate: Estimate) -> str:
+    interval = estimate.interval
+    interval_text = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+    launches = f"{estimate.launches} launch{'es' if estimate.launches != 1 else ''}"
+    return f"before the failure {launches} showed {estimate.speedup:.3f}x{interval_text}; this is not a result"
 
 
 def _times_of_estimate(
-    paired: PairedLaunches, found: Estimate | None
+    paired: PairedLaunches, estimate: Estimate | None
 ) -> tuple[float, float] | None:
-    """Times of baseline and candidate that belong to the estimate: their ratio is its speedup.
+    """Return times of baseline and candidate whose ratio is the speedup of the estimate.
 
-    Each launch counts with the median over its pairs of the geometric mean of both times, as it
-    counts with the median log ratio in the estimate.
+    Each launch contributes the median over its pairs of the geometric mean of both times, as it
+    contributes the median log ratio to the estimate.
     """
-    if found is None or not found.launches:
+    if estimate is None or not estimate.launches:
         return None
-    middles = [
+    centers = [
         median(math.log(pair.baseline_ns) + math.log(pair.candidate_ns) for pair in launch) / 2.0
         for launch in paired.times
         if launch
     ]
-    middle, half = math.fsum(middles) / len(middles), math.log(found.speedup) / 2.0
-    return math.exp(middle + half), math.exp(middle - half)
+    center, half = math.fsum(centers) / len(centers), math.log(estimate.speedup) / 2.0
+    return math.exp(center + half), math.exp(center - half)
 
 
 def _block_time(blocks: Sequence[Block], variant: Variant) -> float | None:
-    """Median over clean blocks, for a variant that was not compared."""
-    own = [block for block in blocks if block.variant == variant.name]
-    chosen = [block for block in own if not block.dirty] or own
+    """Return the median over clean blocks, for a variant that was not compared."""
+    own_blocks = [block for block in blocks if block.variant == variant.name]
+    chosen = [block for block in own_blocks if not block.dirty] or own_blocks
     return median(block.median_ns for block in chosen) if chosen else None

@@ -26,16 +26,17 @@ from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.worker.bench.backend_names import uses_inductor
 
 CLOCK_COST_NS: Final = 420.0
-"""Two looks at the clock and one turn of the loop in Python: 419-442 ns on a Neoverse-N1 core."""
+"""Two clock reads and one iteration of the Python loop: 419-442 ns on a Neoverse-N1 core."""
 CLOCK_SHARE: Final = 0.0025
+"""Largest share of a sample that reading the clock may take."""
 MAX_SAMPLES: Final = 1000
 PRIME_SHARE: Final = 0.1
-"""An untimed first call is taken when it costs at most this share of the block."""
+"""A block starts with an untimed call if that costs at most this share of the block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockPlan:
-    """What the worker is asked to do for one block."""
+    """Calls per sample, samples, and untimed calls before one block."""
 
     inner: int
     samples: int
@@ -43,12 +44,12 @@ class BlockPlan:
 
     @property
     def iterations(self) -> int:
-        """Timed calls."""
+        """Number of timed calls."""
         return self.inner * self.samples
 
 
 def plan_block(iteration_ns: float, *, block_s: float, training: bool) -> BlockPlan:
-    """The plan for an iteration of this length; training drops gradients after every call."""
+    """Plan a block for this iteration time; in training each call is one sample, since gradients are cleared."""
     block_ns = block_s * 1e9
     iteration_ns = max(iteration_ns, 1.0)
     inner = 1
@@ -66,14 +67,14 @@ def plan_block(iteration_ns: float, *, block_s: float, training: bool) -> BlockP
 
 FIRST_WARM_UP_LIMIT_S: Final = 8.0
 LATER_WARM_UP_LIMIT_S: Final = 3.0
-"""Later launches know what they warm up to, and their warm-up is paid from the measuring time."""
-ENERGY_STRETCH_S: Final = 1.0
-_REASONS_SAID: Final = 3
+"""Shorter, because later launches have a block plan and their warm-up counts as measuring time."""
+ENERGY_RUN_S: Final = 1.0
+_REASONS_SHOWN: Final = 3
 
 
 @dataclass
-class Knowledge:
-    """What is known of each variant so far, by name."""
+class PreparationState:
+    """Results of preparation so far, by name of the variant."""
 
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     metrics: dict[str, VariantMetrics] = field(default_factory=dict)
@@ -81,25 +82,25 @@ class Knowledge:
     iteration_ns: dict[str, float] = field(default_factory=dict)
     first_calls_s: dict[str, list[float]] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
-    """Of which variant, and what."""
+    """Pairs of variant name and text."""
     untrusted: list[tuple[Variant, str]] = field(default_factory=list)
-    """Why the numbers of a variant must not be trusted."""
+    """Reasons not to trust the numbers of a variant."""
     peaks: dict[str, MachinePeak] = field(default_factory=dict)
-    """What the device reaches at most, where that was measured before."""
+    """Measured peak of the device, where known."""
     varied: str = "none"
-    """What of the inputs blocks and checks may vary, as in `worker.input_draws`."""
+    """Which inputs blocks and checks may vary, as in `worker.input_draws`."""
     comparable: set[str] = field(default_factory=set)
-    """Names of variants whose timed calls have results that can be compared with eager code."""
+    """Names of variants whose results of timed calls can be compared with eager code."""
     accepted: dict[str, Any] = field(default_factory=dict)
-    """How far the results that were judged right are from eager code, for the checks of timed calls."""
+    """Deviation from eager code of the results that passed, for the checks of timed calls."""
     checked_calls: int = 0
-    """Timed calls whose results were compared."""
+    """Number of timed calls whose results were compared."""
     check_s: float = 0.0
-    """Time that these comparisons took, outside of the timed blocks."""
+    """Time of these comparisons, outside of the timed blocks."""
 
     @property
     def is_checked(self) -> bool:
-        """Whether results were judged, so that blocks vary their inputs and keep results."""
+        """Whether results were checked, so that blocks vary their inputs and keep results."""
         return bool(self.accuracy)
 
     def is_comparable(self, variant: Variant) -> bool:
@@ -107,13 +108,13 @@ class Knowledge:
         return variant.name in self.comparable
 
     def add_failure(self, variant: Variant, text: str) -> None:
-        """A check during or after timing found a wrong result."""
-        known = self.accuracy[variant.name]
-        self.accuracy[variant.name] = replace(known, status=AccuracyStatus.FAIL, detail=text)
+        """Record a wrong result found during or after timing."""
+        accuracy = self.accuracy[variant.name]
+        self.accuracy[variant.name] = replace(accuracy, status=AccuracyStatus.FAIL, detail=text)
         self.comparable.discard(variant.name)
 
     def add_findings(self, variant: Variant, answer: Mapping[str, Any]) -> None:
-        """Notes and reasons not to trust the numbers, each once."""
+        """Add notes and reasons not to trust the numbers, without duplicates."""
         for text in answer.get("notes") or ():
             if (variant.name, str(text)) not in self.notes:
                 self.notes.append((variant.name, str(text)))
@@ -122,55 +123,55 @@ class Knowledge:
                 self.untrusted.append((variant, str(text)))
 
     def notes_about(self, *variants: Variant) -> list[str]:
-        """What is to be said of these variants."""
+        """Return the notes about these variants."""
         names = {variant.name for variant in variants}
         return [f"{name} {text}" for name, text in self.notes if name in names]
 
     def metrics_of(self, variant: Variant) -> VariantMetrics:
-        """Metrics with compile times: the first launch had empty caches, later ones had not."""
-        known = self.metrics.get(variant.name, VariantMetrics())
+        """Return metrics with compile times: cold from the first launch, warm from later ones."""
+        metrics = self.metrics.get(variant.name, VariantMetrics())
         calls = self.first_calls_s.get(variant.name, [])
         if variant.backend == "eager" or not calls:
-            return known
+            return metrics
         iteration_s = self.iteration_ns.get(variant.name, 0.0) / 1e9
         warm = median(calls[1:]) if len(calls) > 1 else None
         return replace(
-            known,
+            metrics,
             compile_cold_s=max(0.0, calls[0] - iteration_s),
             compile_warm_s=None if warm is None else max(0.0, warm - iteration_s),
         )
 
 
 def check_accuracy(
-    crew: Crew,
+    processes: Crew,
     baseline: Variant,
     candidate: Variant,
     reference: Path,
-    knowledge: Knowledge,
+    prepared: PreparationState,
     *,
     last: bool = False,
 ) -> None:
-    """Judge the candidate; the baseline makes the reference first if it is not there yet.
+    """Check the candidate's results; the baseline computes the reference first if it is missing.
 
-    One process keeps it to itself: through a file it would be copied to the CPU and back. After the
-    `last` candidate it is dropped, before time is taken.
+    If all variants share one process, the reference stays in memory; a file would copy it to the CPU
+    and back. It is dropped after the `last` candidate, before timing starts.
     """
-    limit_s = crew.settings.step_limit_s
-    keep = not crew.several_processes
-    if not (crew.has_reference if keep else reference.exists()):
-        answer = crew.ask(
+    limit_s = processes.settings.step_limit_s
+    keep = not processes.several_processes
+    if not (processes.has_reference if keep else reference.exists()):
+        answer = processes.ask(
             baseline,
             "reference",
             phase="check",
             limit_s=limit_s,
             variant=baseline.name,
             path=str(reference.absolute()),
-            limit_bytes=crew.settings.memory_limit_bytes,
+            limit_bytes=processes.settings.memory_limit_bytes,
             keep=keep,
         )
-        crew.has_reference = keep
-        knowledge.varied = str(answer["varied"])
-    record = crew.ask(
+        processes.has_reference = keep
+        prepared.varied = str(answer["varied"])
+    record = processes.ask(
         candidate,
         "judge",
         phase="check",
@@ -179,136 +180,136 @@ def check_accuracy(
         path=str(reference.absolute()),
         last=last,
     )
-    knowledge.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
-    knowledge.accepted[candidate.name] = record.get("accepted")
-    knowledge.add_findings(candidate, record)
+    prepared.accuracy[candidate.name] = decode(Accuracy, record, where="accuracy", strict=False)
+    prepared.accepted[candidate.name] = record.get("accepted")
+    prepared.add_findings(candidate, record)
     if record.get("comparable"):
-        knowledge.comparable.add(candidate.name)
-    if knowledge.varied == "none" and knowledge.is_comparable(candidate):
-        text = "was checked on one set of input values only: the workload does not accept others"
-        knowledge.notes.append((candidate.name, text))
+        prepared.comparable.add(candidate.name)
+    if prepared.varied == "none" and prepared.is_comparable(candidate):
+        text = "was checked with one set of input values only: the workload accepts no others"
+        prepared.notes.append((candidate.name, text))
 
 
-def verify_block(crew: Crew, variant: Variant, knowledge: Knowledge, where: str) -> None:
-    """Compare results that were kept in the variant's latest block; a wrong one fails the candidate."""
-    answer = crew.ask(
+def verify_block(processes: Crew, variant: Variant, prepared: PreparationState, where: str) -> None:
+    """Check results kept in the variant's latest block; a wrong one fails the candidate."""
+    answer = processes.ask(
         variant,
         "verify",
         phase="check",
-        limit_s=crew.settings.step_limit_s,
+        limit_s=processes.settings.step_limit_s,
         variant=variant.name,
-        accepted=knowledge.accepted.get(variant.name),
-        settle=crew.several_processes,
+        accepted=prepared.accepted.get(variant.name),
+        settle=processes.several_processes,
     )
-    knowledge.checked_calls += int(answer["checked"])
-    knowledge.check_s += float(answer["seconds"])
-    _take_failure(variant, answer, knowledge, where)
+    prepared.checked_calls += int(answer["checked"])
+    prepared.check_s += float(answer["seconds"])
+    _take_failure(variant, answer, prepared, where)
 
 
-def recheck(crew: Crew, variant: Variant, knowledge: Knowledge, *, launch: int) -> None:
-    """Check a candidate after the last block of a launch. It never costs the launch its numbers."""
+def recheck(processes: Crew, variant: Variant, prepared: PreparationState, *, launch: int) -> None:
+    """Check a candidate again after the last block of a launch; a failure keeps the launch's blocks."""
     try:
-        answer = crew.ask(
+        answer = processes.ask(
             variant,
             "recheck",
             phase="check",
-            limit_s=crew.settings.step_limit_s,
+            limit_s=processes.settings.step_limit_s,
             variant=variant.name,
-            varied=knowledge.varied,
-            accepted=knowledge.accepted.get(variant.name),
-            values=knowledge.is_comparable(variant),
+            varied=prepared.varied,
+            accepted=prepared.accepted.get(variant.name),
+            values=prepared.is_comparable(variant),
             more=launch == 0,
         )
     except VariantFailed as failed:
         text = f"could not be checked after the last block: {failed.failure.message}"
-        knowledge.add_findings(variant, {"untrusted": [text]})
+        prepared.add_findings(variant, {"untrusted": [text]})
         if not failed.process_alive:
             raise
         return
-    knowledge.check_s += float(answer["seconds"])
-    knowledge.add_findings(variant, answer)
-    _take_failure(variant, answer, knowledge, f"launch {launch + 1}, after the last block")
+    prepared.check_s += float(answer["seconds"])
+    prepared.add_findings(variant, answer)
+    _take_failure(variant, answer, prepared, f"launch {launch + 1}, after the last block")
 
 
 def _take_failure(
-    variant: Variant, answer: Mapping[str, Any], knowledge: Knowledge, where: str
+    variant: Variant, answer: Mapping[str, Any], prepared: PreparationState, where: str
 ) -> None:
     failure = answer.get("failure")
     if failure is not None:
         call = failure.get("call")
         place = where if call is None else f"{where}, call {call}"
-        knowledge.add_failure(variant, f"{place}: {failure['text']}")
+        prepared.add_failure(variant, f"{place}: {failure['text']}")
 
 
-def compile_side(crew: Crew, variant: Variant) -> None:
-    """The first call, in which backends compile; a side that was checked has had it."""
-    crew.ask(
+def compile_variant(processes: Crew, variant: Variant) -> None:
+    """Make the first call, in which backends compile, unless the accuracy check did."""
+    processes.ask(
         variant,
         "warm",
         phase="warm-up",
-        limit_s=crew.settings.step_limit_s,
+        limit_s=processes.settings.step_limit_s,
         variant=variant.name,
         seconds=0.0,
     )
 
 
-def warm_up(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
-    """Run until stable, and choose the length of blocks once."""
-    known = variant.name in knowledge.plans
-    answer = crew.ask(
+def warm_up(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+    """Run until the iteration time is stable; plan the blocks in the first launch."""
+    is_planned = variant.name in prepared.plans
+    answer = processes.ask(
         variant,
         "warm",
         phase="warm-up",
-        limit_s=crew.settings.step_limit_s,
+        limit_s=processes.settings.step_limit_s,
         variant=variant.name,
-        seconds=LATER_WARM_UP_LIMIT_S if known else FIRST_WARM_UP_LIMIT_S,
+        seconds=LATER_WARM_UP_LIMIT_S if is_planned else FIRST_WARM_UP_LIMIT_S,
     )
-    knowledge.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
-    if not known:
-        note_shared_caches(crew, variant, knowledge)
+    prepared.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
+    if not is_planned:
+        note_shared_caches(processes, variant, prepared)
         iteration_ns = float(answer["iteration_ns"])
-        knowledge.iteration_ns[variant.name] = iteration_ns
-        knowledge.plans[variant.name] = plan_block(
+        prepared.iteration_ns[variant.name] = iteration_ns
+        prepared.plans[variant.name] = plan_block(
             iteration_ns,
-            block_s=crew.settings.block_s,
-            training=crew.workload.mode == "training",
+            block_s=processes.settings.block_s,
+            training=processes.workload.mode == "training",
         )
         if not answer["stable"]:
-            text = f"was still changing after {answer['warm_up_s']:.0f} s of warm-up"
-            knowledge.notes.append((variant.name, text))
+            text = f"had not reached a steady state after {answer['warm_up_s']:.0f} s of warm-up"
+            prepared.notes.append((variant.name, text))
 
 
-def note_shared_caches(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
-    """The first of a process to be compiled loads the compiler and fills its caches for the rest."""
+def note_shared_caches(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+    """Note that a variant was compiled after another one in the same process, with filled caches."""
     if not uses_inductor(variant.backend):
         return
-    for earlier in crew.variants[: crew.variants.index(variant)]:
+    for earlier in processes.variants[: processes.variants.index(variant)]:
         if earlier.process_key == variant.process_key and uses_inductor(earlier.backend):
             text = f"was compiled after {earlier.name} in one process, so not from empty caches"
-            knowledge.notes.append((variant.name, text))
+            prepared.notes.append((variant.name, text))
             return
 
 
-def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
-    """Peak memory and graphs; a side that cannot tell says why."""
+def measure_metrics(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+    """Measure peak memory, graphs and operations; record why where unavailable."""
     try:
-        answer = crew.ask(
+        answer = processes.ask(
             variant,
             "measure",
             phase="metrics",
-            limit_s=crew.settings.step_limit_s,
+            limit_s=processes.settings.step_limit_s,
             variant=variant.name,
         )
     except VariantFailed as failed:
         if not failed.process_alive:
             raise
         answer = {"unavailable": [["peak_memory_bytes", failed.failure.message]]}
-    _note_recompiles(variant, answer, knowledge)
-    built = crew.built[variant.process_key]
+    _note_recompiles(variant, answer, prepared)
+    built = processes.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if answer.get("flops") is None:
-        unavailable.append(("flops", str(answer.get("flops_why_not", "nothing was measured"))))
-    knowledge.metrics[variant.name] = VariantMetrics(
+        unavailable.append(("flops", str(answer.get("flops_why_not", "not measured"))))
+    prepared.metrics[variant.name] = VariantMetrics(
         peak_memory_bytes=answer.get("peak_memory_bytes"),
         memory_method=str(answer.get("memory_method", "")),
         graph_breaks=_counted(answer.get("graph_breaks", [])),
@@ -319,60 +320,66 @@ def measure_metrics(crew: Crew, variant: Variant, knowledge: Knowledge) -> None:
         batch_size=built.get("batch_size"),
         loss=str(built.get("loss", "")),
         moved_bytes=answer.get("moved_bytes"),
-        torch_version=str(crew.hellos[variant.process_key].get("torch", "")),
+        torch_version=str(processes.hellos[variant.process_key].get("torch", "")),
         unavailable=tuple((item[0], item[1]) for item in unavailable),
     )
 
 
-def measure_energy(crew: Crew, variant: Variant, knowledge: Knowledge, gpu: GpuGuard) -> None:
-    """Joules of one iteration: blocks one after another while the card's counter runs.
+def measure_energy(
+    processes: Crew, variant: Variant, prepared: PreparationState, gpu: GpuGuard
+) -> None:
+    """Measure the energy of one iteration over consecutive blocks.
 
-    Not taken from the timed blocks: they alternate between variants, and the counter moves in
-    steps, so that a variant could pay for its neighbour.
+    The timed blocks are not used: they alternate between variants, and the GPU's counter advances in
+    steps, so that energy of one variant could be attributed to another.
     """
-    known = knowledge.metrics[variant.name]
+    metrics = prepared.metrics[variant.name]
     before = gpu.read_energy_j()
     if before.value is None:
-        reason = ("energy_j", before.because or "there is no counter")
-        knowledge.metrics[variant.name] = replace(known, unavailable=(*known.unavailable, reason))
+        reason = ("energy_j", before.because or "no energy counter")
+        prepared.metrics[variant.name] = replace(
+            metrics, unavailable=(*metrics.unavailable, reason)
+        )
         return
-    plan = knowledge.plans[variant.name]
+    plan = prepared.plans[variant.name]
     iterations = 0
     started = time.monotonic()
-    while time.monotonic() - started < ENERGY_STRETCH_S:
-        answer = crew.ask(
+    while time.monotonic() - started < ENERGY_RUN_S:
+        answer = processes.ask(
             variant,
             "block",
             phase="metrics",
-            limit_s=crew.settings.step_limit_s,
+            limit_s=processes.settings.step_limit_s,
             variant=variant.name,
             inner=plan.inner,
             samples=plan.samples,
             prime=0,
             settle=False,
-            flush_l2=False,  # the energy of flushing is not the iteration's
+            flush_l2=False,  # flushing is not part of the iteration
         )
         iterations += int(answer["inner"]) * len(answer["samples_ns"])
     after = gpu.read_energy_j()
     if after.value is None or not iterations:
         return
     energy_j = (after.value - before.value) / iterations
-    knowledge.metrics[variant.name] = replace(known, energy_j=energy_j)
+    prepared.metrics[variant.name] = replace(metrics, energy_j=energy_j)
 
 
-def _note_recompiles(variant: Variant, answer: dict[str, Any], knowledge: Knowledge) -> None:
-    """The row says what was compiled again, and for which sizes it was tried."""
+def _note_recompiles(variant: Variant, answer: dict[str, Any], prepared: PreparationState) -> None:
+    """Note recompilations and their reasons, or the batch sizes tried without one."""
     tried = [str(size) for size in answer.get("tried_batches", [])]
-    again = _counted(answer.get("recompile_reasons", []))
-    if again:
-        said = "; ".join(f"{reason} ({count})" for reason, count in again[:_REASONS_SAID])
-        more = len(again) - _REASONS_SAID
-        said += f" and {more} more" if more > 0 else ""
-        knowledge.notes.append((variant.name, f"was compiled again: {said}"))
+    recompilations = _counted(answer.get("recompile_reasons", []))
+    if recompilations:
+        reasons = "; ".join(
+            f"{reason} ({count})" for reason, count in recompilations[:_REASONS_SHOWN]
+        )
+        more = len(recompilations) - _REASONS_SHOWN
+        reasons += f" and {more} more" if more > 0 else ""
+        prepared.notes.append((variant.name, f"was recompiled: {reasons}"))
     elif tried:
-        text = f"was not compiled again for batch size {' and '.join(tried)}"
-        knowledge.notes.append((variant.name, text))
+        text = f"was not recompiled for batch size {' and '.join(tried)}"
+        prepared.notes.append((variant.name, text))
 
 
-def _counted(found: list[Any]) -> tuple[tuple[str, int], ...]:
-    return tuple((str(reason), int(count)) for reason, count in found)
+def _counted(reasons: list[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(reason), int(count)) for reason, count in reasons)

@@ -1,8 +1,8 @@
-"""What a user asked for, before it is complete: the common form of study files and options.
+"""The request of a user, before defaults are filled in: common to study files and options.
 
 Both sources give only part of a study. Each is turned into a `Request`, in which None and empty
-mean "not given"; `merge` lays the options over the file, and `assemble` fills in the rest. Values
-are checked by their source, which alone knows what to call the place they came from.
+mean "not given"; `merge` overrides the file with the options, and `assemble` fills in the rest.
+Values are checked by their source, which knows the option or key to name in an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True, kw_only=True)
 class SpecText:
-    """A variant or workload as it was written, and where: paths in it are relative to `folder`."""
+    """Text of a variant or workload and its origin; paths in it are relative to `folder`."""
 
     text: str
     where: str
@@ -29,7 +29,7 @@ class SpecText:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadChoice:
-    """One workload, or a whole suite when it has no name."""
+    """One workload, or a whole suite if it has no name."""
 
     where: str
     suite: str
@@ -43,7 +43,7 @@ class WorkloadChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The part of a study that one source says."""
+    """The part of a study that one source sets."""
 
     name: str = ""
     targets: dict[str, Target] = field(default_factory=dict)
@@ -53,18 +53,18 @@ class Request:
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
     modes: tuple[Mode, ...] = ()
-    """For every workload, whatever the study file says of it; so are the next three."""
+    """Overrides the modes of every workload; the next three fields also apply to all workloads."""
     device: str | None = None
     batch_size: int | None = None
     optimizer_step: bool | None = None
     budget: dict[str, Any] = field(default_factory=dict)
-    """Fields of `Budget` that are said."""
+    """Fields of `Budget` that are set."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Fields of `MeasureSettings` that are said."""
+    """Fields of `MeasureSettings` that are set."""
 
 
 def merge(below: Request, above: Request) -> Request:
-    """One request of two: what `above` says wins; tables are merged by name."""
+    """Merge two requests; `above` takes precedence, and tables are merged by name."""
     return replace(
         below,
         name=above.name or below.name,

@@ -21,16 +21,16 @@ from typing import Final, Protocol
 from torchyard.bench.launch import Crew, LaunchDraw, VariantFailed, draw_launch, threads_of
 from torchyard.bench.outcome import Spent, make_comparison, make_estimate
 from torchyard.bench.preparation import (
-    Knowledge,
+    PreparationState,
     check_accuracy,
-    compile_side,
+    compile_variant,
     measure_energy,
     measure_metrics,
     recheck,
     warm_up,
 )
 from torchyard.bench.roofline.machine_peak import find_peak, machine_of, read_peaks
-from torchyard.bench.rounds import LaunchTiming, Pace, choose_reseat, run_rounds
+from torchyard.bench.rounds import LaunchTiming, SessionClock, choose_reseat, run_rounds
 from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison, Failure
 from torchyard.core.events import Event, EventKind, Listener
@@ -48,27 +48,27 @@ from torchyard.stats.stopping import Look
 __all__ = ["Recorder", "WorkloadSession"]
 
 MIN_ROUNDS: Final = 6
-FEWER_ROUNDS: Final = 3
+MIN_LONG_ROUNDS: Final = 3
 LONG_ROUND_S: Final = 0.5
-"""Rounds of so long a time average over what disturbs short ones: fewer of them make a launch."""
-_APART: Final = "each candidate is measured in a process of its own, after a shared one crashed"
+"""Longer rounds average over short disturbances, so a launch needs fewer of them."""
+_ISOLATED: Final = "each candidate is measured in its own process, after a shared one crashed"
 
 
 class Recorder(Protocol):
-    """Where what was seen is kept, as it happens."""
+    """Receiver of results as they arrive."""
 
     def add_target(self, name: str, facts: Mapping[str, object]) -> None:
-        """What a target said of itself."""
+        """Record what a target reports about itself."""
 
     def add_launch(self, record: Mapping[str, object]) -> None:
-        """A launch that ended."""
+        """Record a finished launch."""
 
     def add_blocks(self, workload: Workload, blocks: Sequence[Block]) -> None:
-        """The blocks of a round."""
+        """Record the blocks of a round."""
 
 
 class WorkloadSession:
-    """Measures one workload; `comparisons` can be read at any time, also after an interrupt."""
+    """Measurement of one workload; `comparisons` can be read at any time, also after an interrupt."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class WorkloadSession:
         turn: TimingTurn | None = None,
         cache: Path | None = None,
     ) -> None:
-        """`turn` is for machines where others measure too; `cache` holds what was compiled before."""
+        """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts."""
         self._study = study
         self._workload = workload
         self._recorder = recorder
@@ -96,37 +96,37 @@ class WorkloadSession:
         self._active = list(study.candidates)
         self._failures: dict[str, Failure] = {}
         self._failed_in: dict[str, int] = {}
-        """The launch in which a candidate failed, or the baseline for it."""
+        """Launch in which a candidate, or its baseline, failed."""
         self._number = 0
         self._recorded: set[tuple[str, str]] = set()
-        self._apart = False
-        """Whether each candidate has a process of its own, since a shared one crashed."""
-        self._looks: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
+        self._isolated = False
+        """Whether each candidate has its own process, because a shared one crashed."""
+        self._analyses: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
         self._spent_at_stop: dict[str, Spent] = {}
         self._blocks: list[Block] = []
-        self._knowledge = Knowledge()
+        self._prepared = PreparationState()
         self._spent = Spent()
-        self._pace = Pace(study.budget)
+        self._clock = SessionClock(study.budget)
         self._watch = Watch(machine)
         self._turn = TimingTurn() if turn is None else turn
         self._usual = UsualProbe()
         self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
         if cache is not None and cache.exists():
-            self._spent.notes.append("compile times are not those of empty caches")
+            self._spent.notes.append("compile times are not from empty caches")
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
 
     def run(self) -> list[Comparison]:
-        """Measure until every candidate is decided, failed, or out of time."""
+        """Measure until every candidate is decided, failed or out of time."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         try:
             while self._active:
                 try:
                     self._launch(self._number)
                 except VariantFailed as failed:
-                    self._take_out(failed)
+                    self._remove_failed(failed)
                 else:
-                    self._look()
+                    self._analyze()
                 self._number += 1
         finally:
             self._watch.close()
@@ -135,16 +135,16 @@ class WorkloadSession:
         return self.comparisons()
 
     def comparisons(self) -> list[Comparison]:
-        """The rows as they stand now."""
+        """Return the comparisons with the data so far."""
         return [
             make_comparison(
                 self._workload,
                 self._study.baseline,
                 self._placed(candidate),
                 blocks=self._blocks_of(candidate),
-                looks=self._looks_for_now(candidate),
+                analyses=self._analyses_so_far(candidate),
                 budget=self._study.budget,
-                knowledge=self._knowledge,
+                prepared=self._prepared,
                 spent=self._spent_at_stop.get(candidate.name, self._spent),
                 failure=self._failures.get(candidate.name),
             )
@@ -152,23 +152,23 @@ class WorkloadSession:
         ]
 
     def _blocks_of(self, candidate: Variant) -> list[Block]:
-        """All blocks, without the launch in which the candidate or its baseline failed."""
+        """Return all blocks before the launch in which the candidate or its baseline failed."""
         failed_in = self._failed_in.get(candidate.name)
         if failed_in is None:
             return self._blocks
         return [block for block in self._blocks if block.launch < failed_in]
 
-    def _looks_for_now(self, candidate: Variant) -> list[Look]:
-        """The looks so far, and one more if an interrupted launch added pairs since."""
-        looks = self._looks[candidate.name]
+    def _analyses_so_far(self, candidate: Variant) -> list[Look]:
+        """Return the analyses so far, and one more if an interrupted launch added pairs since."""
+        analyses = self._analyses[candidate.name]
         paired = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
         launches = len(paired.medians)
-        if launches == (looks[-1].launches if looks else 0):
-            return looks
-        return [*looks, Look(launches=launches, fraction=self._pace.fraction)]
+        if launches == (analyses[-1].launches if analyses else 0):
+            return analyses
+        return [*analyses, Look(launches=launches, fraction=self._clock.fraction)]
 
     def _launch(self, number: int) -> None:
-        """Fresh processes, preparation, rounds; the last two parts with the machine to ourselves."""
+        """Start fresh processes, prepare them and measure rounds; warm-up and timing run exclusively."""
         variants = [self._placed(one) for one in (self._study.baseline, *self._active)]
         draw = draw_launch(self._chance)
         folder = self._log_folder / f"launch-{number:03d}"
@@ -184,58 +184,60 @@ class WorkloadSession:
                 log_folder=folder,
                 scratch=self._scratch,
                 cache=self._cache,
-            ) as crew:
-                self._record_targets(crew)
+            ) as processes:
+                self._record_targets(processes)
                 if number == 0:
-                    self._find_peaks(crew)
-                self._check_and_compile(crew)
+                    self._find_peaks(processes)
+                self._check_and_compile(processes)
                 self._turn.alone()
-                self._warm_up(crew)
+                self._warm_up(processes)
                 start_s = time.monotonic() - started - (self._turn.waited_s - waited_s)
-                self._pace.launch_ready(start_s, waited_s=self._turn.waited_s)
+                self._clock.launch_ready(start_s, waited_s=self._turn.waited_s)
                 self._say("phase", f"launch {number + 1}: measuring")
                 timing = run_rounds(
-                    crew,
-                    self._knowledge,
+                    processes,
+                    self._prepared,
                     launch=number,
-                    seconds=self._pace.seconds_for_rounds(),
-                    min_rounds=self._min_rounds(crew),
+                    seconds=self._clock.seconds_for_rounds(),
+                    min_rounds=self._min_rounds(processes),
                     chance=self._chance,
                     gpu=self._gpu,
                     watch=self._watch,
                     usual=self._usual,
                     on_round=self._keep,
                 )
-                self._recheck(crew, number)
-        self._pace.launch_done(timing)
-        self._spent.elapsed_s = self._pace.elapsed_s
+                self._recheck(processes, number)
+        self._clock.launch_done(timing)
+        self._spent.elapsed_s = self._clock.elapsed_s
         self._spent.rounds_s += timing.wall_s
         self._spent.timed_s += timing.timed_s
         self._spent.launches += 1
-        self._record(number, crew, draw, timing)
+        self._record(number, processes, draw, timing)
 
-    def _check_and_compile(self, crew: Crew) -> None:
-        baseline, *candidates = crew.variants
+    def _check_and_compile(self, processes: Crew) -> None:
+        baseline, *candidates = processes.variants
         reference = self._scratch / "reference.pt"
         if self._study.settings.check_accuracy:
-            unchecked = [one for one in candidates if one.name not in self._knowledge.accuracy]
+            unchecked = [one for one in candidates if one.name not in self._prepared.accuracy]
             for candidate in unchecked:
                 self._say("phase", f"checking and compiling {candidate.name}")
                 last = candidate is unchecked[-1]
                 try:
-                    check_accuracy(crew, baseline, candidate, reference, self._knowledge, last=last)
+                    check_accuracy(
+                        processes, baseline, candidate, reference, self._prepared, last=last
+                    )
                 except VariantFailed as failed:
-                    self._go_on_without(candidate, crew, failed)
-        for variant in crew.variants:
-            compile_side(crew, variant)
+                    self._remove_unbuildable(candidate, processes, failed)
+        for variant in processes.variants:
+            compile_variant(processes, variant)
 
-    def _find_peaks(self, crew: Crew) -> None:
-        """Peaks of this machine that were measured before, to hold times against."""
+    def _find_peaks(self, processes: Crew) -> None:
+        """Look up measured peaks of this machine for the plausibility check."""
         if not read_peaks():
             return
         facts, device = read_facts(), self._workload.device
-        for variant in crew.variants:
-            hello = crew.hellos[variant.process_key]
+        for variant in processes.variants:
+            hello = processes.hellos[variant.process_key]
             peak = find_peak(
                 machine_of(facts, hello, device),
                 device,
@@ -244,118 +246,120 @@ class WorkloadSession:
                 torch_version=str(hello.get("torch", "")),
             )
             if peak is not None:
-                self._knowledge.peaks[variant.name] = peak
+                self._prepared.peaks[variant.name] = peak
 
-    def _recheck(self, crew: Crew, number: int) -> None:
-        """Check every candidate again. A process that dies here has given its numbers already."""
-        if not self._knowledge.is_checked:
+    def _recheck(self, processes: Crew, number: int) -> None:
+        """Check every candidate again; the blocks of a process that dies here are kept."""
+        if not self._prepared.is_checked:
             return
         self._say("phase", f"launch {number + 1}: checking results again")
         dead: set[tuple[str, str]] = set()
-        for candidate in crew.variants:
-            if candidate.name not in self._knowledge.accuracy or candidate.process_key in dead:
+        for candidate in processes.variants:
+            if candidate.name not in self._prepared.accuracy or candidate.process_key in dead:
                 continue
             try:
-                recheck(crew, candidate, self._knowledge, launch=number)
+                recheck(processes, candidate, self._prepared, launch=number)
             except VariantFailed:
                 dead.add(candidate.process_key)
 
-    def _go_on_without(self, candidate: Variant, crew: Crew, failed: VariantFailed) -> None:
-        """A side that cannot be made leaves nothing behind: the others need no other processes."""
+    def _remove_unbuildable(
+        self, candidate: Variant, processes: Crew, failed: VariantFailed
+    ) -> None:
+        """Remove a candidate that cannot be built; the others continue in the same processes."""
         harmless = failed.process_alive and failed.failure.kind == "cannot-build"
         if not harmless or failed.failure.variant != candidate.name or len(self._active) == 1:
             raise failed
-        self._take_out(failed)
-        crew.dismiss(candidate)
+        self._remove_failed(failed)
+        processes.remove(candidate)
 
-    def _warm_up(self, crew: Crew) -> None:
-        for variant in crew.variants:
-            warm_up(crew, variant, self._knowledge)
-        for variant in crew.variants:
-            if variant.name not in self._knowledge.metrics:
-                measure_metrics(crew, variant, self._knowledge)
-                measure_energy(crew, variant, self._knowledge, self._gpu)
+    def _warm_up(self, processes: Crew) -> None:
+        for variant in processes.variants:
+            warm_up(processes, variant, self._prepared)
+        for variant in processes.variants:
+            if variant.name not in self._prepared.metrics:
+                measure_metrics(processes, variant, self._prepared)
+                measure_energy(processes, variant, self._prepared, self._gpu)
 
-    def _min_rounds(self, crew: Crew) -> int:
+    def _min_rounds(self, processes: Crew) -> int:
         round_ns = sum(
-            self._knowledge.plans[one.name].iterations * self._knowledge.iteration_ns[one.name]
-            for one in crew.variants
+            self._prepared.plans[one.name].iterations * self._prepared.iteration_ns[one.name]
+            for one in processes.variants
         )
-        return MIN_ROUNDS if round_ns < LONG_ROUND_S * 1e9 else FEWER_ROUNDS
+        return MIN_ROUNDS if round_ns < LONG_ROUND_S * 1e9 else MIN_LONG_ROUNDS
 
     def _keep(self, blocks: list[Block]) -> None:
         self._blocks.extend(blocks)
         self._recorder.add_blocks(self._workload, blocks)
 
-    def _look(self) -> None:
-        """Estimate each candidate that is still measured, and let the decided ones go."""
-        last = self._pace.is_last_launch()
+    def _analyze(self) -> None:
+        """Run an interim analysis of each active candidate, and stop the decided ones."""
+        last = self._clock.is_last_launch()
         for candidate in list(self._active):
             paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
             enough = paired.usable >= self._study.budget.min_launches
             planned = self._study.budget.precision_goal > 0 and enough
             if not (last or planned):
                 continue
-            looks = self._looks[candidate.name]
-            fraction = 1.0 if last else self._pace.fraction
-            looks.append(Look(launches=len(paired.medians), fraction=fraction))
-            found = make_estimate(paired, looks, self._study.budget, self._spent)
-            self._pace.learn(found, paired.pairs / max(1, paired.usable))
-            spread = ""
-            if found.interval is not None:
-                spread = f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"
-            word = UNTRUSTED if paired.busy else found.verdict
-            self._say("look", f"{candidate.name} {found.speedup:.3f}x{spread} {word}")
-            if last or decided(found, self._study.budget):
+            analyses = self._analyses[candidate.name]
+            fraction = 1.0 if last else self._clock.fraction
+            analyses.append(Look(launches=len(paired.medians), fraction=fraction))
+            estimate = make_estimate(paired, analyses, self._study.budget, self._spent)
+            self._clock.learn(estimate, paired.pairs / max(1, paired.usable))
+            interval_text = ""
+            if estimate.interval is not None:
+                interval_text = f" [{estimate.interval.low:.3f}, {estimate.interval.high:.3f}]"
+            verdict = UNTRUSTED if paired.busy else estimate.verdict
+            self._say("look", f"{candidate.name} {estimate.speedup:.3f}x{interval_text} {verdict}")
+            if last or decided(estimate, self._study.budget):
                 self._stop(candidate)
 
     def _stop(self, candidate: Variant) -> None:
         self._active.remove(candidate)
         self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
 
-    def _take_out(self, failed: VariantFailed) -> None:
-        """A failed candidate leaves; without the baseline nothing can be compared.
+    def _remove_failed(self, failed: VariantFailed) -> None:
+        """Remove a failed candidate, or all of them if the baseline failed.
 
-        When a process crashed in which other candidates had run, it is not known whose fault that
-        was. Nobody leaves then, and from the next launch on each candidate has its own process.
+        If a process crashed in which other candidates had run, the culprit is unknown. All stay then,
+        and from the next launch on each candidate has its own process.
         """
         name = failed.failure.variant
         crashed = failed.failure.kind == "crashed" and not failed.process_alive
-        if crashed and not self._apart and {c.name for c in self._active} & set(failed.suspects):
-            self._apart = True
-            self._spent.notes.append(_APART)
-            self._say("warning", f"a shared process crashed while {name} ran: {_APART}")
+        if crashed and not self._isolated and {c.name for c in self._active} & set(failed.suspects):
+            self._isolated = True
+            self._spent.notes.append(_ISOLATED)
+            self._say("warning", f"a shared process crashed while {name} ran: {_ISOLATED}")
             return
         self._say("warning", f"{name} failed: {failed.failure.message}")
-        gone = [c for c in self._active if c.name == name]
-        if not gone:
-            gone = list(self._active)
-        for candidate in gone:
+        removed = [c for c in self._active if c.name == name]
+        if not removed:
+            removed = list(self._active)
+        for candidate in removed:
             self._failures[candidate.name] = failed.failure
             self._failed_in[candidate.name] = self._number
             self._active.remove(candidate)
 
     def _placed(self, variant: Variant) -> Variant:
-        """The variant in the process that it runs in now."""
-        if not self._apart or variant == self._study.baseline:
+        """Return the variant with the environment of the process that it runs in."""
+        if not self._isolated or variant == self._study.baseline:
             return variant
         environment = variant.environment
         own = replace(environment, name=f"{environment.name}-{variant.name}")
         return replace(variant, environment=own)
 
-    def _record_targets(self, crew: Crew) -> None:
-        """Keep what each process said of itself once, under the name that the study gives it."""
-        for variant in crew.variants:
+    def _record_targets(self, processes: Crew) -> None:
+        """Record the handshake of each process once, under its name in the study."""
+        for variant in processes.variants:
             own = next(one for one in self._study.variants if one.name == variant.name)
             if own.process_key not in self._recorded:
                 self._recorded.add(own.process_key)
-                hello = crew.hellos[variant.process_key]
+                hello = processes.hellos[variant.process_key]
                 self._recorder.add_target("+".join(own.process_key), hello)
 
     def _record(
         self,
         number: int,
-        crew: Crew,
+        processes: Crew,
         draw: LaunchDraw,
         timing: LaunchTiming,
     ) -> None:
@@ -364,14 +368,14 @@ class WorkloadSession:
             {
                 "workload": self._workload.label,
                 "launch": number,
-                "variants": [variant.name for variant in crew.variants],
-                "start_s": self._pace.last_start_s,
+                "variants": [variant.name for variant in processes.variants],
+                "start_s": self._clock.last_start_s,
                 "draw": asdict(draw),
                 "timing": asdict(timing),
-                "reseat": choose_reseat(settings.reseat, crew.variants, self._workload.device),
+                "reseat": choose_reseat(settings.reseat, processes.variants, self._workload.device),
                 "randomisation_off": {
                     "+".join(key): hello.get("randomisation_off")
-                    for key, hello in crew.hellos.items()
+                    for key, hello in processes.hellos.items()
                 },
                 "guards": guard_states(
                     [block.guard for block in self._blocks if block.launch == number],
@@ -389,22 +393,21 @@ class WorkloadSession:
                 kind=kind,
                 text=text,
                 workload=self._workload.label,
-                fraction=self._pace.fraction_of_session,
+                fraction=self._clock.fraction_of_session,
             )
         )
 
 
 def _cuda_environment(study: Study) -> dict[str, str]:
-    """The environment that chooses which card is `cuda:0`, as the variants' processes have it.
+    """Return the environment that determines which GPU is `cuda:0` in the processes of the variants.
 
-    Where variants differ in it, the choice is marked as one that names no card: a clock of another
-    card is worse than none.
+    If variants differ in it, the value matches no GPU: the clock of another GPU would be misleading.
     """
-    found = [
+    environments = [
         {**os.environ, **dict(one.target.variables), **dict(one.environment.variables)}
         for one in study.variants
     ]
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    if len({tuple(one.get(name) for name in names) for one in found}) > 1:
-        return {**found[0], "CUDA_VISIBLE_DEVICES": "different ones for different variants"}
-    return found[0]
+    if len({tuple(one.get(name) for name in names) for one in environments}) > 1:
+        return {**environments[0], "CUDA_VISIBLE_DEVICES": "different ones for different variants"}
+    return environments[0]

@@ -1,4 +1,4 @@
-"""Complete a request to a `Study`: defaults, names, and every variant and workload in full."""
+"""Complete a request to a `Study`: defaults, names, and fully specified variants and workloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["assemble"]
 
 
 def assemble(request: Request, *, here: str) -> Study:
-    """The study that the request means; `here` is the interpreter that Torchyard runs in."""
+    """Return the study of a request; `here` is the interpreter that Torchyard runs in."""
     check_names(request.targets, request.environments)
     parts = Parts(
         targets=request.targets,
@@ -37,7 +37,7 @@ def assemble(request: Request, *, here: str) -> Study:
 
 
 def _variants(request: Request, parts: Parts) -> Sequence[Variant]:
-    """Baseline first. What is not said is made of what there is to compare."""
+    """Return the variants, baseline first; missing ones are derived from targets and environments."""
     pool = [_default_spec(text) for text in _default_pool(request)]
     if request.baseline is None and not request.candidates:
         return [parse_variant(spec, parts) for spec in pool]
@@ -54,9 +54,9 @@ def _default_pool(request: Request) -> list[str]:
     several_targets = len(request.targets) > 1
     if several_targets and request.environments and not named:
         raise UsageError(
-            "both targets and environments are given, and no variant",
-            why="it is not clear which to compare",
-            hint="say it with --baseline and --candidate, such as --candidate "
+            "both targets and environments are given, but no variant",
+            why="it is ambiguous which of them to compare",
+            hint="name the variants with --baseline and --candidate, such as --candidate "
             f"{list(request.targets)[1]}+{next(iter(request.environments))}",
         )
     if several_targets:
@@ -73,10 +73,10 @@ def _default_spec(text: str) -> SpecText:
 def _workloads(request: Request) -> tuple[Workload, ...]:
     if not request.workloads:
         raise NothingToDo(
-            "no workload is named",
-            hint="say --suite models or --only kernels/matmul; `torchyard workloads` lists them",
+            "no workload given",
+            hint="use --suite models or --only kernels/matmul; `torchyard workloads` lists them",
         )
-    found: dict[Workload, None] = {}
+    workloads: dict[Workload, None] = {}
     for choice in request.workloads:
         batch_size = request.batch_size if request.batch_size is not None else choice.batch_size
         step = choice.optimizer_step if request.optimizer_step is None else request.optimizer_step
@@ -86,24 +86,24 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             device=_device(request, choice),
             optimizer_step=bool(step),
         ):
-            found[workload] = None
-    if not found:
+            workloads[workload] = None
+    if not workloads:
         raise NothingToDo(
             "the request selects no workload",
-            why="no workload of the suite offers the mode",
+            why="no workload of the suite supports the mode",
             hint="choose another --mode",
         )
-    if request.optimizer_step and all(workload.mode != "training" for workload in found):
+    if request.optimizer_step and all(workload.mode != "training" for workload in workloads):
         raise UsageError(
             "--optimizer-step has no effect",
             why="every workload runs in inference mode",
             hint="add --mode training",
         )
-    return tuple(found)
+    return tuple(workloads)
 
 
 def _device(request: Request, choice: WorkloadChoice) -> str:
-    """The option goes before the file."""
+    """Return the device; the option overrides the study file."""
     if request.device is not None:
         return check_device(request.device, where="--device")
     if choice.device is not None:
@@ -116,7 +116,7 @@ def _budget(request: Request) -> Budget:
     if budget.max_launches < budget.min_launches:
         if "min_launches" in request.budget:
             raise UsageError(
-                f"at most {budget.max_launches} launches, yet at least {budget.min_launches}",
+                f"max-launches is {budget.max_launches}, below min-launches, which is {budget.min_launches}",
                 hint="raise max-launches or lower min-launches",
             )
         budget = replace(budget, min_launches=budget.max_launches)

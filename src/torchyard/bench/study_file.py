@@ -39,162 +39,162 @@ __all__ = [
 
 T = TypeVar("T")
 Quantity = str | int | float
-"""A number with its unit as text, or a plain number in the unit that the key names."""
+"""A number with its unit as text, or a plain number in the default unit of the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTable:
-    """An interpreter with a torch in it."""
+    """An interpreter with PyTorch installed."""
 
     python: str
-    """Path of a python, folder of a virtual environment, or a command on PATH."""
+    """Path of a Python interpreter, folder of a virtual environment, or a command on PATH."""
     variables: dict[str, str | int | float] = field(default_factory=dict)
-    """Environment variables that belong to this interpreter."""
+    """Environment variables of this interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentTable:
-    """What a process is started with besides its target."""
+    """Process settings besides the target: variables, libraries, threads and placement."""
 
     variables: dict[str, str | int | float] = field(default_factory=dict)
     """Environment variables, such as `MALLOC_CONF`."""
     preload: tuple[str, ...] = ()
-    """Shared libraries to load first; a bare name such as `libtcmalloc.so.4` is left to the loader."""
+    """Shared libraries to preload; a bare name such as `libtcmalloc.so.4` is resolved by the loader."""
     threads: int | None = None
-    """Threads of torch; without it, `settings.threads`."""
+    """PyTorch threads [default: `settings.threads`]."""
     cores: str = ""
-    """Processors that it may use, such as `"0-3,8"`."""
+    """Cores that the process may use, such as `"0-3,8"`."""
     memory: str = ""
-    """NUMA nodes that its memory comes from: `"bind:0"`, or `"interleave:0-1"`."""
+    """NUMA policy of its memory: `"bind:0"` or `"interleave:0-1"`."""
     instances: int | None = None
-    """Processes that do the same side by side, each with its part of the cores; 1 when left out, at most
-    four for each core. The time of an iteration is then the time in which all of them together do one."""
+    """Parallel processes that run the same workload, each on its share of the cores [default: 1]; at
+    most four per core. An iteration then takes the time in which all of them together complete one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadTable:
-    """One workload, or a whole suite when it has no name."""
+    """One workload, or a whole suite if no name is given."""
 
     suite: str = ""
-    """`kernels`, `models`, `huggingface`, `timm`, `torchvision`, `torchbench` or `file`; may be left
-    out when the name tells."""
+    """`kernels`, `models`, `huggingface`, `timm`, `torchvision`, `torchbench` or `file`; optional if
+    the name is unambiguous."""
     name: str = ""
     """Name in the suite, or the path of a Python file (`mine.py`, `mine.py:thing`)."""
     mode: tuple[Mode, ...] = ()
-    """`"inference"` (when left out), `"training"`, or a list of both."""
+    """`"inference"`, `"training"`, or a list of both [default: `"inference"`]."""
     batch_size: int | None = None
-    """Without it, the workload's own."""
+    """Batch size [default: the workload's own]."""
     device: str | None = None
-    """`cpu` (when left out), `cuda`, `cuda:1`, ..."""
+    """`cpu`, `cuda`, `cuda:1`, ... [default: `cpu`]."""
     optimizer_step: bool | None = None
-    """Whether a training iteration includes the optimiser's step."""
+    """Whether a training iteration includes the optimizer step."""
     parameters: dict[str, int | float | str | bool] = field(default_factory=dict)
-    """What the workload understands, such as `size = 500`."""
+    """Parameters of the workload, such as `size = 500`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTable:
-    """When a comparison may stop."""
+    """When measuring stops."""
 
     time: Quantity | None = None
     """Measuring time of one workload, shared by its candidates, such as `"60s"` or `"5m"`; a plain number is seconds."""
     precision_goal: Quantity | None = None
-    """Half-width of the interval that is wanted, such as `"1%"`; 0 uses the whole time."""
+    """Target half-width of the confidence interval, such as `"1%"`; 0 uses the whole time."""
     margin: Quantity | None = None
-    """Differences proven smaller than this are called the same, such as `"1%"`."""
+    """Differences shown to be smaller than this count as the same, such as `"1%"`."""
     alpha: float | None = None
-    """Chance of a wrong verdict that is accepted; 0.05 gives intervals of 95 %."""
+    """Significance level; 0.05 gives 95 % confidence intervals."""
     min_launches: int | None = None
-    """Launches before the first verdict."""
+    """Minimum number of launches before a verdict."""
     max_launches: int | None = None
-    """Launches at most."""
+    """Maximum number of launches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsTable:
-    """How blocks are taken and what a worker may use."""
+    """How blocks are measured, and limits of workers."""
 
     block: Quantity | None = None
     """Length of a block, such as `"100ms"`; a plain number is seconds."""
     threads: int | None = None
-    """Threads of torch in every worker; without it, one for each core it may use."""
+    """PyTorch threads in every worker [default: one per core it may use]."""
     seed: int | None = None
     """Seed of inputs, weights and the order of pairs."""
     reseat: Reseat | None = None
-    """How data is moved to fresh memory between blocks."""
+    """How data is relocated in memory between blocks."""
     paired_layout: bool | None = None
-    """Start both sides of a launch with one memory layout, drawn anew for each launch."""
+    """Start all variants of a launch with the same memory layout, drawn at random for each launch."""
     flush_l2: bool | None = None
     """Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration."""
     check_accuracy: bool | None = None
-    """Compare results against the baseline and a float64 reference."""
+    """Compare results with the baseline and a float64 reference."""
     memory_limit: Quantity | None = None
-    """Memory of one worker, such as `"8GiB"`; a plain number is bytes."""
+    """Memory limit of one worker, such as `"8GiB"`; a plain number is bytes."""
     start_limit: Quantity | None = None
-    """For the import of torch and the handshake."""
+    """Time limit of importing torch and of the handshake."""
     step_limit: Quantity | None = None
-    """For building, checking, compiling and warming up."""
+    """Time limit of building, checking, compiling and warming up."""
     block_limit: Quantity | None = None
-    """For one block."""
+    """Time limit of one block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepTable:
-    """Whole suites times modes, precisions and backends, for `torchyard sweep`; `bench` skips it."""
+    """Suites times modes, precisions and backends, for `torchyard sweep`; ignored by `bench`."""
 
     suites: tuple[str, ...] = ()
-    """Suites to run whole, besides what `[[workloads]]` names."""
+    """Suites to run in full, in addition to `[[workloads]]`."""
     modes: tuple[Mode, ...] = ()
-    """For suites, and for workloads that name no mode; inference when left out."""
+    """Modes of suites, and of workloads that name none [default: inference]."""
     precisions: tuple[Precision, ...] = ()
-    """One cell of each workload for each; baseline and candidates have the same. Without it, the study's `precision`."""
+    """One cell of each workload per precision, which baseline and candidates share [default: the study's `precision`]."""
     backends: tuple[str, ...] = ()
-    """The candidates of every cell; without it, the study's `candidates`, else `inductor`."""
+    """The candidates of every cell [default: the study's `candidates`, else `inductor`]."""
     only: tuple[str, ...] = ()
     """Patterns of workloads to keep, such as `"timm/resnet*"`."""
     exclude: tuple[str, ...] = ()
-    """Patterns of workloads to leave out."""
+    """Patterns of workloads to exclude."""
     cell_limit: Quantity | None = None
-    """Wall time of one try at a cell, such as `"30m"`; without it, only the limits of `[settings]`."""
+    """Wall time of one attempt at a cell, such as `"30m"` [default: only the limits of `[settings]`]."""
     tries: int | None = None
-    """How often a cell is tried at most whose process dies or hangs; 2 when left out."""
+    """Maximum number of attempts at a cell whose process dies or hangs [default: 2]."""
     batch_size: Literal["largest"] | None = None
-    """`"largest"`: of each workload that names none, the largest that fits is searched for first."""
+    """`"largest"`: search first for the largest size that fits, for each workload that names none."""
     null: bool | None = None
-    """Every candidate is the baseline again, to see how often this machine gives a false alarm."""
+    """Use the baseline as every candidate, to measure the false alarm rate of this machine."""
     executor: Literal["local", "slurm"] | None = None
-    """`local` (when left out) or `slurm`."""
+    """`local` or `slurm` [default: `local`]."""
     at_most: int | None = None
-    """Cells under way at once; of Slurm, jobs. On one machine 1 when left out: more of them start,
-    compile and check side by side, and are timed one at a time."""
+    """Maximum number of concurrent cells, or of Slurm jobs. On one machine, cells start, compile and
+    check in parallel but are timed one at a time [default: 1]."""
     partition: str | None = None
-    """Of Slurm, as are the next ones: where jobs go."""
+    """Slurm partition; this and the following keys apply to Slurm."""
     account: str | None = None
-    """Who pays."""
+    """Slurm account."""
     qos: str | None = None
-    """Quality of service."""
+    """Slurm quality of service."""
     gpus: int | str | None = None
-    """GPUs of a job: a number, or `"h200:1"`."""
+    """GPUs per job: a number, or `"h200:1"`."""
     cpus: int | None = None
-    """Processors of a job."""
+    """CPUs per job."""
     job_memory: str | None = None
-    """Memory of a job, such as `"16G"`."""
+    """Memory per job, such as `"16G"`."""
     exclusive: bool | None = None
-    """Whether a job has its node to itself."""
+    """Whether a job gets exclusive use of its node."""
     job_time: str | None = None
-    """Time limit of a job, such as `"2h"` or `"02:30:00"`."""
+    """Time limit per job, such as `"2h"` or `"02:30:00"`."""
     slurm: dict[str, int | float | str | bool] = field(default_factory=dict)
-    """Other options of sbatch by name, such as `constraint = "h200"`."""
+    """Other sbatch options by name, such as `constraint = "h200"`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
-    """A study: what to compare on which workloads, how exactly, in how much time."""
+    """A study: variants to compare, workloads, precision and time budget."""
 
     name: str = ""
-    """What the run is called; without it, the file's own name."""
+    """Name of the run [default: the name of the file]."""
     baseline: str = ""
-    """The variant that others are compared with: parts joined by `+`."""
+    """The variant to compare with: parts joined by `+`."""
     candidates: tuple[str, ...] = ()
     """The variants to compare with the baseline."""
     precision: Precision | None = None
@@ -204,7 +204,7 @@ class StudyFile:
     environments: dict[str, EnvironmentTable] = field(default_factory=dict)
     """Environments by name."""
     workloads: tuple[WorkloadTable, ...] = ()
-    """What to run."""
+    """Workloads to run."""
     budget: BudgetTable = field(default_factory=BudgetTable)
     settings: SettingsTable = field(default_factory=SettingsTable)
     gate: GateTable = field(default_factory=GateTable)
@@ -212,9 +212,9 @@ class StudyFile:
 
 
 def read_study_file(path: Path) -> Request:
-    """The request of a study file; raises UsageError that starts with the file's name."""
-    said = read_study_tables(path)
-    return located_errors(path, lambda: request_of_tables(said, path))
+    """Return the request of a study file; a UsageError starts with the name of the file."""
+    tables = read_study_tables(path)
+    return located_errors(path, lambda: request_of_tables(tables, path))
 
 
 def read_study_tables(path: Path) -> StudyFile:
@@ -240,29 +240,29 @@ def located_errors(path: Path, work: Callable[[], T]) -> T:
         raise UsageError(f"{path}: {what}", why=error.why, hint=error.hint) from error
 
 
-def request_of_tables(said: StudyFile, path: Path) -> Request:
+def request_of_tables(tables: StudyFile, path: Path) -> Request:
     """Return the request that the tables of a study file make."""
     folder = path.resolve().parent
     return Request(
-        name=said.name or path.stem,
-        targets={name: _target(name, table, folder) for name, table in said.targets.items()},
+        name=tables.name or path.stem,
+        targets={name: _target(name, table, folder) for name, table in tables.targets.items()},
         environments={
-            name: _environment(name, table, folder) for name, table in said.environments.items()
+            name: _environment(name, table, folder) for name, table in tables.environments.items()
         },
-        baseline=SpecText(text=said.baseline, where=f"{path}: baseline", folder=folder)
-        if said.baseline
+        baseline=SpecText(text=tables.baseline, where=f"{path}: baseline", folder=folder)
+        if tables.baseline
         else None,
         candidates=tuple(
             SpecText(text=text, where=f"{path}: candidates[{index}]", folder=folder)
-            for index, text in enumerate(said.candidates)
+            for index, text in enumerate(tables.candidates)
         ),
-        precision=said.precision,
+        precision=tables.precision,
         workloads=tuple(
             _workload(table, f"workloads[{index}]", folder, path)
-            for index, table in enumerate(said.workloads)
+            for index, table in enumerate(tables.workloads)
         ),
-        budget=_checked(said.budget, "budget"),
-        settings=_checked(said.settings, "settings"),
+        budget=_checked(tables.budget, "budget"),
+        settings=_checked(tables.settings, "settings"),
     )
 
 
@@ -328,14 +328,14 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
 
 
 def _checked(table: BudgetTable | SettingsTable, where: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for key, value in vars(table).items():
         if value is None:
             continue
         check: Check | None = CHECKS.get(key)
         if check is None:
-            found[key] = value
+            checked[key] = value
         else:
             place = f"{where}.{key.replace('_', '-')}"
-            found[check.field_name] = check.read(value, where=place)
-    return found
+            checked[check.field_name] = check.read(value, where=place)
+    return checked

@@ -1,6 +1,6 @@
 """Query a target before measuring: its torch and devices, and which workloads load.
 
-Each workload is built in a process of its own with a time and memory limit, so that one that
+Each workload is built in its own process with a time and memory limit, so that one that
 crashes or hangs affects only its own line. Nothing is compiled or measured.
 """
 
@@ -22,7 +22,7 @@ from torchyard.process.worker_process import WorkerGroup
 
 
 def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
-    """The handshake of a worker in this target; raises WorkerTrouble when there is none."""
+    """Return the handshake of a worker in this target; raise WorkerTrouble if it fails."""
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, WorkerGroup() as group:
         spec = LaunchSpec(
             name=target.name,
@@ -35,23 +35,23 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
             worker = group.start(spec, log_path=Path(folder) / "worker.log")
             return worker.ask("hello", limit_s=limit_s)
         except WorkerTrouble as trouble:
-            trouble.log = ""  # it goes with the folder; its last lines are in the trouble
+            trouble.log = ""  # the log is deleted with the folder; its tail is in the error
             raise
 
 
 def check_devices(studies: Iterable[Study]) -> None:
-    """Raise UsageError when a target does not see a device that is asked for.
+    """Raise UsageError if a target does not see a requested device.
 
-    Costs the start of a worker for each target, and nothing for a study of processors alone. A target
-    that does not start is left to the run, which says why.
+    Starts one worker per target, and none if all workloads run on the CPU. A target that does not
+    start is reported by the run.
     """
-    wanted: dict[tuple[Any, ...], tuple[Variant, dict[str, None]]] = {}
+    devices_by_process: dict[tuple[Any, ...], tuple[Variant, dict[str, None]]] = {}
     for study in studies:
         devices = {one.device: None for one in study.workloads if one.device != "cpu"}
         for variant in study.variants if devices else ():
             key = (variant.target, variant.environment.variables)
-            wanted.setdefault(key, (variant, {}))[1].update(devices)
-    for variant, devices in wanted.values():
+            devices_by_process.setdefault(key, (variant, {}))[1].update(devices)
+    for variant, devices in devices_by_process.values():
         variables = (*variant.target.variables, *variant.environment.variables)
         try:
             facts = inspect_target(replace(variant.target, variables=variables))
@@ -67,9 +67,9 @@ def check_seen(device: str, facts: Mapping[str, Any]) -> None:
     name = "cuda:0" if device == "cuda" else device
     if name not in {text.partition(" ")[0] for text in seen}:
         raise UsageError(
-            f"--device: this target sees no {device!r}",
-            why=f"it sees {', '.join(seen) or 'nothing'}",
-            hint="choose one of these, a target whose torch was built for the device, or other "
+            f"--device: {device!r} is not visible to the target",
+            why=f"it sees: {', '.join(seen) or 'nothing'}",
+            hint="use one of these devices, a target whose torch supports the device, or another "
             "CUDA_VISIBLE_DEVICES",
         )
 
@@ -80,20 +80,20 @@ _SEED: Final = 1337
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """What came of building one workload."""
+    """Result of building one workload."""
 
     name: str
     mode: str
     state: str
-    """`loads`, or the kind of trouble: `cannot-build`, `crashed`, `timeout`, `out-of-memory`, ..."""
+    """`loads`, or the failure kind: `cannot-build`, `crashed`, `timeout`, `out-of-memory`, ..."""
     reason: str = ""
     hint: str = ""
     parameters: int | None = None
-    """How many parameters the module has."""
+    """Number of parameters of the module."""
     loss: str = ""
-    """Which loss training would start from."""
+    """Loss that training would use."""
     duration_s: float = 0.0
-    """Wall time, with the start of the process."""
+    """Wall time, including the start of the process."""
 
 
 def check_loading(
@@ -103,7 +103,7 @@ def check_loading(
     limit_s: float,
     memory_limit_bytes: int | None = None,
 ) -> Iterator[Loading]:
-    """One result for each workload, as they come."""
+    """Yield one result per workload as each completes."""
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
         for number, workload in enumerate(workloads):
             spec = LaunchSpec(
@@ -118,7 +118,7 @@ def check_loading(
 
 
 def _load(workload: Workload, spec: LaunchSpec, log: Path, limit_s: float) -> Loading:
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         with WorkerGroup() as group:
             worker = group.start(spec, log_path=log)
@@ -133,7 +133,7 @@ def _load(workload: Workload, spec: LaunchSpec, log: Path, limit_s: float) -> Lo
             state=trouble.kind,
             reason=trouble.message.removeprefix(f"{spec.name}: "),
             hint=trouble.hint,
-            duration_s=time.monotonic() - began,
+            duration_s=time.monotonic() - started,
         )
     return Loading(
         name=workload.name,
@@ -141,5 +141,5 @@ def _load(workload: Workload, spec: LaunchSpec, log: Path, limit_s: float) -> Lo
         state=LOADS,
         parameters=answer["parameters"],
         loss=answer["loss"],
-        duration_s=time.monotonic() - began,
+        duration_s=time.monotonic() - started,
     )

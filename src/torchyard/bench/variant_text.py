@@ -35,18 +35,20 @@ _POLICIES: Final = ("bind", "interleave")
 
 
 def check_cores(text: str, *, where: str) -> str:
-    """A list of processors in its shortest form; empty stays empty."""
+    """Return a CPU list in canonical form; an empty text stays empty."""
     if not text.strip():
         return ""
     try:
-        found = cpus_of_list(text)
+        cpus = cpus_of_list(text)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {text!r} is no list of processors", why=str(error), hint='such as "0-3,8"'
+            f"{where}: {text!r} is not a CPU list",
+            why=str(error),
+            hint='write a list such as "0-3,8"',
         ) from error
-    if not found:
-        raise UsageError(f"{where}: {text!r} names no processor", hint='such as "0-3,8"')
-    return cpu_list(found)
+    if not cpus:
+        raise UsageError(f"{where}: {text!r} names no CPU", hint='write a list such as "0-3,8"')
+    return cpu_list(cpus)
 
 
 def check_memory(text: str, *, where: str) -> str:
@@ -56,8 +58,8 @@ def check_memory(text: str, *, where: str) -> str:
     policy, colon, nodes = text.strip().partition(":")
     if policy not in _POLICIES or not colon:
         raise UsageError(
-            f"{where}: {text!r} does not say where memory comes from",
-            hint='"bind:0" or "interleave:0-1"',
+            f"{where}: {text!r} is not a NUMA memory policy",
+            hint='use "bind:0" or "interleave:0-1"',
         )
     return f"{policy}:{check_cores(nodes or ',', where=where)}"
 
@@ -75,7 +77,7 @@ _DYNAMO_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What variants can be made of in one study."""
+    """Parts that variants of a study can consist of."""
 
     targets: Mapping[str, Target]
     environments: Mapping[str, Environment]
@@ -85,20 +87,20 @@ class Parts:
 
     @property
     def default_target(self) -> Target:
-        """The first target that was named, else the interpreter that Torchyard runs in."""
+        """The first named target, else the interpreter that Torchyard runs in."""
         return next(iter(self.targets.values()), self.here)
 
     def words(self) -> list[str]:
-        """Every word that a part may be."""
+        """Return every word that is a valid part."""
         named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, HERE]
         settings = ["inductor.NAME=VALUE", "dynamo.NAME=VALUE", "threads=N"]
         return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]
 
 
 def parse_variant(spec: SpecText, parts: Parts) -> Variant:
-    """The variant that the text means; its name is the text until short names are given."""
-    found: dict[Kind, str] = {}
-    chosen: dict[str, Scalar] = {}
+    """Parse a variant; its name is the text until short names are assigned."""
+    parts_by_kind: dict[Kind, str] = {}
+    chosen_options: dict[str, Scalar] = {}
     threads: int | None = None
     for word in (part.strip() for part in spec.text.split("+")):
         if word.partition("=")[0] == THREADS:
@@ -106,45 +108,45 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
                 raise _twice(THREADS, spec)
             threads = _threads(word, spec)
             continue
-        kind, value = _recognise(word, spec, parts)
+        kind, value = _recognize(word, spec, parts)
         if kind == "option":
             name, setting = _option(word, spec)
-            if name in chosen:
+            if name in chosen_options:
                 raise _twice(name, spec)
-            chosen[name] = setting
+            chosen_options[name] = setting
             continue
-        if kind in found:
+        if kind in parts_by_kind:
             raise UsageError(
                 f"{spec.where}: {spec.text!r} has two parts of one kind",
-                why=f"{found[kind]!r} and {value!r} are both "
+                why=f"{parts_by_kind[kind]!r} and {value!r} are both "
                 f"{'an' if kind == 'environment' else 'a'} {kind}",
-                hint=f"keep one {kind}; two variants are two candidates",
+                hint=f"keep one {kind}; write two variants as two candidates",
             )
-        found[kind] = value
-    backend = found.get("backend", "eager")
-    for name in chosen:
+        parts_by_kind[kind] = value
+    backend = parts_by_kind.get("backend", "eager")
+    for name in chosen_options:
         reason = options.why_not(name, backend)
         if reason:
             raise UsageError(
-                f"{spec.where}: {spec.text!r} cannot be",
+                f"{spec.where}: {spec.text!r} is not a valid combination",
                 why=reason,
-                hint=f"leave {name} out, or name a backend that it is for, such as inductor",
+                hint=f"remove {name}, or use a backend that supports it, such as inductor",
             )
-    environment = parts.environments.get(found.get("environment", ""), DEFAULT_ENVIRONMENT)
+    environment = parts.environments.get(parts_by_kind.get("environment", ""), DEFAULT_ENVIRONMENT)
     return Variant(
         name=spec.text,
-        target=_target(found.get("target"), parts),
+        target=_target(parts_by_kind.get("target"), parts),
         backend=backend,
-        precision=_precision(found.get("precision"), parts),
+        precision=_precision(parts_by_kind.get("precision"), parts),
         environment=environment if threads is None else _with_threads(environment, threads),
-        options=tuple(sorted(item for item in chosen.items() if not _is_off(*item))),
+        options=tuple(sorted(item for item in chosen_options.items() if not _is_off(*item))),
     )
 
 
 def _twice(name: str, spec: SpecText) -> UsageError:
     return UsageError(
         f"{spec.where}: {spec.text!r} has the option {name} twice",
-        hint="keep one; two variants are two candidates",
+        hint="keep one; write two variants as two candidates",
     )
 
 
@@ -156,7 +158,7 @@ def _option(word: str, spec: SpecText) -> tuple[str, Scalar]:
 
 
 def _is_off(name: str, value: Scalar) -> bool:
-    """A switch that is off is one that was never set; a compiler's setting may be on by default."""
+    """Whether the option is a disabled flag; a compiler setting may be on by default and is kept."""
     return value is False and "." not in name
 
 
@@ -166,14 +168,14 @@ def _threads(word: str, spec: SpecText) -> int:
         return int(CHECKS["threads"].read(text, where=spec.where))
     except UsageError as error:
         raise UsageError(
-            f"{spec.where}: {shown(word)} is no number of threads",
+            f"{spec.where}: {shown(word)} is not a number of threads",
             why=error.hint,
             hint="write threads=N, such as threads=1",
         ) from error
 
 
 def _with_threads(environment: Environment, threads: int) -> Environment:
-    """The environment with that many threads, named so that its name means it again."""
+    """Return the environment with that many threads, and a name that parses to it."""
     own = f"{THREADS}={threads}"
     default = environment.name == DEFAULT_ENVIRONMENT.name
     return replace(
@@ -182,35 +184,35 @@ def _with_threads(environment: Environment, threads: int) -> Environment:
 
 
 def with_short_names(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """The variants, each named by what sets it apart; a repeated one is called `...-again`.
+    """Return the variants, named by the parts that differ; a repeated variant is named `...-again`.
 
-    A precision other than float32 and options are always said: leaving them out would make a
-    bfloat16 table look like a float32 one.
+    A precision other than float32 and options are always part of the name; otherwise a bfloat16
+    table would look like a float32 table.
     """
     aspects = [_aspects(variant) for variant in variants]
     differing = [index for index in range(4) if len({aspect[index] for aspect in aspects}) > 1]
     keep_backend = not differing
     named: list[Variant] = []
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for variant, aspect in zip(variants, aspects, strict=True):
-        target, backend, precision, environment, chosen = aspect
+        target, backend, precision, environment, chosen_options = aspect
         words = [
             target if 0 in differing else "",
             Path(backend).name if 1 in differing or keep_backend else "",
             precision if 2 in differing or precision != "float32" else "",  # noqa: PLR2004
             environment if 3 in differing else "",  # noqa: PLR2004
-            chosen,
+            chosen_options,
         ]
         name = "+".join(word for word in words if word)
-        if name in taken:
+        if name in used_names:
             repeated = any(aspect == _aspects(variant) for aspect in aspects[: len(named)])
             name = f"{name}-again" if repeated else variant.name
-        if name in taken:
+        if name in used_names:
             raise UsageError(
                 f"the variant {variant.name!r} is given more than once",
                 hint="remove the repetition",
             )
-        taken.add(name)
+        used_names.add(name)
         named.append(replace(variant, name=name))
     return tuple(named)
 
@@ -235,7 +237,7 @@ def _precision(name: str | None, parts: Parts) -> Precision:
     return next((word for word in PRECISIONS if word == name), parts.default_precision)
 
 
-def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
+def _recognize(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
     if not word:
         raise UsageError(
             f"{spec.where}: {spec.text!r} has an empty part",
@@ -257,7 +259,7 @@ def _recognise(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:
             hint="write dynamo:NAME, such as dynamo:aot_eager_decomp_partition",
         )
     raise UsageError(
-        f"{spec.where}: {word!r} is no backend, precision, target, environment or option",
+        f"{spec.where}: {word!r} is not a backend, precision, target, environment or option",
         why=f"it is a part of {spec.text!r}" if word != spec.text else "",
         hint=f"did you mean {_SHORT_PRECISIONS[word.lower()]!r}?"
         if word.lower() in _SHORT_PRECISIONS
@@ -269,14 +271,14 @@ def _user_backend(word: str, spec: SpecText) -> str:
     path_text, colon, function = word.rpartition(":")
     if not colon or _FUNCTION.fullmatch(function) is None:
         raise UsageError(
-            f"{spec.where}: {word!r} names no function of the file",
+            f"{spec.where}: {word!r} does not name a function of the file",
             hint=f"write {word.rstrip(':')}:FUNCTION",
         )
     path = spec.folder / Path(path_text).expanduser()
     if not path.is_file():
         raise UsageError(
-            f"{spec.where}: there is no file {path_text!r}",
+            f"{spec.where}: no such file: {path_text!r}",
             why=f"looked for {path}",
-            hint="a backend of yours is written FILE.py:FUNCTION",
+            hint="write a custom backend as FILE.py:FUNCTION",
         )
     return f"{path.resolve()}:{function}"

@@ -29,23 +29,23 @@ from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
 from torchyard.worker.suites.torchbench.checkout import VARIABLE, Tree, find_tree
 from torchyard.worker.workload import CannotBuild
 
-MOST: Final = 1000
-"""More workloads than this from one text are a slip of the pen."""
+MAX_GRID_SIZE: Final = 1000
+"""More workloads than this from one text are likely a mistake."""
 _RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
 _DOUBLING: Final = ("x", "2")
 
 
 def grid_of(choice: WorkloadChoice, parse: Callable[[str], Scalar]) -> list[WorkloadChoice]:
-    """One choice for each combination of its parameters' values; the choice itself if there is one."""
+    """Return one choice per combination of parameter values."""
     values = [_values(choice, key, value, parse) for key, value in choice.parameters]
     count = 1
     for several in values:
         count *= len(several)
-    if count > MOST:
+    if count > MAX_GRID_SIZE:
         raise UsageError(
-            f"{choice.where}: {choice.suite}/{choice.name} would be {count} workloads",
-            why=f"at most {MOST} are made of one text",
-            hint="leave out some values",
+            f"{choice.where}: {choice.suite}/{choice.name} expands to {count} workloads",
+            why=f"one text may expand to at most {MAX_GRID_SIZE}",
+            hint="use fewer values",
         )
     keys = [key for key, _ in choice.parameters]
     return [
@@ -61,7 +61,7 @@ def _values(
         return [value]
     if "|" not in value:
         return _range(choice, key, value) or [value]
-    found: list[Scalar] = []
+    values: list[Scalar] = []
     for part in value.split("|"):
         text = part.strip()
         if not text:
@@ -69,32 +69,32 @@ def _values(
                 f"{choice.where}: {key}={value!r} has an empty value",
                 hint=f"write {key}=A|B|C, such as size=256|1024",
             )
-        found += _range(choice, key, text) or [parse(text)]
-    return list(dict.fromkeys(found))
+        values += _range(choice, key, text) or [parse(text)]
+    return list(dict.fromkeys(values))
 
 
 def _range(choice: WorkloadChoice, key: str, text: str) -> list[Scalar]:
-    """The numbers of a range; none when the text is no range."""
+    """Return the numbers of a range; empty if the text is not a range."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return []
     first, last = int(match[1]), int(match[2])
     kind, amount_text = (match[3], match[4]) if match[3] else _DOUBLING
     amount = int(amount_text)
-    # A range that does not move would never end.
-    stands = amount < 2 or first == 0 if kind == "x" else amount < 1  # noqa: PLR2004
-    if first > last or stands:
+    # A step that does not increase would never end.
+    stuck = amount < 2 or first == 0 if kind == "x" else amount < 1  # noqa: PLR2004
+    if first > last or stuck:
         raise UsageError(
-            f"{choice.where}: {key}={text!r} is no range",
-            why="it ends before it begins" if first > last else "it does not move",
-            hint="write A..B to double, A..Bx4 to multiply or A..B+256 to add, A before B",
+            f"{choice.where}: {key}={text!r} is not a range",
+            why="its end is below its start" if first > last else "its step does not increase",
+            hint="write A..B to double, A..Bx4 to multiply or A..B+256 to add, with A <= B",
         )
-    found: list[Scalar] = []
+    numbers: list[Scalar] = []
     number = first
-    while number <= last and len(found) <= MOST:
-        found.append(number)
+    while number <= last and len(numbers) <= MAX_GRID_SIZE:
+        numbers.append(number)
         number = number * amount if kind == "x" else number + amount
-    return found
+    return numbers
 
 
 SUITE: Final = "torchbench"
@@ -102,9 +102,9 @@ _PATH: Final = "path"
 
 
 def with_checkout(choice: WorkloadChoice) -> WorkloadChoice:
-    """The choice with a full path in its parameters, where one is named here.
+    """Return the choice with the absolute path of the checkout, if a parameter or variable names one.
 
-    Without one the target must be able to import the package, which only the worker can find out.
+    Without one, the target must be able to import the package, which only the worker can check.
     """
     given = dict(choice.parameters)
     named = str(given[_PATH]) if _PATH in given else os.environ.get(VARIABLE, "")
@@ -115,40 +115,40 @@ def with_checkout(choice: WorkloadChoice) -> WorkloadChoice:
 
 
 def models_of(choice: WorkloadChoice) -> list[str]:
-    """Every model of the checkout; raises UsageError when no checkout is named."""
+    """Return every model of the checkout; raise UsageError if none is named."""
     path = dict(choice.parameters).get(_PATH)
     if path is None:
         raise UsageError(
-            f"{choice.where}: the suite {SUITE!r} has the models of a checkout, and none is named",
+            f"{choice.where}: the suite {SUITE!r} needs a checkout, and none is given",
             hint=f"set {VARIABLE} to the folder of a checkout of pytorch/benchmark",
         )
-    found = [model.name for model in tree_of(Path(str(path)), where=choice.where).models()]
-    if not found:
+    models = [model.name for model in tree_of(Path(str(path)), where=choice.where).models()]
+    if not models:
         raise UsageError(
             f"{choice.where}: the checkout {path} has no models",
-            hint="is the clone complete? torchbenchmark/models should hold a folder for each",
+            hint="check that the clone is complete: torchbenchmark/models has one folder per model",
         )
-    return found
+    return models
 
 
 def tree_of(path: Path, *, where: str) -> Tree:
-    """The checkout in that folder."""
+    """Return the checkout in a folder."""
     try:
         return find_tree(str(path.expanduser().absolute()))
     except CannotBuild as refused:
         raise UsageError(
-            f"{where}: {str(path)!r} is no checkout of pytorch/benchmark",
+            f"{where}: {str(path)!r} is not a checkout of pytorch/benchmark",
             why="it has no torchbenchmark/__init__.py",
-            hint="give the folder that the repository was cloned into",
+            hint="give the folder of the cloned repository",
         ) from refused
 
 
-# Parameters that name a file or a folder of the user's.
+# Parameters that are paths.
 PATHS: Final = {"torchbench": "path", "huggingface": "config"}
 
 
 def choose_workload(spec: SpecText) -> WorkloadChoice:
-    """What `--only` or the `name` of a study file means."""
+    """Return the workload that `--only` or the `name` of a study file describes."""
     if ".py" in spec.text and (chosen := _file_choice(spec)) is not None:
         return chosen
     path, colon, parameters_text = spec.text.partition(":")
@@ -171,7 +171,7 @@ def choose_workload(spec: SpecText) -> WorkloadChoice:
 def located(
     suite: str, parameters: Iterable[tuple[str, Scalar]], *, folder: Path
 ) -> tuple[tuple[str, Scalar], ...]:
-    """Parameters with whole paths: workers may start in other folders, and on other machines."""
+    """Return parameters with absolute paths: workers may start in other folders."""
     return tuple(
         (key, str(folder.absolute() / Path(str(value)).expanduser()))
         if key == PATHS.get(suite)
@@ -181,30 +181,30 @@ def located(
 
 
 def check_suite(suite: str, *, where: str) -> None:
-    """Raise UsageError for a suite that is not in the catalogue."""
-    known = [*SUITES, *OPEN_SUITES]
-    if suite not in known:
+    """Raise UsageError for a suite that is not in the catalog."""
+    suites = [*SUITES, *OPEN_SUITES]
+    if suite not in suites:
         raise UsageError(
-            f"{where}: there is no suite {suite!r}", hint=nearest_hint(suite, known, what="suite")
+            f"{where}: unknown suite {suite!r}", hint=nearest_hint(suite, suites, what="suite")
         )
 
 
 def expand(
     choice: WorkloadChoice, *, modes: tuple[Mode, ...], device: str, optimizer_step: bool
 ) -> list[Workload]:
-    """Every workload of a choice: all of a suite when it names none, one per mode and shape.
+    """Return every workload of a choice: the whole suite if it names none, one per mode and shape.
 
-    A whole suite skips the modes that a workload does not offer; a named one must offer them. Of a
-    suite that takes any name, the whole is its list for the kind of device.
+    For a whole suite, modes that a workload does not support are skipped; a named workload must
+    support them. A suite that accepts any name expands to its list for the kind of device.
     """
     check_suite(choice.suite, where=choice.where)
     _check_parameters(choice)
     choice, *others = grid_of(choice, parse_parameter_value)
     if others:
         return [
-            found
+            workloads
             for each in (choice, *others)
-            for found in expand(each, modes=modes, device=device, optimizer_step=optimizer_step)
+            for workloads in expand(each, modes=modes, device=device, optimizer_step=optimizer_step)
         ]
     checkout: list[str] = []
     if choice.suite == SUITE:
@@ -212,8 +212,8 @@ def expand(
         checkout = [] if choice.name else models_of(choice)
     elif not choice.name and choice.suite in OPEN_SUITES and choice.suite not in LISTS:
         raise UsageError(
-            f"{choice.where}: the suite {choice.suite!r} takes any name, so it cannot be run whole",
-            why=f"it holds {OPEN_SUITES[choice.suite]}",
+            f"{choice.where}: the suite {choice.suite!r} accepts any name, so it has no fixed set of workloads",
+            why=f"it contains {OPEN_SUITES[choice.suite]}",
             hint=_known_hint(choice.suite),
         )
     offered: dict[str, tuple[str, ...]] = {
@@ -224,7 +224,7 @@ def expand(
     if not choice.name and choice.suite in LISTS:
         offered = _listed(choice.suite, device)
     offered = offered or dict.fromkeys(checkout or [choice.name], MODES)
-    found: list[Workload] = []
+    workloads: list[Workload] = []
     for name, offered_modes in offered.items():
         for mode in modes:
             if mode not in offered_modes:
@@ -232,9 +232,9 @@ def expand(
                     continue
                 raise UsageError(
                     f"{choice.where}: {choice.suite}/{name} has no mode {mode!r}",
-                    hint="it has: " + ", ".join(offered_modes),
+                    hint="supported modes: " + ", ".join(offered_modes),
                 )
-            found.append(
+            workloads.append(
                 Workload(
                     suite=choice.suite,
                     name=name,
@@ -245,11 +245,11 @@ def expand(
                     parameters=choice.parameters,
                 )
             )
-    return found
+    return workloads
 
 
 def parse_parameter_value(text: str) -> Scalar:
-    """A whole number, a number, true or false, else the text itself."""
+    """Parse an integer, a float or a boolean; return other text unchanged."""
     if text in {"true", "false"}:
         return text == "true"
     for kind in (int, float):
@@ -261,7 +261,7 @@ def parse_parameter_value(text: str) -> Scalar:
 
 
 def _check_parameters(choice: WorkloadChoice) -> None:
-    """The catalogue knows the parameters of what is built in; the worker checks all others."""
+    """Check parameters of built-in workloads against the catalog; the worker checks all others."""
     entry = entry_of(choice.suite, choice.name)
     seen: set[str] = set()
     for key, _ in choice.parameters:
@@ -284,21 +284,21 @@ def _check_parameters(choice: WorkloadChoice) -> None:
 
 
 def _parameters(text: str, spec: SpecText) -> tuple[tuple[str, Scalar], ...]:
-    found: dict[str, Scalar] = {}
+    parameters: dict[str, Scalar] = {}
     for item in text.split(","):
         key, equals, value = item.partition("=")
         key = key.strip()
         if not equals or not all(part.isidentifier() for part in key.split(".")) or not value:
             raise UsageError(
-                f"{spec.where}: {item!r} in {spec.text!r} is no parameter",
+                f"{spec.where}: {item!r} in {spec.text!r} is not a parameter",
                 hint="write NAME:key=value,key=value, such as kernels/matmul:size=500",
             )
-        if key in found:
+        if key in parameters:
             raise UsageError(
                 f"{spec.where}: {spec.text!r} gives {key!r} twice", hint="keep one of them"
             )
-        found[key] = parse_parameter_value(value.strip())
-    return tuple(found.items())
+        parameters[key] = parse_parameter_value(value.strip())
+    return tuple(parameters.items())
 
 
 def _file_choice(spec: SpecText) -> WorkloadChoice | None:
@@ -307,26 +307,26 @@ def _file_choice(spec: SpecText) -> WorkloadChoice | None:
     if not dot_py or (rest and not rest.startswith(":")):
         return None
     path_text = head + dot_py
-    thing = ""
+    object_name = ""
     parameters: tuple[tuple[str, Scalar], ...] = ()
     for segment in rest.split(":")[1:]:
         if "=" in segment:
             parameters = _parameters(segment, spec)
-        elif segment.isidentifier() and not thing:
-            thing = segment
+        elif segment.isidentifier() and not object_name:
+            object_name = segment
         else:
             raise UsageError(
-                f"{spec.where}: {segment!r} in {spec.text!r} is no name in a file",
+                f"{spec.where}: {segment!r} in {spec.text!r} is not a name in a file",
                 hint="write FILE.py, FILE.py:THING or FILE.py:THING:key=value",
             )
     path = spec.folder / Path(path_text).expanduser()
     if not path.is_file():
         raise UsageError(
-            f"{spec.where}: there is no file {path_text!r}",
+            f"{spec.where}: no such file: {path_text!r}",
             why=f"looked for {path}",
             hint="give the path of a Python file",
         )
-    name = f"{path.resolve()}:{thing}" if thing else str(path.resolve())
+    name = f"{path.resolve()}:{object_name}" if object_name else str(path.resolve())
     return WorkloadChoice(where=spec.where, suite="file", name=name, parameters=parameters)
 
 
@@ -337,21 +337,21 @@ def _suite_of(name: str, spec: SpecText) -> str:
     if holders:
         raise UsageError(
             f"{spec.where}: {name!r} is in more than one suite",
-            hint="say which: " + " or ".join(f"{suite}/{name}" for suite in holders),
+            hint="use " + " or ".join(f"{suite}/{name}" for suite in holders),
         )
-    known = [f"{suite}/{entry}" for suite in SUITES for entry in _names(suite)]
+    full_names = [f"{suite}/{entry}" for suite in SUITES for entry in _names(suite)]
     if name in SUITES or name in LISTS:
         first = _names(name)[0] if name in SUITES else LISTS[name][0].name
         raise UsageError(
             f"{spec.where}: {name!r} is a suite, not a workload",
-            hint=f"say --suite {name}, or one of it: {name}/{first}",
+            hint=f"use --suite {name}, or one of its workloads: {name}/{first}",
         )
-    short = [entry for suite in SUITES for entry in _names(suite)]
+    short_names = [entry for suite in SUITES for entry in _names(suite)]
     raise UsageError(
-        f"{spec.where}: there is no workload {name!r}",
-        hint=nearest_hint(name, [*short, *known], what="workload")
-        if nearest_hint(name, short).startswith("did")
-        else "`torchyard workloads` lists them; other suites are named in full, such as timm/NAME",
+        f"{spec.where}: unknown workload {name!r}",
+        hint=nearest_hint(name, [*short_names, *full_names], what="workload")
+        if nearest_hint(name, short_names).startswith("did")
+        else "`torchyard workloads` lists them; write other suites in full, such as timm/NAME",
     )
 
 
@@ -360,7 +360,7 @@ def _names(suite: str) -> list[str]:
 
 
 def _listed(suite: str, device: str) -> dict[str, tuple[str, ...]]:
-    """The names and modes of a suite's list, those with a batch size for the kind of device."""
+    """Return names and modes of a suite's list that have a batch size for the kind of device."""
     on_cpu = device.partition(":")[0] == "cpu"
     return {
         each.name: each.modes
@@ -376,4 +376,4 @@ def _known_hint(suite: str) -> str:
         "torchbench": "name a model: torchbench/resnet50:path=FOLDER",
         "file": "give the path of a Python file: mine.py or mine.py:thing",
     }
-    return examples.get(suite) or f"name one of it: {suite}/{_names(suite)[0]}"
+    return examples.get(suite) or f"name a workload: {suite}/{_names(suite)[0]}"

@@ -1,4 +1,4 @@
-"""The kit that all reports share: HTML pages, charts, safe text, redaction and wording.
+"""Shared building blocks of reports: HTML pages, charts, safe text, redaction and wording.
 
-Imports no capability.
+Does not depend on any capability.
 """

@@ -17,7 +17,7 @@ from torchyard.core.comparison import Comparison, Verdict
 _MARGIN: Final = 0.06
 _NARROWEST: Final = math.log(1.01)
 _WIDEST: Final = math.log(1e4)
-_TICKS_WANTED: Final = 5
+_TARGET_TICKS: Final = 5
 _ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _WIDE_TICKS: Final = (
     *(1.0, 2.0, 0.5, 4.0, 0.25, 10.0, 0.1, 100.0, 0.01, 1000.0, 0.001),
@@ -29,14 +29,14 @@ _TICK_GAP: Final = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupAxis:
-    """A logarithmic axis: twice as fast and half as fast lie equally far from 1."""
+    """A logarithmic axis: 2x and 0.5x are equally far from 1."""
 
     low: float
     high: float
     """Logarithms of the speedups at both ends."""
 
     def place(self, speedup: float) -> float:
-        """From 0 at the left end to 100 at the right one; what lies beyond is put at the end."""
+        """Return the position of a speedup, from 0 (left) to 100 (right), clamped to the ends."""
         if not speedup > 0:
             return 0.0
         share = (math.log(speedup) - self.low) / (self.high - self.low)
@@ -44,17 +44,17 @@ class SpeedupAxis:
 
     @property
     def numbers(self) -> list[float]:
-        """A few round speedups on the axis; 1 is among them when the axis holds it."""
+        """A few round speedups on the axis, including 1 if it is in range."""
         low, high = math.exp(self.low), math.exp(self.high)
         if high / low > 2:  # noqa: PLR2004 - evenly spaced numbers crowd on a wide log axis
             return self._spaced(_WIDE_TICKS)
-        step = _round_step((high - low) / _TICKS_WANTED)
+        step = _round_step((high - low) / _TARGET_TICKS)
         first, last = math.ceil(low / step), math.floor(high / step)
         return [number * step for number in range(first, last + 1)]
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Place and text of these numbers."""
+        """Position and text of the ticks."""
         return [(self.place(number), f"{number:.4g}x") for number in self.numbers]
 
     def _spaced(self, candidates: Iterable[float]) -> list[float]:
@@ -68,9 +68,9 @@ class SpeedupAxis:
 
 
 def numbers_of(comparison: Comparison) -> list[float]:
-    """What a chart shows of a comparison: nothing when its speed does not count.
+    """Return the speedup and the ends of its interval; empty if the speed does not count.
 
-    Untrusted ones are drawn, in a look of their own.
+    Untrusted comparisons are included; charts draw them in a distinct style.
     """
     estimate = comparison.estimate
     if estimate is None or not estimate.launches or comparison.verdict is Verdict.WRONG:
@@ -80,29 +80,29 @@ def numbers_of(comparison: Comparison) -> list[float]:
 
 
 def speedup_axis(numbers: Iterable[float], *, reach: float = 0.0) -> SpeedupAxis:
-    """An axis that holds all of these speedups, and 1 where `reach` widths of it are enough."""
+    """Return an axis that contains these speedups, and 1 if it is within `reach` widths of them."""
     logs = [math.log(number) for number in numbers if 0 < number < math.inf] or [0.0]
-    width = reach * (max(logs) - min(logs))
-    if min(logs) - width <= 0 <= max(logs) + width:
+    extension = reach * (max(logs) - min(logs))
+    if min(logs) - extension <= 0 <= max(logs) + extension:
         logs.append(0.0)
     low = min(max(min(logs), -_WIDEST), _WIDEST)
     high = max(min(max(logs), _WIDEST), -_WIDEST)
-    room = max(high - low, _NARROWEST)
-    spare = (room - (high - low)) / 2 + _MARGIN * room
-    return SpeedupAxis(low=low - spare, high=high + spare)
+    width = max(high - low, _NARROWEST)
+    padding = (width - (high - low)) / 2 + _MARGIN * width
+    return SpeedupAxis(low=low - padding, high=high + padding)
 
 
 def _round_step(step: float) -> float:
-    """The next round number that is no smaller: 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
 
 
 LETTER: Final = 6.4
-"""Pixels of an average letter at a size of 11, in the widest of the usual fonts."""
+"""Width of an average letter in pixels at font size 11, in the widest common font."""
 LINE: Final = 13.0
 MARK: Final = 6.0
-"""Half the width of a mark, with a little air."""
+"""Half the width of a mark, with padding."""
 _AROUND: Final = (
     (1.0, 0.0),
     (1.0, -0.8),
@@ -123,7 +123,7 @@ _AROUND: Final = (
     (-1.0, -2.6),
     (-1.0, 2.6),
 )
-"""Sides and heights to try: right, left, above, below; in lines."""
+"""Positions to try around a mark (x side, y offset in lines), in order of preference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,20 +135,20 @@ class Box:
     right: float
     bottom: float
 
-    def covers(self, other: Box) -> bool:
-        """Whether the two share a pixel."""
-        apart = (
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two boxes overlap."""
+        disjoint = (
             self.right <= other.left
             or other.right <= self.left
             or self.bottom <= other.top
             or other.bottom <= self.top
         )
-        return not apart
+        return not disjoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A name with the place of its left end, at half its height."""
+    """A label with the position of its left end, vertically centered."""
 
     text: str
     x: float
@@ -162,9 +162,9 @@ def place_labels(
     height: float,
     taken: Sequence[Box] = (),
 ) -> list[Label]:
-    """Names of marks (x, y, text) inside the picture; an empty text names nothing."""
+    """Place the labels of marks (x, y, text) inside the chart; an empty text has no label."""
     boxes = [*taken, *(_around(x, y) for x, y, _ in marks)]
-    found: list[Label] = []
+    labels: list[Label] = []
     for x, y, text in marks:
         length = LETTER * len(text)
         for side, lift in _AROUND if text else ():
@@ -174,11 +174,11 @@ def place_labels(
                 left=left, top=middle - LINE / 2, right=left + length, bottom=middle + LINE / 2
             )
             inside = box.left >= 0 and box.right <= width and box.top >= 0 and box.bottom <= height
-            if inside and not any(box.covers(other) for other in boxes):
+            if inside and not any(box.overlaps(other) for other in boxes):
                 boxes.append(box)
-                found.append(Label(text=text, x=left, y=middle))
+                labels.append(Label(text=text, x=left, y=middle))
                 break
-    return found
+    return labels
 
 
 def _around(x: float, y: float) -> Box:

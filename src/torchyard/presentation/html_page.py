@@ -1,4 +1,4 @@
-"""What every HTML page needs: an escaping template engine, style, scripts and their CSP hashes.
+"""Common parts of HTML pages: an escaping template engine, style, scripts and their CSP hashes.
 
 Text from outside is stripped of control characters and escaped. A page forbids every style and
 script that its security policy does not name by hash. Loads jinja2 when a page is rendered; knows
@@ -75,11 +75,11 @@ def asset(name: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """The form in which a page's security policy names the one style or script it allows."""
+    """Return the hash by which a content security policy allows this style or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def json_for_script(value: object) -> str:
-    """JSON for a script element of a data type: nothing in it can end the element."""
+    """Return JSON for a data script element, escaped so that nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -27,7 +27,7 @@ _PUBLIC: Final = re.compile(
     r"/(?:site|dist)-packages/((?:torch|torchyard|torchvision|triton|transformers|timm|numpy)/.*)$"
 )
 _HOME: Final = re.compile(r"/(?:home|Users)/([\w.-]+)")
-# Each begins where nothing of it could come before: otherwise a long word costs its length squared.
+# The lookbehinds keep matching linear: without them a long word takes quadratic time.
 _URL: Final = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
 _MAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w][\w.-]*")
 _ADDRESS: Final = re.compile(
@@ -41,17 +41,19 @@ _ASSIGNMENT: Final = re.compile(
     r"(=)(\"[^\"]*\"|'[^']*'|[^\s,;]+)"
 )
 _SHORTEST: Final = 4
-"""Of a value that is looked for everywhere: `1` and `yes` are in every text."""
-_NOBODY: Final = frozenset({"", "root", "user", "nobody", "ubuntu", "runner", "home", "localhost"})
+"""Minimum length of a variable value to redact: `1` and `yes` occur in every text."""
+_GENERIC_NAMES: Final = frozenset(
+    {"", "root", "user", "nobody", "ubuntu", "runner", "home", "localhost"}
+)
 
 
 def home_users(text: str) -> set[str]:
-    """Names of users in the paths of a text."""
+    """Return the user names in home directory paths of a text."""
     return set(_HOME.findall(text))
 
 
 class PrivateText:
-    """A cleaner that remembers what it called each thing."""
+    """Redacts text; the same item always gets the same placeholder."""
 
     def __init__(
         self,
@@ -62,44 +64,44 @@ class PrivateText:
         paths: Iterable[str] = (),
     ) -> None:
         self._numbers: dict[str, dict[str, int]] = defaultdict(dict)
-        self._paths = _Finder({"path": {path for path in paths if "/" in path.strip("/")}})
-        self._words = _Finder(
+        self._paths = _WordReplacer({"path": {path for path in paths if "/" in path.strip("/")}})
+        self._words = _WordReplacer(
             {
                 "value": {value for value in values if len(value) >= _SHORTEST},
-                "host": set(hosts) - _NOBODY,
-                "user": set(users) - _NOBODY,
+                "host": set(hosts) - _GENERIC_NAMES,
+                "user": set(users) - _GENERIC_NAMES,
             }
         )
 
     def placeholder(self, kind: str, text: str) -> str:
-        """The name of this thing; the same thing keeps its name."""
+        """Return the placeholder of an item."""
         numbers = self._numbers[kind]
         return f"<{kind}-{numbers.setdefault(text, len(numbers) + 1)}>"
 
     def clean(self, text: str, *, assignments: bool = True) -> str:
-        """The text without anything private; `assignments=False` keeps `NAME=value`."""
+        """Return the redacted text; `assignments=False` keeps `NAME=value`."""
         if assignments:
             text = _ASSIGNMENT.sub(self._assignment, text)
-        # What has a form comes before words, which may be parts of it.
+        # Patterns come before words, which may be parts of them.
         text = self._paths.sub(self.placeholder, text)
         text = _URL.sub(self._url, text)
         text = _PATH.sub(self._path, text)
-        text = _MAIL.sub(lambda found: self.placeholder("user", found.group()), text)
+        text = _MAIL.sub(lambda match: self.placeholder("user", match.group()), text)
         text = self._words.sub(self.placeholder, text)
-        return _ADDRESS.sub(lambda found: self.placeholder("address", found.group()), text)
+        return _ADDRESS.sub(lambda match: self.placeholder("address", match.group()), text)
 
-    def _assignment(self, found: re.Match[str]) -> str:
-        name, equals, value = found.groups()
+    def _assignment(self, match: re.Match[str]) -> str:
+        name, equals, value = match.groups()
         if value.startswith("<") and value.endswith(">"):
-            return found.group()
+            return match.group()
         return f"{name}{equals}{self.placeholder('value', value)}"
 
-    def _url(self, found: re.Match[str]) -> str:
-        kind = "path" if found.group().lower().startswith("file:") else "address"
-        return self.placeholder(kind, found.group())
+    def _url(self, match: re.Match[str]) -> str:
+        kind = "path" if match.group().lower().startswith("file:") else "address"
+        return self.placeholder(kind, match.group())
 
-    def _path(self, found: re.Match[str]) -> str:
-        path = found.group()
+    def _path(self, match: re.Match[str]) -> str:
+        path = match.group()
         if path.startswith(_KERNEL):
             return path
         public = _PUBLIC.search(path)
@@ -109,27 +111,27 @@ class PrivateText:
         return self.placeholder("path", trimmed) + path[len(trimmed) :]
 
 
-class _Finder:
-    """Known words of several kinds, as whole words; a host may be followed by its domain."""
+class _WordReplacer:
+    """Replaces known words of several kinds, as whole words; a host may be followed by its domain."""
 
     def __init__(self, words: Mapping[str, AbstractSet[str]]) -> None:
-        # The longest first: one may begin with another.
-        self._known = [
+        # Longest first, because one may be a prefix of another.
+        self._kinds_and_words = [
             (kind, word)
-            for kind, found in words.items()
-            for word in sorted(found, key=lambda word: (-len(word), word))
+            for kind, kind_words in words.items()
+            for word in sorted(kind_words, key=lambda word: (-len(word), word))
         ]
         parts = [
             re.escape(word) + (r"(?:\.[A-Za-z][\w-]*)*" if kind == "host" else "")
-            for kind, word in self._known
+            for kind, word in self._kinds_and_words
         ]
-        together = "|".join(f"({part})" for part in parts)
-        self._pattern = re.compile(rf"(?<![\w-])(?:{together})(?![\w-])") if parts else None
+        alternatives = "|".join(f"({part})" for part in parts)
+        self._pattern = re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])") if parts else None
 
     def sub(self, placeholder: Callable[[str, str], str], text: str) -> str:
-        """The text with each word replaced by what `placeholder` makes of its kind and itself."""
+        """Replace each known word by the placeholder for its kind and text."""
         if self._pattern is None:
             return text
         return self._pattern.sub(
-            lambda found: placeholder(*self._known[(found.lastindex or 1) - 1]), text
+            lambda match: placeholder(*self._kinds_and_words[(match.lastindex or 1) - 1]), text
         )

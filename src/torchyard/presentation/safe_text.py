@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["aligned", "one_line", "plain_lines", "shortened", "without_controls"]
 
 _ESCAPES: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor moves
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursor movement
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links and other strings, up to their end
     r"|\x1b[ -/]*[0-~]"
     r"|\x9b[0-?]*[ -/]*[@-~]",
@@ -28,12 +28,12 @@ _SPACES: Final = re.compile(r"\s+")
 
 
 def one_line(text: str) -> str:
-    """The text on one line, without anything that acts instead of being read."""
+    """Return the text on one line, without control characters and terminal escapes."""
     return _SPACES.sub(" ", without_controls(text)).strip()
 
 
 def shortened(name: str, width: int) -> str:
-    """Names of kernels are templates that fill screens: the beginning and the end tell most."""
+    """Shorten a long name, such as that of a C++ template kernel, in the middle."""
     if len(name) <= width:
         return name
     half = (width - 3) // 2
@@ -41,25 +41,25 @@ def shortened(name: str, width: int) -> str:
 
 
 def plain_lines(text: str, *, last: int = 200) -> str:
-    """The last lines of a text; a progress bar that rewrote its line shows its last state."""
+    """Return the last lines of a text; of lines rewritten by a progress bar, the last state."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
     shown = [without_controls(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
     while shown and not shown[-1].strip():
         shown.pop()
-    left_out = max(0, len(shown) - last)
-    head = [f"[{left_out} earlier lines left out]"] if left_out else []
-    return "\n".join(head + shown[left_out:])
+    omitted = max(0, len(shown) - last)
+    head = [f"[{omitted} earlier lines omitted]"] if omitted else []
+    return "\n".join(head + shown[omitted:])
 
 
 def without_controls(text: str) -> str:
-    """The text with its lines and tabs, and without what acts instead of being read."""
+    """Return the text without control characters and terminal escapes; lines and tabs stay."""
     text = _ESCAPES.sub("", text)
     text = text.replace("\u2028", "\n").replace("\u2029", "\n")
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; the last one is as wide as it is."""
+    """Return rows as aligned columns; the last column is not padded."""
     clean = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
     lines = [
@@ -73,7 +73,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that stays text: no markup, no HTML, no mention of a person."""
+    """Escape Markdown, HTML and @mentions."""
     marked = _SPECIAL.sub(r"\\\1", one_line(text))
     return marked.replace("\\<", "&lt;").replace("\\>", "&gt;").replace("@", "&#64;")
 

@@ -36,6 +36,9 @@ from xml.etree import ElementTree as ET
 from torchyard.presentation.html_page import json_for_script
 from torchyard.presentation.safe_text import one_line, without_controls
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _ELEMENTS: Final = frozenset(
     {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
@@ -56,17 +59,19 @@ _EMPTY_PATH: Final = re.compile(r"(M[-\d.,]+h0v0h-?0Z)?")
 
 
 def clean_svg(text: str, *, label: str) -> str:
-    """The same picture with what is seen of it; `label` is read aloud in its place."""
+    """Reduce an SVG to known visible elements; `label` is its text for screen readers."""
     root = _cleaned(ET.fromstring(text))  # noqa: S314 - our own library wrote it
     if root is None:
         return ""
-    # Two pictures of one page may both call a part `clip0`.
-    own = hashlib.sha256(text.encode()).hexdigest()[:8]
+    # Make ids unique within a page: charts may share ids such as `clip0`.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     for element in root.iter():
         if "id" in element.attrib:
-            element.set("id", f"picture-{own}-{element.attrib['id']}")
+            element.set("id", f"picture-{digest}-{element.attrib['id']}")
         if "clip-path" in element.attrib:
-            element.set("clip-path", element.attrib["clip-path"].replace("#", f"#picture-{own}-"))
+            element.set(
+                "clip-path", element.attrib["clip-path"].replace("#", f"#picture-{digest}-")
+            )
     root.set("role", "img")
     root.set("aria-label", label)
     return ET.tostring(root, encoding="unicode", short_empty_elements=True)
@@ -76,25 +81,25 @@ def _cleaned(element: ET.Element) -> ET.Element | None:
     name = element.tag.removeprefix(_SVG)
     if name not in _ELEMENTS or element.get("display") == "none":
         return None
-    kept = ET.Element(name)
+    copy = ET.Element(name)
     for key, value in element.attrib.items():
-        if key in _ATTRIBUTES and _USELESS.get(key) != value and _stays_inside(value):
-            kept.set(key, _LONG_NUMBER.sub(_shorter, value) if key in _NUMBERS else value)
-    kept.text = element.text
+        if key in _ATTRIBUTES and _USELESS.get(key) != value and _is_local(value):
+            copy.set(key, _LONG_NUMBER.sub(_shorter, value) if key in _NUMBERS else value)
+    copy.text = element.text
     for child in element:
         cleaned = _cleaned(child)
         if cleaned is not None:
             cleaned.tail = child.tail
-            kept.append(cleaned)
-    return None if _shows_nothing(kept) else kept
+            copy.append(cleaned)
+    return None if _is_invisible(copy) else copy
 
 
-def _stays_inside(value: str) -> bool:
-    """A reference to something else would be a request; to a part of the picture it is none."""
+def _is_local(value: str) -> bool:
+    """Whether a value references only parts of the same SVG, which causes no network request."""
     return "url(" not in value.lower() or _INSIDE.fullmatch(value) is not None
 
 
-def _shows_nothing(element: ET.Element) -> bool:
+def _is_invisible(element: ET.Element) -> bool:
     if element.tag == "g":
         return len(element) == 0
     if element.tag == "path":
@@ -107,14 +112,10 @@ def _shorter(number: re.Match[str]) -> str:
     return f"{float(number.group()):.2f}".rstrip("0").rstrip(".")
 
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
 VEGA_LITE: Final = "6.4"
-"""The version of Vega-Lite that the specs are written for; one of those inside vl-convert."""
+"""Version of Vega-Lite that the specs use; bundled with vl-convert."""
 
-MISSING: Final = "There is no chart because vl-convert-python is not installed."
+MISSING: Final = "Charts are unavailable because vl-convert-python is not installed."
 
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _CONFIG: Final[dict[str, Any]] = {
@@ -159,7 +160,7 @@ def charts_available() -> bool:
 
 
 def inline_chart(spec: Mapping[str, Any], *, title: str, description: str) -> Markup:
-    """A figure whose picture is drawn now; `description` says in words what it shows."""
+    """Return a figure that is drawn now; `description` is its text for screen readers."""
     from markupsafe import Markup
 
     if not charts_available():
@@ -169,18 +170,18 @@ def inline_chart(spec: Mapping[str, Any], *, title: str, description: str) -> Ma
 
 
 def drawn_svg(spec: Mapping[str, Any], *, description: str) -> str:
-    """The picture itself, with known elements only; needs vl-convert."""
+    """Return the chart as SVG with known elements only; needs vl-convert."""
     return clean_svg(
         _svg_of(json.dumps(themed(spec), allow_nan=False)), label=one_line(description)
     )
 
 
 def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: str = "") -> Markup:
-    """A figure that the page draws when it is seen.
+    """Return a figure that the page draws when it becomes visible.
 
-    With `base` the spec holds only what differs from the base of that name (see `chart_bases`):
-    usually its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
-    must hold the runtime and `charts.js`. No CSV: Vega reads it with `eval`, which pages forbid.
+    With `base`, the spec contains only the differences from that base (see `chart_bases`), usually
+    its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
+    must contain the runtime and `charts.js`. No CSV: Vega parses it with `eval`, which pages forbid.
     """
     from markupsafe import Markup
 
@@ -199,7 +200,7 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
 
 
 def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
-    """Specs that many lazy charts of a page share, once per page."""
+    """Return the specs that lazy charts of a page share; once per page."""
     from markupsafe import Markup
 
     data = json_for_script({name: themed(spec) for name, spec in bases.items()})
@@ -209,16 +210,16 @@ def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
 
 
 def themed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec with the look of our pages and without numbers that JSON has not."""
-    own = spec.get("config")
-    known: dict[str, Any] = _finite(
+    """Return the spec with the theme of the pages and without non-finite numbers."""
+    own_config = spec.get("config")
+    themed_spec: dict[str, Any] = _finite(
         {
             "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE}.json",
             **spec,
-            "config": {**_CONFIG, **(own if isinstance(own, Mapping) else {})},
+            "config": {**_CONFIG, **(own_config if isinstance(own_config, Mapping) else {})},
         }
     )
-    return known
+    return themed_spec
 
 
 def _figure(title: str, inside: Markup) -> Markup:
@@ -232,12 +233,12 @@ def _figure(title: str, inside: Markup) -> Markup:
 def _svg_of(spec: str) -> str:
     import vl_convert
 
-    drawn: str = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
-    return drawn
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
+    return svg
 
 
 def _finite(value: Any) -> Any:
-    """Plain values for JSON: no infinities, no controls in texts."""
+    """Return values for JSON without infinities and control characters."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -247,22 +248,18 @@ def _finite(value: Any) -> Any:
     return without_controls(value) if isinstance(value, str) else value
 
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
-# All that charts.js asks for; the name is on no other page.
+# Entry point of the bundle, used by charts.js.
 _ENTRY: Final = "window.torchyardEmbed = vegaEmbed;"
 _LEVEL: Final = 9
 
 
 def runtime_script() -> str:
-    """The whole program, about 900 KB; needs vl-convert."""
+    """Return the chart runtime, about 900 KB; needs vl-convert."""
     return gzip.decompress(_compressed()).decode()
 
 
 def packed_runtime() -> Markup:
-    """The program as an element of a page that costs nothing until a chart is seen."""
+    """Return the compressed runtime as a page element that is unpacked when a chart becomes visible."""
     from markupsafe import Markup
 
     data = base64.b64encode(_compressed()).decode()
@@ -272,7 +269,7 @@ def packed_runtime() -> Markup:
 
 
 def runtime_link(address: str) -> Markup:
-    """The same for pages that share one file with the text of `runtime_script`."""
+    """Return the element for pages that share one file with the text of `runtime_script`."""
     from markupsafe import Markup
 
     return Markup(
@@ -284,16 +281,16 @@ def runtime_link(address: str) -> Markup:
 def _compressed() -> bytes:
     path = _cache_file()
     with suppress(OSError, EOFError, zlib.error):
-        kept = path.read_bytes()
-        if gzip.decompress(kept).endswith(b";"):
-            return kept
+        cached = path.read_bytes()
+        if gzip.decompress(cached).endswith(b";"):
+            return cached
     import vl_convert
 
     text = vl_convert.javascript_bundle(_ENTRY, vl_version=VEGA_LITE)
-    made = gzip.compress(text.encode(), _LEVEL, mtime=0)
-    with suppress(OSError):  # a home that cannot be written costs time, nothing else
-        _keep(path, made)
-    return made
+    compressed = gzip.compress(text.encode(), _LEVEL, mtime=0)
+    with suppress(OSError):  # the cache is optional
+        _keep(path, compressed)
+    return compressed
 
 
 def _cache_file() -> Path:
@@ -303,7 +300,7 @@ def _cache_file() -> Path:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Whole or not at all, also with two writers."""
+    """Write a file atomically, also with concurrent writers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         temporary = Path(file.name)

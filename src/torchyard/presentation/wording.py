@@ -49,13 +49,13 @@ MARKS: Final[dict[Verdict, str]] = {
     Verdict.WRONG: "✗",
     Verdict.FAILED: "✗",
 }
-_ONE_LAUNCH: Final = "one launch speaks for its own processes only"
+_ONE_LAUNCH: Final = "a single launch is valid for its own processes only"
 _SMALLEST_P: Final = 0.001
-_SECONDS_KEPT: Final = 90
+_MAX_IN_UNIT: Final = 90
 
 
 def workload_text(comparison: Comparison) -> str:
-    """The workload with the batch size that was run, also where the suite chose it."""
+    """Return the label of the workload with the batch size used, even if the suite chose it."""
     workload = comparison.workload
     sizes = (comparison.candidate_metrics.batch_size, comparison.baseline_metrics.batch_size)
     if workload.batch_size is None and any(sizes):
@@ -64,31 +64,31 @@ def workload_text(comparison: Comparison) -> str:
 
 
 def title_of(comparison: Comparison) -> str:
-    """Workload and candidate, as lists name a comparison."""
+    """Return the title of a comparison: workload and candidate."""
     return f"{workload_text(comparison)} · {one_line(comparison.candidate)}"
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """The verdict with its mark, so that colour is never needed to read it."""
+    """Return the verdict with its mark, so that it is readable without color."""
     return f"{MARKS[verdict]} {verdict.value}"
 
 
 def number_text(number: float | None) -> str:
-    """A speedup with three decimals; large ones with fewer."""
+    """Return a number with three decimals, or one if it is large."""
     if number is None or not math.isfinite(number):
         return "unknown"
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.1f}"  # noqa: PLR2004
 
 
 def interval_text(estimate: Estimate) -> str:
-    """`[1.341, 1.363]`, or why there is none."""
+    """Return for example `[1.341, 1.363]`, or `no interval`."""
     if estimate.interval is None:
         return "no interval"
     return f"[{number_text(estimate.interval.low)}, {number_text(estimate.interval.high)}]"
 
 
 def speedup_text(comparison: Comparison) -> str:
-    """`1.352x [1.341, 1.363]`; `(1.352x [1.341, 1.363])` when it is not trusted."""
+    """Return for example `1.352x [1.341, 1.363]`, in parentheses if it is untrusted."""
     estimate = comparison.estimate
     if estimate is None or not estimate.launches:
         return ABSENT
@@ -97,12 +97,12 @@ def speedup_text(comparison: Comparison) -> str:
 
 
 def time_text(metrics: VariantMetrics) -> str:
-    """The time of one iteration; both times of a row have the ratio of its speedup."""
+    """Return the iteration time; the ratio of both times of a row is its speedup."""
     return ABSENT if metrics.time_ns is None else format_duration(metrics.time_ns)
 
 
 def p_text(comparison: Comparison) -> str:
-    """The p-value, adjusted for the number of comparisons; none of what is not trusted."""
+    """Return the p-value, adjusted for the number of comparisons; none if untrusted."""
     estimate = comparison.estimate
     if estimate is None or not comparison.trusted:
         return ABSENT
@@ -113,18 +113,18 @@ def p_text(comparison: Comparison) -> str:
 
 
 def pairs_text(estimate: Estimate | None) -> str:
-    """Launches and pairs that the estimate rests on: `12/240`."""
+    """Return launches and pairs of the estimate: `12/240`."""
     return ABSENT if estimate is None else f"{estimate.launches}/{estimate.pairs}"
 
 
 def about_duration(duration_s: float) -> str:
-    """A rough length of time: `45 s`, `3 m`, `2.5 h`."""
+    """Return a rounded duration: `45 s`, `3 m`, `2.5 h`."""
     if not math.isfinite(duration_s):
         return "unknown"
-    if duration_s < _SECONDS_KEPT:
+    if duration_s < _MAX_IN_UNIT:
         return f"{math.ceil(duration_s)} s"
     minutes = math.ceil(duration_s / 60)
-    return f"{minutes} m" if minutes < _SECONDS_KEPT else f"{duration_s / 3600:.1f} h"
+    return f"{minutes} m" if minutes < _MAX_IN_UNIT else f"{duration_s / 3600:.1f} h"
 
 
 _CHECKED: Final = {
@@ -134,18 +134,18 @@ _CHECKED: Final = {
 }
 _NOT_CHECKED: Final = {
     AccuracyStatus.UNCHECKED: "",
-    AccuracyStatus.RANDOM: "the workload draws random numbers that the candidate draws differently",
+    AccuracyStatus.RANDOM: "the workload uses random numbers, which the candidate generates differently",
     AccuracyStatus.NONDETERMINISTIC: "two runs of the baseline differ",
 }
 
 
 def accuracy_text(accuracy: Accuracy | None) -> str:
-    """What the check of the results said."""
+    """Describe the result of the accuracy check."""
     if accuracy is None or accuracy.status in _NOT_CHECKED:
         reason = _NOT_CHECKED[accuracy.status] if accuracy is not None else ""
         detail = one_line(accuracy.detail) if accuracy is not None else ""
         return f"not checked: {detail or reason}" if detail or reason else "not checked"
-    said = _CHECKED[accuracy.status]
+    status = _CHECKED[accuracy.status]
     parts = (
         [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
         if accuracy.compared
@@ -157,18 +157,18 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
         parts.append(f"no float64 reference ({one_line(accuracy.without_reference)})")
     if accuracy.max_error is not None:
         parts.append(f"largest difference {accuracy.max_error:.3g}")
-    text = f"{said} ({', '.join(parts)})" if parts else said
+    text = f"{status} ({', '.join(parts)})" if parts else status
     return f"{text}: {one_line(accuracy.detail)}" if accuracy.detail else text
 
 
 def break_even_text(comparison: Comparison) -> str:
-    """`1200 iterations [950, 1700]`; `never` when the candidate is not faster."""
+    """Return for example `1200 iterations [950, 1700]`; `never` if the candidate is not faster."""
     iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
     if iterations is None:
         return ABSENT
     if not math.isfinite(iterations):
         low = "" if interval is None or not math.isfinite(interval.low) else interval.low
-        return f"never [{low:.3g} at the soonest]" if low else "never: it is not faster"
+        return f"never [{low:.3g} at the earliest]" if low else "never: the candidate is not faster"
     text = f"{_whole(iterations)} iterations"
     if interval is None:
         return text
@@ -177,12 +177,12 @@ def break_even_text(comparison: Comparison) -> str:
 
 
 def _whole(iterations: float) -> str:
-    """Rounded up to three digits: a part of an iteration cannot be run."""
+    """Round up to an integer with three significant digits."""
     return f"{math.ceil(float(f'{iterations:.3g}')):,}".replace(",", " ")
 
 
 def failure_text(failure: Failure) -> str:
-    """What happened, to whom and when, and where the log is."""
+    """Return failure kind, variant, phase, message and log path."""
     text = (
         f"{one_line(failure.kind)} ({one_line(failure.variant)}, {one_line(failure.phase)}): "
         f"{one_line(failure.message)}"
@@ -193,12 +193,12 @@ def failure_text(failure: Failure) -> str:
 
 
 def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> list[str]:
-    """Everything a reader of the row must know, the gravest first."""
+    """Return the notes of a comparison, most severe first."""
     notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in comparison.untrusted]
     if comparison.failure is not None:
         notes.append(failure_text(comparison.failure))
     if comparison.verdict is Verdict.WRONG:
-        notes.append(f"results {accuracy_text(comparison.accuracy)}; its speed does not count")
+        notes.append(f"results {accuracy_text(comparison.accuracy)}; the speedup does not count")
     elif comparison.accuracy is not None and comparison.accuracy.status is not AccuracyStatus.PASS:
         notes.append(f"results {accuracy_text(comparison.accuracy)}")
     if comparison.estimate is not None:
@@ -217,17 +217,19 @@ def _estimate_notes(
     if verdict is Verdict.UNDECIDED:
         goal = f" for ±{format_percent(precision_goal)}" if precision_goal else " to decide"
         ends = estimate.time_needed_range_s
-        between = "" if ends is None else f"{about_duration(ends[0])} to {about_duration(ends[1])}"
+        range_text = (
+            "" if ends is None else f"{about_duration(ends[0])} to {about_duration(ends[1])}"
+        )
         if estimate.time_needed_s is not None:
             needed = about_duration(estimate.time_needed_s)
-            notes.append(f"needs about {needed}{f' ({between})' if between else ''}{goal}")
-        elif between:
+            notes.append(f"needs about {needed}{f' ({range_text})' if range_text else ''}{goal}")
+        elif range_text:
             notes.append(
-                f"needs {between}{goal}: {estimate.launches} launches do not say more exactly"
+                f"needs {range_text}{goal}; {estimate.launches} launches do not allow a closer estimate"
             )
         if estimate.minimum_detectable is not None:
             smallest = format_percent(estimate.minimum_detectable)
-            notes.append(f"smallest difference this finds: {smallest}")
+            notes.append(f"smallest detectable difference: {smallest}")
     if estimate.scope == "processes":
         notes.append(_ONE_LAUNCH)
     return notes

@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 SESSION_SD: Final = 0.005
-"""The allowance: two sessions of the same code are taken to differ in their log speedup with this
-standard deviation each. docs/explanation/statistics.md says what it is based on."""
+"""Assumed between-session standard deviation of the log speedup of the same code;
+docs/explanation/statistics.md states what it is based on."""
 
-_ENDLESS: Final = 1e9
-"""Degrees of freedom of a spread that is assumed, not estimated."""
+_INFINITE_DF: Final = 1e9
+"""Degrees of freedom of a standard deviation that is assumed, not estimated."""
 _WIDEST: Final = 20.0
-"""A log interval wider than this (a factor of 10^8 each way) is no interval worth writing down."""
+"""Log intervals wider than this (a factor of 10^8 each way) are omitted."""
 _FEWEST: Final = 2
 
 
@@ -56,10 +56,10 @@ class Effect:
 
 
 def effect_of(estimate: Estimate) -> Effect | None:
-    """The log speedup of one run; None when it does not speak for fresh processes.
+    """Return the log speedup of one run; None if its interval is not over launches.
 
-    The error is the half-width of the interval over Student's quantile: exactly the standard error
-    over launches after a single look, and more where the looks made the interval wider.
+    The error is the half-width of the interval divided by Student's quantile: exactly the standard
+    error over launches after a single analysis, and more if interim analyses widened the interval.
     """
     interval = estimate.interval
     if interval is None or estimate.scope != "launches" or estimate.launches < _FEWEST:
@@ -75,9 +75,9 @@ def effect_of(estimate: Estimate) -> Effect | None:
 def difference(
     one: Sequence[Effect], other: Sequence[Effect], *, session_sd: float = SESSION_SD
 ) -> Effect:
-    """The log ratio of the other side's speedup to the first one's; each side has its sessions."""
+    """Return the log ratio of the speedup of `other` to that of `one`, each from its sessions."""
     if not one or not other:
-        raise ValueError("both sides need a session")
+        raise ValueError("both sides need at least one session")
     between, degrees = _between_sessions((one, other), session_sd)
     parts = [(between**2 / len(side), degrees) for side in (one, other)]
     for side in (one, other):
@@ -86,9 +86,9 @@ def difference(
 
 
 def mean_effect(effects: Sequence[Effect], *, session_sd: float = 0.0) -> Effect:
-    """The mean over workloads; what sessions differ by is shared by them and does not average out.
+    """Return the mean over workloads; the between-session error is shared and does not average out.
 
-    `session_sd` is the part of every effect's error that comes from sessions, both sides together.
+    `session_sd` is the part of every effect's error that comes from sessions of both sides.
     """
     if not effects:
         raise ValueError("nothing to average")
@@ -97,11 +97,11 @@ def mean_effect(effects: Sequence[Effect], *, session_sd: float = 0.0) -> Effect
         (max(0.0, effect.error**2 - shared) / len(effects) ** 2, effect.degrees)
         for effect in effects
     ]
-    return _joined(_mean(effects), [*own, (shared, _ENDLESS)])
+    return _joined(_mean(effects), [*own, (shared, _INFINITE_DF)])
 
 
 def interval_of(effect: Effect, confidence: float) -> Interval | None:
-    """Of the ratio; None when it is too wide to be worth a word."""
+    """Return the interval of the ratio; None if it is too wide to be useful."""
     width = two_sided_critical(1.0 - confidence, effect.degrees) * effect.error
     if not width <= _WIDEST:
         return None
@@ -111,37 +111,37 @@ def interval_of(effect: Effect, confidence: float) -> Interval | None:
 
 
 def p_of(effect: Effect) -> float:
-    """Two-sided, of no difference."""
+    """Return the two-sided p-value of no difference."""
     return two_sided_p(effect.log / effect.error, effect.degrees)
 
 
 def beyond_p(effect: Effect, limit: float) -> float:
-    """One-sided p-value of "the log ratio is at most `limit`": small when it is surely beyond."""
+    """Return the one-sided p-value of "the log ratio is at most `limit`"."""
     return student_cdf((limit - effect.log) / effect.error, effect.degrees)
 
 
 def ratio_verdict(effect: Effect, *, confidence: float, margin: float) -> Verdict:
-    """What the interval says of the other side."""
+    """Return the verdict of the interval of the ratio."""
     width = two_sided_critical(1.0 - confidence, effect.degrees) * effect.error
     return verdict_of(effect.log - width, effect.log + width, margin)
 
 
 def _between_sessions(sides: Sequence[Sequence[Effect]], allowance: float) -> tuple[float, float]:
-    """The spread between sessions and its degrees of freedom.
+    """Return the between-session standard deviation and its degrees of freedom.
 
-    What sessions of one side differ by, less what their launches explain (as in the method of
-    moments of DerSimonian & Laird 1986); but never less than the allowance, because from few
-    sessions that difference is often zero by chance.
+    The variance between sessions of one side minus what their launches explain (the method of moments
+    of DerSimonian & Laird 1986), but at least the allowance, because with few sessions the estimate
+    is often zero by chance.
     """
-    squares = degrees = inside = 0.0
+    squares = degrees = explained = 0.0
     for side in sides:
         if len(side) > 1:
             mean = _mean(side)
             squares += math.fsum((effect.log - mean) ** 2 for effect in side)
             degrees += len(side) - 1.0
-            inside += (len(side) - 1.0) * math.fsum(e.error**2 for e in side) / len(side)
-    seen = math.sqrt(max(0.0, squares - inside) / degrees) if degrees else 0.0
-    return (seen, degrees) if seen > allowance else (allowance, _ENDLESS)
+            explained += (len(side) - 1.0) * math.fsum(e.error**2 for e in side) / len(side)
+    observed = math.sqrt(max(0.0, squares - explained) / degrees) if degrees else 0.0
+    return (observed, degrees) if observed > allowance else (allowance, _INFINITE_DF)
 
 
 def _mean(effects: Sequence[Effect]) -> float:
@@ -149,9 +149,9 @@ def _mean(effects: Sequence[Effect]) -> float:
 
 
 def _joined(log: float, parts: Sequence[tuple[float, float]]) -> Effect:
-    """Variances add up; degrees of freedom by Welch and Satterthwaite."""
+    """Add variances; degrees of freedom by Welch and Satterthwaite."""
     total = math.fsum(variance for variance, _ in parts)
     if total <= 0.0:
-        return Effect(log=log, error=SD_FLOOR, degrees=_ENDLESS)
+        return Effect(log=log, error=SD_FLOOR, degrees=_INFINITE_DF)
     bottom = math.fsum(variance**2 / degrees for variance, degrees in parts)
     return Effect(log=log, error=math.sqrt(total), degrees=total**2 / bottom)

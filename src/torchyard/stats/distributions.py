@@ -22,7 +22,7 @@ _NORMAL: Final = NormalDist()
 _TINY: Final = 1e-300
 _RELATIVE_STEP: Final = 1e-16
 _MAX_TERMS: Final = 100_000
-# Above this the normal distribution is nearer than the rounding of the argument.
+# Above this the normal approximation is more accurate than the rounding of the argument allows.
 _NORMAL_ABOVE: Final = 1e10
 # Below this lgamma is accurate; above it the difference of two large lgammas loses digits.
 _SERIES_ABOVE: Final = 40.0
@@ -31,25 +31,25 @@ _TWO: Final = 2.0
 
 
 def normal_quantile(probability: float) -> float:
-    """The standard normal quantile."""
+    """Return the standard normal quantile."""
     return _NORMAL.inv_cdf(probability)
 
 
 def student_cdf(value: float, df: float) -> float:
-    """P(T <= value)."""
+    """Return P(T <= value)."""
     tail = _upper_tail(abs(value), df)
     return tail if value < 0 else 1.0 - tail
 
 
 def two_sided_p(value: float, df: float) -> float:
-    """P(|T| >= |value|): the p-value of the two-sided t test."""
+    """Return P(|T| >= |value|), the p-value of the two-sided t test."""
     return min(1.0, 2.0 * _upper_tail(abs(value), df))
 
 
 def student_quantile(probability: float, df: float) -> float:
-    """The t with P(T <= t) = probability."""
+    """Return the t with P(T <= t) = probability."""
     if not 0.0 < probability < 1.0:
-        raise ValueError(f"a quantile needs a probability between 0 and 1, not {probability!r}")
+        raise ValueError(f"probability must be between 0 and 1, not {probability!r}")
     half = 0.5
     if probability < half:
         return -_upper_quantile(probability, df)
@@ -57,7 +57,7 @@ def student_quantile(probability: float, df: float) -> float:
 
 
 def two_sided_critical(level: float, df: float) -> float:
-    """The c with P(|T| > c) = level; infinite when the level is 0."""
+    """Return the c with P(|T| > c) = level; infinite if the level is 0."""
     if level <= 0.0:
         return math.inf
     if level >= 1.0:
@@ -71,7 +71,7 @@ def _check(df: float) -> None:
 
 
 def _upper_tail(value: float, df: float) -> float:
-    """P(T > value) for value >= 0."""
+    """Return P(T > value) for value >= 0."""
     _check(df)
     if math.isnan(value):
         raise ValueError("the t statistic is not a number")
@@ -87,7 +87,7 @@ def _upper_tail(value: float, df: float) -> float:
 
 
 def _beta_part(a: float, b: float, ratio: float, *, flipped: bool) -> float:
-    """I_x(a, b) at x = 1/(1+ratio), or 1 - I_x when flipped."""
+    """Return I_x(a, b) at x = 1/(1+ratio), or 1 - I_x if flipped."""
     log_front = -a * math.log1p(ratio) + _log_inverse_beta_half(a)
     if ratio > 0.0:
         log_front += b * (math.log(ratio) - math.log1p(ratio))
@@ -100,7 +100,7 @@ def _beta_part(a: float, b: float, ratio: float, *, flipped: bool) -> float:
 
 
 def _log_inverse_beta_half(a: float) -> float:
-    """log(1 / B(a, 1/2)) = log(gamma(a + 1/2) / gamma(a)) - log(sqrt(pi))."""
+    """Return log(1 / B(a, 1/2)) = log(gamma(a + 1/2) / gamma(a)) - log(sqrt(pi))."""
     if a < _SERIES_ABOVE:
         gammas = math.lgamma(a + 0.5) - math.lgamma(a)
     else:
@@ -130,12 +130,12 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
             result *= step
         if abs(step - 1.0) < 4 * _RELATIVE_STEP:
             return result
-    raise ArithmeticError(f"the incomplete beta function did not settle: {a=} {b=} {x=}")
+    raise ArithmeticError(f"the incomplete beta function did not converge: {a=} {b=} {x=}")
 
 
 @lru_cache(maxsize=4096)
 def _upper_quantile(tail: float, df: float) -> float:
-    """The t >= 0 with P(T > t) = tail, for tail <= 1/2: Newton on logarithms inside a bracket."""
+    """Return the t >= 0 with P(T > t) = tail <= 1/2, by bracketed Newton steps on logarithms."""
     _check(df)
     half = 0.5
     if tail >= half:
@@ -149,18 +149,22 @@ def _upper_quantile(tail: float, df: float) -> float:
         low, high = high, high * 2.0
     point = 0.5 * (low + high)
     for _ in range(200):
-        found = _upper_tail(point, df)
-        if found > tail:
+        point_tail = _upper_tail(point, df)
+        if point_tail > tail:
             low = point
         else:
             high = point
-        step = (math.log(found) - math.log(tail)) * found / _density(point, df) if found else 0.0
-        following = point + step
-        if not low < following < high:
-            following = 0.5 * (low + high)
-        if abs(following - point) <= 4 * _RELATIVE_STEP * following:
-            return following
-        point = following
+        step = (
+            (math.log(point_tail) - math.log(tail)) * point_tail / _density(point, df)
+            if point_tail
+            else 0.0
+        )
+        next_point = point + step
+        if not low < next_point < high:
+            next_point = 0.5 * (low + high)
+        if abs(next_point - point) <= 4 * _RELATIVE_STEP * next_point:
+            return next_point
+        point = next_point
     return point
 
 
@@ -172,9 +176,9 @@ def _density(value: float, df: float) -> float:
 
 
 def median_interval(pairs: Sequence[float], alpha: float) -> tuple[float, float] | None:
-    """Order statistics that hold the median between them with at least 1 - alpha.
+    """Return order statistics that enclose the median with confidence of at least 1 - alpha.
 
-    None when even smallest to largest is not enough: below 6 pairs at 95 %.
+    None if even smallest to largest is not enough: below 6 pairs at 95 %.
     """
     ordered = sorted(pairs)
     depth = 0
@@ -186,7 +190,7 @@ def median_interval(pairs: Sequence[float], alpha: float) -> tuple[float, float]
 
 
 def sign_test_p(pairs: Sequence[float]) -> float:
-    """Two-sided sign test of a zero median; pairs without any difference count half and half."""
+    """Return the two-sided p-value of the sign test of a zero median; ties count half each way."""
     above = sum(value > 0 for value in pairs)
     below = sum(value < 0 for value in pairs)
     fewer = min(above, below) + (len(pairs) - above - below) // 2
@@ -194,12 +198,12 @@ def sign_test_p(pairs: Sequence[float]) -> float:
 
 
 def two_counts_p(one: int, other: int) -> float:
-    """Two-sided exact p-value of "both counts come from one fair coin"."""
+    """Return the two-sided exact p-value of two counts under a fair coin."""
     return min(1.0, 2.0 * _at_most(min(one, other), one + other))
 
 
 def _at_most(successes: int, coins: int) -> float:
-    """P(Binomial(coins, 1/2) <= successes), exact before it is rounded once."""
+    """Return P(Binomial(coins, 1/2) <= successes), computed exactly and rounded once."""
     total = term = 1
     for index in range(successes):
         term = term * (coins - index) // (index + 1)

@@ -46,7 +46,7 @@ from torchyard.stats.stopping import (
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:
-    """What an interval of the log speedup says, with `margin` as the size that does not matter."""
+    """Return the verdict of an interval of the log speedup; differences within `margin` are the same."""
     limit = math.log1p(margin)
     if -limit <= low and high <= limit:
         return Verdict.SAME
@@ -58,47 +58,47 @@ def verdict_of(low: float, high: float, margin: float) -> Verdict:
 
 
 _FLIPS: Final = 4096
-_MOST_FLIPPED: Final = 400
-"""With more values than this the normal approximation replaces random flips."""
+_MAX_FLIPPED: Final = 400
+"""Above this number of values, a normal approximation replaces random flips."""
 _SEED: Final = 7_919
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """Two-sided p-value of "the values are symmetric around 0", from their sum (Fisher 1935).
+    """Return the two-sided p-value of a sign-flip test of symmetry around 0 (Fisher 1935).
 
-    Flips the signs of all values at random, always with the same random numbers.
+    Uses the same random numbers in every call.
     """
-    found = np.asarray(values, dtype=np.float64)
-    total = abs(float(found.sum()))
-    size = math.sqrt(float(found @ found))
-    # Below one part in a billion the values are rounding.
-    if found.size == 0 or total <= 1e-9 * found.size or size == 0.0:
+    data = np.asarray(values, dtype=np.float64)
+    total = abs(float(data.sum()))
+    size = math.sqrt(float(data @ data))
+    # Below one part in a billion, the values are rounding errors.
+    if data.size == 0 or total <= 1e-9 * data.size or size == 0.0:
         return 1.0
-    if found.size > _MOST_FLIPPED:
+    if data.size > _MAX_FLIPPED:
         return math.erfc(total / size / math.sqrt(2.0))
-    rng = np.random.default_rng((_SEED, found.size))
-    signs = rng.integers(0, 2, (_FLIPS, found.size), dtype=np.int8) * 2.0 - 1.0
-    as_large = int(np.count_nonzero(np.abs(signs @ found) >= total * (1.0 - 1e-12)))
+    rng = np.random.default_rng((_SEED, data.size))
+    signs = rng.integers(0, 2, (_FLIPS, data.size), dtype=np.int8) * 2.0 - 1.0
+    as_large = int(np.count_nonzero(np.abs(signs @ data) >= total * (1.0 - 1e-12)))
     return (1.0 + as_large) / (1.0 + _FLIPS)
 
 
-ONE_LAUNCH: Final = "one launch speaks for its own processes only"
-LAUNCHES_TO_PLAN_FROM: Final = 6
-"""With fewer launches the time needed is given as a range only: after three of them the estimate lay
-between 3 and 28 launches where 12 were needed."""
+ONE_LAUNCH: Final = "a single launch is valid for its own processes only"
+MIN_LAUNCHES_TO_PLAN: Final = 6
+"""With fewer launches, the time needed is given as a range only: after three launches, estimates ranged
+from 3 to 28 launches where 12 were needed."""
 _WIDEST: Final = 20.0
-"""A log interval wider than this (a factor of 10^8 each way) is no interval worth writing down."""
+"""Log intervals wider than this (a factor of 10^8 each way) are omitted."""
 
 Pairs = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Centre:
-    """Log speedup with its interval, before it gets a verdict."""
+class _Center:
+    """Log speedup with its interval, before the verdict."""
 
     log: float
     half_widths: tuple[float, float] | None
-    """Down to the low end, up to the high end."""
+    """Distances to the low and the high end."""
     p_value: float | None
 
     @property
@@ -118,49 +118,48 @@ def estimate(
     mean_launches: Pairs | None = None,
     never_same: Sequence[str] = (),
 ) -> Estimate:
-    """What the clean pairs of each launch say; log(baseline time / candidate time) per pair.
+    """Estimate the speedup from the clean pairs of each launch: log(baseline / candidate time) per pair.
 
-    `launches` holds every launch in order, also those left without a clean pair (empty).
-    `looks` are the planned looks so far, the present one last; empty means a single final look.
-    The last fraction is 1 when time or launches ran out, and stays what it was when the
-    comparison stopped because it was decided. With no launch at all `speedup` is 1 and means
-    nothing: `launches` is 0, the interval is None and a reason says so.
-    `mean_launches` holds the same pairs from block means. `never_same` are reasons why *same* must
-    not be said whatever the interval.
+    `launches` contains every launch in order, including those without a clean pair (empty).
+    `looks` are the interim analyses so far, the current one last; empty means a single final
+    analysis. The last fraction is 1 if time or launches ran out, and keeps its value if the comparison
+    stopped because it was decided. Without any launch, `speedup` is 1 and meaningless: `launches` is
+    0, the interval is None, and a reason states it. `mean_launches` contains the same pairs from block
+    means. `never_same` are reasons that rule out the verdict *same* whatever the interval.
     """
     _check_budget(budget)
     effects = launch_effects(launches)
-    plan = _usable_looks(launches, looks, budget)
-    centre = _centre(launches, effects, plan, budget)
-    seen, floor = launch_sd(effects), pair_floor(launches)
-    spread = None if seen is None else max(seen, floor, SD_FLOOR)
+    plan = _usable_analyses(launches, looks, budget)
+    center = _center(launches, effects, plan, budget)
+    observed_sd, floor = launch_sd(effects), pair_floor(launches)
+    spread = None if observed_sd is None else max(observed_sd, floor, SD_FLOOR)
     reasons = _remarks(launches, effects, floor)
-    verdict, doubts = _judge(centre, effects.size, budget)
+    verdict, doubts = _judge(center, effects.size, budget)
     mean_log, mean_p = _mean_effect(launches, mean_launches)
     withheld = list(never_same) if verdict is Verdict.SAME else []
-    withheld += _dependent(effects, centre, verdict, budget.margin)
+    withheld += _dependent(effects, center, verdict, budget.margin)
     if mean_log is not None and mean_p <= budget.alpha and effects.size:
         text = (
-            f"means and medians disagree: {math.exp(mean_log):.4f} from block means against "
-            f"{math.exp(centre.log):.4f} from medians (p = {mean_p:.2g}), so rare slow iterations "
-            "or blocks belong to one side"
+            f"means and medians disagree: {math.exp(mean_log):.4f} from block means, "
+            f"{math.exp(center.log):.4f} from medians (p = {mean_p:.2g}), so one variant has more rare "
+            "slow iterations or blocks"
         )
         if _contradicts(mean_log, verdict, budget.margin):
             withheld.append(text)
-        elif abs(mean_log - centre.log) > math.log1p(budget.margin):
+        elif abs(mean_log - center.log) > math.log1p(budget.margin):
             doubts.append(text)
     if withheld:
         verdict = Verdict.UNDECIDED
     return Estimate(
         verdict=verdict,
-        speedup=math.exp(centre.log),
-        interval=_interval(centre, budget),
-        p_value=centre.p_value,
+        speedup=math.exp(center.log),
+        interval=_interval(center, budget),
+        p_value=center.p_value,
         scope="processes" if effects.size == 1 else "launches",
         launches=int(effects.size),
         pairs=sum(len(pairs) for pairs in launches),
         pairs_dropped=pairs_dropped,
-        launch_sd=seen,
+        launch_sd=observed_sd,
         pair_sd=pair_sd(launches),
         minimum_detectable=None
         if spread is None
@@ -174,7 +173,7 @@ def estimate(
 
 
 def decided(estimate: Estimate, budget: Budget) -> bool:
-    """Whether measuring may stop here: a verdict, at the precision asked for."""
+    """Whether measuring may stop: a verdict at the requested precision."""
     if budget.precision_goal <= 0.0 or estimate.interval is None:
         return False
     if estimate.verdict is Verdict.UNDECIDED or estimate.interval.low <= 0.0:
@@ -183,38 +182,38 @@ def decided(estimate: Estimate, budget: Budget) -> bool:
     return width / 2.0 <= budget.precision_goal
 
 
-def _centre(
+def _center(
     launches: Pairs, effects: NDArray[np.float64], plan: Sequence[Look], budget: Budget
-) -> _Centre:
+) -> _Center:
     if effects.size == 0:
-        return _Centre(log=0.0, half_widths=None, p_value=None)
-    centre = float(np.mean(effects))
+        return _Center(log=0.0, half_widths=None, p_value=None)
+    center = float(np.mean(effects))
     if effects.size == 1:
         pairs = next(pairs for pairs in launches if len(pairs))
         ends = median_interval(pairs, budget.alpha)
         asked_for = budget.max_launches == 1
-        return _Centre(
-            log=centre,
-            half_widths=None if ends is None else (centre - ends[0], ends[1] - centre),
+        return _Center(
+            log=center,
+            half_widths=None if ends is None else (center - ends[0], ends[1] - center),
             p_value=sign_test_p(pairs) if asked_for else None,
         )
     usable = [pairs for pairs in launches if len(pairs)]
-    counts = [look.launches for look in plan]
+    counts = [analysis.launches for analysis in plan]
     limits = boundaries(plan, budget.alpha)
     floors = [
         _pair_bound(usable[:count], limit) for count, limit in zip(counts, limits, strict=True)
     ]
     statistics = t_statistics(effects, counts, floors)
     width = limits[-1] * standard_error(effects, floors[-1])
-    return _Centre(
-        log=centre,
+    return _Center(
+        log=center,
         half_widths=(width, width),
         p_value=p_value(plan, statistics, budget.alpha),
     )
 
 
 def _pair_bound(launches: Pairs, limit: float) -> float:
-    """The standard deviation between launches below which the interval must not fall.
+    """Return the lower bound of the standard deviation between launches.
 
     Pairs alone imply a half-width of c * floor / sqrt(K), with Student's c for the degrees of freedom
     of the pairs at the level that the boundary `limit` has for K launches. It is taken sqrt(2) times
@@ -229,34 +228,36 @@ def _pair_bound(launches: Pairs, limit: float) -> float:
     return min(1.0, math.sqrt(2.0) * two_sided_critical(level, pairs_df) / limit) * floor
 
 
-def _usable_looks(launches: Pairs, looks: Sequence[Look], budget: Budget) -> list[Look]:
-    """The looks at which stopping was possible, counted in launches that have a clean pair.
+def _usable_analyses(launches: Pairs, looks: Sequence[Look], budget: Budget) -> list[Look]:
+    """Return the analyses at which stopping was possible, counted in launches with a clean pair.
 
-    A look that cannot stop the measurement spends no alpha: those with fewer launches than a
-    verdict needs, and all interim looks when the whole time is to be used.
+    An analysis that cannot stop the measurement spends no alpha: those with fewer launches than a
+    verdict needs, and all interim analyses if the whole time is used.
     """
     if not looks:
         looks = (Look(launches=len(launches), fraction=1.0),)
     if looks[-1].launches != len(launches):
-        raise ValueError(f"the last look is at {looks[-1].launches} of {len(launches)} launches")
+        raise ValueError(
+            f"the last analysis is at {looks[-1].launches} of {len(launches)} launches"
+        )
     usable = [
         Look(
-            launches=sum(len(pairs) > 0 for pairs in launches[: look.launches]),
-            fraction=min(1.0, look.fraction),
+            launches=sum(len(pairs) > 0 for pairs in launches[: analysis.launches]),
+            fraction=min(1.0, analysis.fraction),
         )
-        for look in looks
+        for analysis in looks
     ]
-    wanted = _launches_wanted(budget)
-    could_stop = [look for look in usable[:-1] if look.launches >= wanted]
+    required = _min_launches(budget)
+    could_stop = [analysis for analysis in usable[:-1] if analysis.launches >= required]
     return [*(could_stop if budget.precision_goal > 0.0 else ()), usable[-1]]
 
 
 def _mean_effect(launches: Pairs, mean_launches: Pairs | None) -> tuple[float | None, float]:
-    """Log speedup from block means, and the p-value of its difference from the medians' one.
+    """Return the log speedup from block means, and the p-value of its difference from the medians.
 
-    Each launch counts with the mean over its pairs, which slow blocks move and medians ignore. If
-    slow iterations and blocks hit both sides alike, the deviations of the means from the launch's
-    median have a symmetric distribution: that is tested.
+    Each launch contributes the mean over its pairs, which slow blocks affect and medians ignore. If
+    slow iterations and blocks affect both variants alike, the deviations of the means from the launch
+    median are symmetric, which is tested.
     """
     if mean_launches is None:
         return None, 1.0
@@ -267,41 +268,43 @@ def _mean_effect(launches: Pairs, mean_launches: Pairs | None) -> tuple[float | 
     if [len(pairs) for pairs in launches] != [len(pairs) for pairs in mean_launches]:
         return mean_log, 1.0
     used = [
-        (pairs, slow) for pairs, slow in zip(launches, mean_launches, strict=True) if len(pairs)
+        (pairs, mean_pairs)
+        for pairs, mean_pairs in zip(launches, mean_launches, strict=True)
+        if len(pairs)
     ]
-    centres = launch_effects([pairs for pairs, _ in used])
-    apart = [
-        value - float(centre)
-        for (_, slow), centre in zip(used, centres, strict=True)
-        for value in slow
+    centers = launch_effects([pairs for pairs, _ in used])
+    deviations = [
+        value - float(center)
+        for (_, mean_pairs), center in zip(used, centers, strict=True)
+        for value in mean_pairs
     ]
-    return mean_log, sign_flip_p(apart)
+    return mean_log, sign_flip_p(deviations)
 
 
 def _dependent(
-    effects: NDArray[np.float64], centre: _Centre, verdict: Verdict, margin: float
+    effects: NDArray[np.float64], center: _Center, verdict: Verdict, margin: float
 ) -> list[str]:
-    """Why the verdict does not hold if launches depend on the ones before, where they do.
+    """Return why the verdict does not hold if successive launches are correlated, where they are.
 
     A stationary series with lag-1 correlation r has sqrt((1 + r) / (1 - r)) times the standard error
     of independent values.
     """
-    found = min(dependence(effects), 0.9)
-    if found <= 0.0 or centre.half_widths is None or verdict is Verdict.UNDECIDED:
+    correlation = min(dependence(effects), 0.9)
+    if correlation <= 0.0 or center.half_widths is None or verdict is Verdict.UNDECIDED:
         return []
-    factor = math.sqrt((1.0 + found) / (1.0 - found))
-    low, high = (factor * width for width in centre.half_widths)
-    if verdict_of(centre.log - low, centre.log + high, margin) is verdict:
+    factor = math.sqrt((1.0 + correlation) / (1.0 - correlation))
+    low, high = (factor * width for width in center.half_widths)
+    if verdict_of(center.log - low, center.log + high, margin) is verdict:
         return []
     text = (
-        f"launches depend on the ones before (correlation {found:.2f}), so that the interval is too "
-        f"narrow: {verdict} does not hold with one {factor:.1f} times as wide"
+        f"successive launches are correlated ({correlation:.2f}), so the interval is too narrow: "
+        f"{verdict} does not hold with an interval {factor:.1f} times as wide"
     )
     return [text]
 
 
 def _contradicts(mean_log: float, verdict: Verdict, margin: float) -> bool:
-    """Whether the speedup from block means makes the verdict from medians untrue."""
+    """Whether the speedup from block means contradicts the verdict from medians."""
     if verdict is Verdict.SAME:
         return abs(mean_log) > math.log1p(margin)
     if verdict is Verdict.FASTER:
@@ -312,11 +315,11 @@ def _contradicts(mean_log: float, verdict: Verdict, margin: float) -> bool:
 def _time_needed_s(
     spread: float | None, launches: int, seconds_per_launch: float | None, budget: Budget
 ) -> float | None:
-    """None while too few launches were seen: their standard deviation says next to nothing."""
-    if spread is None or seconds_per_launch is None or launches < LAUNCHES_TO_PLAN_FROM:
+    """Return the time needed for a verdict; None with too few launches to estimate it."""
+    if spread is None or seconds_per_launch is None or launches < MIN_LAUNCHES_TO_PLAN:
         return None
     needed = launches_needed(
-        spread, budget.precision_goal, alpha=budget.alpha, at_least=_launches_wanted(budget)
+        spread, budget.precision_goal, alpha=budget.alpha, at_least=_min_launches(budget)
     )
     return None if needed is None else needed * seconds_per_launch
 
@@ -331,34 +334,34 @@ def _time_needed_range_s(
         launches,
         budget.precision_goal,
         alpha=budget.alpha,
-        at_least=_launches_wanted(budget),
+        at_least=_min_launches(budget),
     )
     return (
         None if needed is None else (needed[0] * seconds_per_launch, needed[1] * seconds_per_launch)
     )
 
 
-def _launches_wanted(budget: Budget) -> int:
+def _min_launches(budget: Budget) -> int:
     return max(2, min(budget.min_launches, budget.max_launches))
 
 
-def _judge(centre: _Centre, launches: int, budget: Budget) -> tuple[Verdict, list[str]]:
+def _judge(center: _Center, launches: int, budget: Budget) -> tuple[Verdict, list[str]]:
     if launches == 0:
         return Verdict.UNDECIDED, ["no launch has a clean pair"]
     if launches == 1 and budget.max_launches > 1:
         return Verdict.UNDECIDED, [ONE_LAUNCH]
     remarks = [ONE_LAUNCH] if launches == 1 else []
-    wanted = _launches_wanted(budget)
-    if 1 < launches < wanted:
-        return Verdict.UNDECIDED, [f"{launches} launches, a verdict needs {wanted}"]
-    if centre.ends is None:
-        return Verdict.UNDECIDED, [*remarks, "too little data for an interval"]
-    low, high = centre.ends
+    required = _min_launches(budget)
+    if 1 < launches < required:
+        return Verdict.UNDECIDED, [f"{launches} launches; a verdict needs {required}"]
+    if center.ends is None:
+        return Verdict.UNDECIDED, [*remarks, "too few data for a confidence interval"]
+    low, high = center.ends
     verdict = verdict_of(low, high, budget.margin)
     if verdict is Verdict.UNDECIDED:
         remarks.append(
-            f"the interval {math.exp(low):.4f} to {math.exp(high):.4f} holds both no difference "
-            f"and differences beyond the margin of {budget.margin:.2%}"
+            f"the interval {math.exp(low):.4f} to {math.exp(high):.4f} includes both no difference and "
+            f"differences beyond the margin of {budget.margin:.2%}"
         )
     return verdict, remarks
 
@@ -367,24 +370,24 @@ def _remarks(launches: Pairs, effects: NDArray[np.float64], floor: float) -> lis
     remarks = []
     empty = len(launches) - effects.size
     if empty and effects.size:
-        remarks.append(f"{empty} of {len(launches)} launches had no clean pair and were left out")
+        remarks.append(f"{empty} of {len(launches)} launches had no clean pair and were excluded")
     spread = launch_sd(effects)
     if spread is not None and max(2.0 * spread, SD_FLOOR) < floor:
         remarks.append(
-            f"launches agree within {spread:.2%}, closer than their pairs explain: the interval "
-            f"rests on the {floor:.2%} that pairs imply"
+            f"launches agree within {spread:.2%}, closer than their pairs explain: the interval is "
+            f"based on the {floor:.2%} that pairs imply"
         )
     elif spread is not None and spread < SD_FLOOR:
         remarks.append(
-            "launches agree to the last digit: the clock is too coarse for their real spread"
+            "launches agree to the last digit: the clock is too coarse to show their variation"
         )
     return remarks
 
 
-def _interval(centre: _Centre, budget: Budget) -> Interval | None:
-    if centre.ends is None:
+def _interval(center: _Center, budget: Budget) -> Interval | None:
+    if center.ends is None:
         return None
-    low, high = centre.ends
+    low, high = center.ends
     return Interval(low=math.exp(low), high=math.exp(high), confidence=1.0 - budget.alpha)
 
 
@@ -400,6 +403,6 @@ def _check_budget(budget: Budget) -> None:
         if is_wrong:
             value = getattr(budget, key.replace("-", "_"))
             raise UsageError(
-                f"budget: {key} = {value!r} makes no sense",
-                hint="alpha lies between 0 and 1, margins are not negative, launches are 1 or more",
+                f"budget: invalid value {key} = {value!r}",
+                hint="alpha must be between 0 and 1, margins must not be negative, launches must be at least 1",
             )

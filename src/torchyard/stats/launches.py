@@ -32,12 +32,12 @@ __all__ = [
 Effects = NDArray[np.float64]
 
 SD_FLOOR: Final = 1e-6
-"""Launches that agree better than one part in a million show the clock's steps, not the truth:
-the spread is never taken to be smaller, so nothing is divided by zero."""
+"""Lower bound of the standard deviation between launches: smaller values reflect the resolution of the
+clock, and would cause divisions by zero."""
 _MAD_TO_SD: Final = 1.4826
 _MEDIAN_VARIANCE: Final = math.pi / 2.0
 """Variance of the median of n normal values, times n, over the variance of one value."""
-_FEWEST_IN_ORDER: Final = 8
+_MIN_LAUNCHES_FOR_DEPENDENCE: Final = 8
 _DEPENDENT_Z: Final = 1.645
 """One-sided 5 %."""
 _GRID: Final = 4097
@@ -45,7 +45,7 @@ _GRID: Final = 4097
 
 
 def launch_effects(launches: Sequence[Sequence[float]]) -> Effects:
-    """The median log speedup of each launch that has a clean pair, in order."""
+    """Return the median log speedup of each launch that has a clean pair, in order."""
     effects = []
     for number, pairs in enumerate(launches):
         values = np.asarray(pairs, dtype=np.float64)
@@ -56,23 +56,23 @@ def launch_effects(launches: Sequence[Sequence[float]]) -> Effects:
 
 
 def launch_sd(effects: Effects) -> float | None:
-    """Standard deviation between launches; None below two launches."""
+    """Return the standard deviation between launches; None below two launches."""
     return float(np.std(effects, ddof=1)) if effects.size > 1 else None
 
 
 def dependence(effects: Effects) -> float:
-    """Lag-1 correlation of successive launches where it is significantly positive (5 %), else 0.
+    """Return the lag-1 correlation of successive launches if significantly positive (5 %), else 0.
 
-    Under independence it is near normal with mean -1 / K and variance 1 / K (Moran 1948). Below eight
-    launches nothing can be told.
+    Under independence it is near normal with mean -1 / K and variance 1 / K (Moran 1948). Returns 0
+    below eight launches.
     """
     count = effects.size
-    apart = effects - float(np.mean(effects)) if count else effects
-    squares = float(apart @ apart)
-    if count < _FEWEST_IN_ORDER or squares <= count * SD_FLOOR**2:
+    deviations = effects - float(np.mean(effects)) if count else effects
+    squares = float(deviations @ deviations)
+    if count < _MIN_LAUNCHES_FOR_DEPENDENCE or squares <= count * SD_FLOOR**2:
         return 0.0
-    found = float(apart[1:] @ apart[:-1]) / squares
-    return found if (found + 1.0 / count) * math.sqrt(count) > _DEPENDENT_Z else 0.0
+    correlation = float(deviations[1:] @ deviations[:-1]) / squares
+    return correlation if (correlation + 1.0 / count) * math.sqrt(count) > _DEPENDENT_Z else 0.0
 
 
 def standard_error(effects: Effects, floor: float = 0.0) -> float:
@@ -89,18 +89,18 @@ def standard_error(effects: Effects, floor: float = 0.0) -> float:
 def t_statistics(
     effects: Effects, counts: Sequence[int], floors: Sequence[float] | None = None
 ) -> list[float]:
-    """Mean in standard errors, over the first so many launches, for each of the counts.
+    """Return the t statistic over the first `count` launches, for each of the counts.
 
     `floors` are the smallest standard deviations between launches that the pairs allowed then.
     """
     sizes = np.arange(1, effects.size + 1)
     # Sums of squares around the overall mean lose no digits to a large common effect.
-    around = float(np.mean(effects)) if effects.size else 0.0
-    apart = effects - around
-    sums = np.cumsum(apart)
-    squares = np.maximum(np.cumsum(apart**2) - sums**2 / sizes, 0.0)
+    center = float(np.mean(effects)) if effects.size else 0.0
+    deviations = effects - center
+    sums = np.cumsum(deviations)
+    squares = np.maximum(np.cumsum(deviations**2) - sums**2 / sizes, 0.0)
     spreads = np.maximum(np.sqrt(squares / np.maximum(sizes - 1, 1)), SD_FLOOR)
-    means = around + sums / sizes
+    means = center + sums / sizes
     if min(counts, default=2) < 2:  # noqa: PLR2004
         raise ValueError(f"a t statistic needs two launches or more, not {min(counts)}")
     return [
@@ -110,9 +110,9 @@ def t_statistics(
 
 
 def pair_sd(launches: Sequence[Sequence[float]]) -> float | None:
-    """Robust standard deviation of pairs around their launch's median, pooled over launches.
+    """Return the robust standard deviation of pairs around their launch median, pooled over launches.
 
-    None when no launch has two pairs.
+    None if no launch has two pairs.
     """
     residuals = _residuals(launches)
     return None if residuals is None else _MAD_TO_SD * _median(np.abs(residuals))
@@ -143,7 +143,7 @@ def pair_floor(launches: Sequence[Sequence[float]]) -> float:
 
 
 def _residuals(launches: Sequence[Sequence[float]]) -> Effects | None:
-    """Deviations of pairs from their launch's median, corrected for the fitted median.
+    """Return deviations of pairs from their launch median, corrected for the fitted median.
 
     The middle value of an odd number of pairs deviates by 0 by construction and is left out, which
     leaves an unbiased median absolute deviation. Of an even number all are too small: by sqrt(2) at
@@ -155,18 +155,18 @@ def _residuals(launches: Sequence[Sequence[float]]) -> Effects | None:
         size = values.size
         if size < 2:  # noqa: PLR2004
             continue
-        apart = np.sort(values) - _median(values)
+        deviations = np.sort(values) - _median(values)
         if size % 2:
-            residuals.append(np.delete(apart, size // 2))
+            residuals.append(np.delete(deviations, size // 2))
         else:
             factor = math.sqrt(2.0) if size == 2 else size / (size - 1.3)  # noqa: PLR2004
-            residuals.append(apart * factor)
+            residuals.append(deviations * factor)
     return np.concatenate(residuals) if residuals else None
 
 
 @lru_cache(maxsize=1024)
 def _rank_weights(values: int, size: int) -> Effects:
-    """P(the median of `size` draws is the j-th smallest of `values` values), for each j.
+    """Return P(the median of `size` draws is the j-th smallest of `values` values), for each j.
 
     The rank of a median follows a beta distribution with both parameters (size + 1) / 2.
     """
@@ -180,7 +180,7 @@ def _rank_weights(values: int, size: int) -> Effects:
 
 
 def _median(values: Effects) -> float:
-    """Like numpy's, several times faster on the few values of a launch."""
+    """Return the median; several times faster than numpy on the few values of a launch."""
     ordered = np.sort(values)
     return float(ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]) / 2.0
 
@@ -190,6 +190,6 @@ def _refuse_non_finite(values: Effects, number: int) -> None:
         place = int(np.argmin(np.isfinite(values)))
         raise Untrustworthy(
             f"launch {number}, pair {place}: the log speedup is {values[place]}",
-            why="a block of this pair lasted no time at all, or its duration is not a number",
-            hint="use longer blocks (block-s), and check the clock of the worker",
+            why="a block of this pair has a duration of zero or not a number",
+            hint="use longer blocks (settings.block), and check the clock of the worker",
         )

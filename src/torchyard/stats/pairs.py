@@ -23,14 +23,14 @@ from torchyard.core.comparison import GuardSummary
 from torchyard.stats.distributions import two_counts_p
 
 MIN_CLEAN_PAIRS: Final = 3
-"""A launch with fewer clean pairs has no median worth the name and is left out."""
+"""A launch with fewer clean pairs is excluded."""
 DIRTY_SHARE_LIMIT: Final = 0.5
-"""With more dirty pairs than this the machine counts as busy throughout."""
+"""Share of disturbed pairs above which the machine counts as noisy throughout."""
 ONE_SIDED_P: Final = 0.01
-"""Below this p-value of the sign test a disturbance belongs to one variant."""
+"""p-value of the sign test below which a disturbance is attributed to one variant."""
 ONE_SIDED_SHARE: Final = 0.02
-"""*Same* is refused when a variant is dirty in this share of rounds more often than the other one.
-Below it the pairs are kept all the same, and block means show what the disturbance costs."""
+"""Excess share of disturbed rounds of one variant that rules out *same*. Below it, the pairs are also
+kept, and block means show the cost of the disturbance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class UsedPair:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedLaunches:
-    """Pairs of every launch, in order; a launch with too few clean ones is there, but empty."""
+    """Pairs of every launch, in order; empty for a launch with too few clean pairs."""
 
     medians: tuple[tuple[float, ...], ...]
     means: tuple[tuple[float, ...], ...]
@@ -52,27 +52,27 @@ class PairedLaunches:
     """The times behind `medians`, pair by pair."""
     dropped: int
     disturbed: int
-    """How many pairs were disturbed, whether they were dropped or not."""
+    """Number of disturbed pairs, dropped or not."""
     reasons: tuple[tuple[str, int], ...]
-    """What disturbed pairs, most frequent first."""
+    """Reasons of disturbances with counts, most frequent first."""
     one_sided: tuple[str, ...] = ()
-    """Disturbances that come with one variant only, a sentence each; all pairs are kept then."""
+    """Disturbances attributed to one variant, one sentence each; all pairs are kept then."""
     never_same: tuple[str, ...] = ()
-    """Those of them that come often enough to rule out *same*."""
+    """Those of them that are frequent enough to rule out *same*."""
 
     @property
     def pairs(self) -> int:
-        """How many pairs are in the estimate."""
+        """Number of pairs in the estimate."""
         return sum(len(launch) for launch in self.medians)
 
     @property
     def usable(self) -> int:
-        """How many launches are in the estimate."""
+        """Number of launches in the estimate."""
         return sum(1 for launch in self.medians if launch)
 
     @property
     def busy(self) -> bool:
-        """Whether most pairs were disturbed, so that all of them had to be kept."""
+        """Whether most pairs were disturbed, so that all of them are kept."""
         return self.disturbed > DIRTY_SHARE_LIMIT * max(1, self.pairs + self.dropped)
 
 
@@ -96,7 +96,7 @@ class _Pair:
 
 
 def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> PairedLaunches:
-    """Pair the two variants' blocks round by round."""
+    """Pair the blocks of two variants round by round."""
     pairs = _pairs(blocks, baseline, candidate)
     reasons = Counter(reason for pair in pairs for reason in sorted(pair.why))
     disturbed = sum(1 for pair in pairs if pair.why)
@@ -106,20 +106,22 @@ def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> Paire
     for pair in pairs:
         if keep_all or not pair.why:
             kept[pair.launch].append(pair)
-    for launch, found in kept.items():
-        if 0 < len(found) < MIN_CLEAN_PAIRS:
-            reasons["too few clean pairs in the launch"] += len(found)
+    for launch, launch_pairs in kept.items():
+        if 0 < len(launch_pairs) < MIN_CLEAN_PAIRS:
+            reasons["too few clean pairs in the launch"] += len(launch_pairs)
             kept[launch] = []
-    used = sum(len(found) for found in kept.values())
+    used = sum(len(launch_pairs) for launch_pairs in kept.values())
     return PairedLaunches(
-        medians=tuple(tuple(pair.median for pair in found) for found in kept.values()),
-        means=tuple(tuple(pair.mean for pair in found) for found in kept.values()),
+        medians=tuple(
+            tuple(pair.median for pair in launch_pairs) for launch_pairs in kept.values()
+        ),
+        means=tuple(tuple(pair.mean for pair in launch_pairs) for launch_pairs in kept.values()),
         times=tuple(
             tuple(
                 UsedPair(baseline_ns=pair.base.median_ns, candidate_ns=pair.other.median_ns)
-                for pair in found
+                for pair in launch_pairs
             )
-            for found in kept.values()
+            for launch_pairs in kept.values()
         ),
         dropped=len(pairs) - used,
         disturbed=disturbed,
@@ -130,15 +132,15 @@ def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> Paire
 
 
 def _one_sided(pairs: list[_Pair]) -> list[tuple[str, float]]:
-    """Disturbances that one variant has more often than chance explains, with the excess share.
+    """Return disturbances that one variant has significantly more often, with the excess share.
 
-    An exact sign test on the rounds in which only one of both blocks is dirty: for any reason, and for
+    An exact sign test on the rounds in which exactly one block is disturbed: for any reason, and for
     each reason by itself, because two variants can be disturbed equally often by different things.
     Bonferroni over these tests.
     """
     reasons = sorted({reason for pair in pairs for reason in pair.why})
     tests: list[str | None] = [None, *(reasons if len(reasons) > 1 else ())]
-    found = []
+    disturbances: list[tuple[str | None, str, float]] = []
     for reason in tests:
         base = [_has(pair.base, reason) for pair in pairs]
         other = [_has(pair.other, reason) for pair in pairs]
@@ -146,17 +148,19 @@ def _one_sided(pairs: list[_Pair]) -> list[tuple[str, float]]:
         only_other = sum(o and not b for b, o in zip(base, other, strict=True))
         if two_counts_p(only_base, only_other) * len(tests) >= ONE_SIDED_P:
             continue
-        sides = {"candidate": sum(other) / len(pairs), "baseline": sum(base) / len(pairs)}
+        shares = {"candidate": sum(other) / len(pairs), "baseline": sum(base) / len(pairs)}
         owner = "candidate" if only_other > only_base else "baseline"
         rest = "baseline" if owner == "candidate" else "candidate"
         what = reason or "disturbance"
         text = (
-            f"{what} belongs to the {owner}: in {sides[owner]:.0%} of its blocks against "
-            f"{sides[rest]:.0%} of the {rest}'s"
+            f"{what} is attributed to the {owner}: it occurs in {shares[owner]:.0%} of its blocks and in "
+            f"{shares[rest]:.0%} of the {rest}'s"
         )
-        found.append((text, abs(only_other - only_base) / len(pairs)))
-    # The sentence about any reason says nothing beyond those about single ones.
-    return found[1:] if len(found) > 1 and found[0][0].startswith("disturbance ") else found
+        disturbances.append((reason, text, abs(only_other - only_base) / len(pairs)))
+    # The sentence about any reason is redundant if there are sentences about single ones.
+    if len(disturbances) > 1 and disturbances[0][0] is None:
+        disturbances = disturbances[1:]
+    return [(text, share) for _, text, share in disturbances]
 
 
 def _has(block: Block, reason: str | None) -> bool:
@@ -176,7 +180,7 @@ def _pairs(blocks: Iterable[Block], baseline: str, candidate: str) -> list[_Pair
 
 
 def summarize_guards(blocks: Iterable[Block], baseline: str, candidate: str) -> GuardSummary:
-    """Of the rounds in which both variants have a block: the comparison is made of these."""
+    """Summarize guard readings over the rounds in which both variants have a block."""
     rounds: dict[tuple[int, int], dict[str, Block]] = defaultdict(dict)
     for block in blocks:
         if block.variant in {baseline, candidate}:

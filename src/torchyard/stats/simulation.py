@@ -26,25 +26,25 @@ Order = Literal["alternating", "blocks"]
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """One kind of machine. All spreads are of the logarithm of the time."""
+    """One noise model. All standard deviations are of the logarithm of the time."""
 
     name: str
     block_sd: float = 0.02
     correlation: float = 0.0
-    """Lag-1 correlation of neighbouring blocks."""
+    """Lag-1 correlation of neighboring blocks."""
     drift: float = 0.0
-    """Spread of how far the machine's speed moves over one launch, on a line."""
+    """Standard deviation of the linear drift over one launch."""
     tail_df: float | None = None
     """Student degrees of freedom instead of normal noise."""
     spike_share: float = 0.0
     spike_size: float = 0.0
-    """Share of blocks that are preempted, and the mean of what that costs them."""
+    """Share of preempted blocks, and the mean of their slowdown."""
     launch_sd: float = 0.015
-    """Spread of the difference between two fresh processes of identical code."""
+    """Standard deviation of the difference between two fresh processes of identical code."""
     modes_apart: float = 0.0
-    """Each process lands in one of two modes this far apart, with even odds."""
+    """Distance between two modes, one of which each process takes with equal probability."""
     launch_correlation: float = 0.0
-    """Lag-1 correlation of launch effects: breaks what the method assumes."""
+    """Lag-1 correlation of launch effects, which violates the assumption of independence."""
 
 
 IID: Final = Noise(name="independent")
@@ -54,15 +54,15 @@ HEAVY_TAIL: Final = Noise(name="heavy tail (t, 2 df)", tail_df=2.0)
 SPIKES: Final = Noise(name="preemption spikes", spike_share=0.2, spike_size=0.5)
 BIMODAL: Final = Noise(name="two-mode launches", launch_sd=0.004, modes_apart=0.12)
 NOISES: Final[tuple[Noise, ...]] = (IID, AR1, DRIFT, HEAVY_TAIL, SPIKES, BIMODAL)
-"""Machines on which the stated error rates must hold."""
+"""Noise models for which the stated error rates must hold."""
 LINKED_LAUNCHES: Final = Noise(name="launches correlated, 0.5", launch_correlation=0.5)
-"""A machine on which they do not: launches that are not independent."""
+"""A noise model for which they do not hold: dependent launches."""
 
 
 def draw_launches(
     noise: Noise, rng: np.random.Generator, *, launches: int, pairs: int, effect: float = 0.0
 ) -> Values:
-    """Paired log speedups, one row per launch; `effect` is the true log speedup."""
+    """Draw paired log speedups, one row per launch; `effect` is the true log speedup."""
     stream = _stream(noise, rng, launches, 2 * pairs).reshape(launches, pairs, 2)
     baseline_first = rng.random((launches, pairs)) < 0.5  # noqa: PLR2004
     difference = stream[:, :, 0] - stream[:, :, 1]
@@ -81,10 +81,10 @@ def draw_times(
     own_streams: bool = False,
     typical_s: float = 0.01,
 ) -> tuple[Values, Values]:
-    """Raw times of baseline and candidate from one launch, without any pairing.
+    """Draw raw unpaired times of baseline and candidate from one launch.
 
-    `alternating` is strict A, B, A, B; `blocks` is all of A, then all of B. With `own_streams`
-    each process has noise of its own instead of sharing the machine's.
+    `alternating` is strict A, B, A, B; `blocks` is all of A, then all of B. With `own_streams`, each
+    process has independent noise instead of the shared noise of the machine.
     """
     if own_streams:
         first, second = _stream(noise, rng, 2, samples)
@@ -97,7 +97,7 @@ def draw_times(
 
 
 def _stream(noise: Noise, rng: np.random.Generator, rows: int, length: int) -> Values:
-    """Log time around its typical value, block after block."""
+    """Draw the deviation of the log time from its typical value, block by block."""
     if noise.tail_df is not None:
         shocks = rng.standard_t(noise.tail_df, (rows, length)) * noise.block_sd
     else:
@@ -119,7 +119,7 @@ def _stream(noise: Noise, rng: np.random.Generator, rows: int, length: int) -> V
 
 
 def _layouts(noise: Noise, rng: np.random.Generator, launches: int) -> Values:
-    """What each launch's two processes differ by for as long as they live."""
+    """Draw the constant difference between the two processes of each launch."""
     layout = rng.normal(0.0, noise.launch_sd, launches)
     if noise.launch_correlation:
         scale = np.sqrt(1.0 - noise.launch_correlation**2)
@@ -136,7 +136,7 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RivalAnswer:
-    """What a rule says of two sets of times."""
+    """Answer of a decision rule for two sets of times."""
 
     different: bool
     speedup: float
@@ -148,9 +148,9 @@ Rule = Callable[[ArrayLike, ArrayLike], RivalAnswer]
 
 
 def dynamo_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.1) -> RivalAnswer:
-    """PyTorch's dynamo harness: Student t on times of strictly alternating calls, unpaired.
+    """Apply the rule of PyTorch's dynamo harness: unpaired Student t test on alternating calls.
 
-    Speedup is the ratio of medians; it is printed as significant below p = 0.1.
+    Speedup is the ratio of medians, significant below p = 0.1.
     """
     first, second = _times(baseline), _times(candidate)
     df = first.size + second.size - 2
@@ -163,7 +163,7 @@ def dynamo_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0
 
 
 def welch_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.05) -> RivalAnswer:
-    """Welch's t test on raw times, as scripts around hyperfine do."""
+    """Apply Welch's t test to raw times, as scripts around hyperfine do."""
     first, second = _times(baseline), _times(candidate)
     parts = [float(np.var(side, ddof=1)) / side.size for side in (first, second)]
     total = sum(parts)
@@ -182,11 +182,11 @@ def mann_whitney_rule(
 ) -> RivalAnswer:
     """Mann-Whitney U with the normal approximation, ties and continuity corrected."""
     first, second = _times(baseline), _times(candidate)
-    together = np.concatenate([first, second])
-    _, places, counts = np.unique(together, return_inverse=True, return_counts=True)
+    pooled = np.concatenate([first, second])
+    _, places, counts = np.unique(pooled, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = (ends - (counts - 1) / 2.0)[places]
-    size = together.size
+    size = pooled.size
     u = float(np.sum(ranks[: first.size])) - first.size * (first.size + 1) / 2.0
     ties = float(np.sum(counts**3 - counts)) / (size * (size - 1))
     spread = math.sqrt(first.size * second.size / 12.0 * (size + 1 - ties))
@@ -205,7 +205,7 @@ def bootstrap_rule(
     resamples: int = 500,
     seed: int = 1,
 ) -> RivalAnswer:
-    """Percentile bootstrap of the ratio of medians, times taken to be independent."""
+    """Apply a percentile bootstrap of the ratio of medians, assuming independent times."""
     rng = np.random.default_rng(seed)
     first, second = _times(baseline), _times(candidate)
     tops = np.median(rng.choice(first, (resamples, first.size)), axis=1)
@@ -217,7 +217,7 @@ def bootstrap_rule(
 def threshold_rule(
     baseline: ArrayLike, candidate: ArrayLike, *, threshold: float = 0.02
 ) -> RivalAnswer:
-    """Medians that differ by more than a fixed share, as many gates in CI do."""
+    """Compare medians with a fixed threshold, as many CI gates do."""
     ratio = _ratio_of_medians(_times(baseline), _times(candidate))
     return RivalAnswer(different=abs(ratio - 1.0) > threshold, speedup=ratio)
 
@@ -225,16 +225,16 @@ def threshold_rule(
 def naive_peeking(
     effects: Sequence[float], *, alpha: float = 0.05, min_launches: int = 3
 ) -> RivalAnswer:
-    """The plain t test over launches, tried after every launch until it says yes."""
-    seen = np.asarray(effects, dtype=np.float64)
+    """Repeat the plain t test after every launch until it is significant."""
+    values = np.asarray(effects, dtype=np.float64)
     p_value = 1.0
-    counts = range(min_launches, seen.size + 1)
-    for count, statistic in zip(counts, t_statistics(seen, counts), strict=True):
+    counts = range(min_launches, values.size + 1)
+    for count, statistic in zip(counts, t_statistics(values, counts), strict=True):
         p_value = two_sided_p(statistic, count - 1)
         if p_value < alpha:
-            speedup = math.exp(float(np.mean(seen[:count])))
+            speedup = math.exp(float(np.mean(values[:count])))
             return RivalAnswer(different=True, speedup=speedup, p_value=p_value)
-    return RivalAnswer(different=False, speedup=math.exp(float(np.mean(seen))), p_value=p_value)
+    return RivalAnswer(different=False, speedup=math.exp(float(np.mean(values))), p_value=p_value)
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -249,7 +249,7 @@ RULES: Final[dict[str, Rule]] = {
 def _times(values: ArrayLike) -> Times:
     times = np.asarray(values, dtype=np.float64)
     if times.ndim != 1 or times.size < 2 or not np.all(times > 0.0):  # noqa: PLR2004
-        raise ValueError("a rule needs two positive times or more on each side")
+        raise ValueError("each variant needs at least two positive times")
     return times
 
 

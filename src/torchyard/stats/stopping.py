@@ -32,23 +32,23 @@ from torchyard.stats.distributions import (
 
 PATHS: Final = 131_072
 """Standard error of the simulated alpha: sqrt(0.05 * 0.95 / PATHS) = 0.0006."""
-_LEAST_COUNT: Final = 100
-"""Fewer paths than this are no measure of a p-value (10 % standard error)."""
-_LEAST_ROOM: Final = 20
-"""Fewer paths than this set no boundary. A boundary from the n-th largest path is unbiased in what
-it spends, and errors of the looks average out in the sum, so this may be smaller."""
+_MIN_TAIL_PATHS: Final = 100
+"""Minimum number of paths to estimate a p-value from (10 % standard error)."""
+_MIN_BOUNDARY_PATHS: Final = 20
+"""Minimum number of paths to set a boundary from. A boundary from the n-th largest path spends alpha
+without bias, and errors of the analyses average out in the sum, so this may be smaller."""
 _SEED: Final = 20_011
 _SPENDING_POWER: Final = 3
-_CATCH_UP: Final = 1.25
-_CHAIN: Final = 100
+_MAX_INCREMENT_FACTOR: Final = 1.25
+_RECURSION_STEP: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One planned look: how many launches there were, and how much of the time was used.
+    """One interim analysis: the number of launches, and the used fraction of the time budget.
 
-    The fraction is 1 only when time or launches ran out; a comparison that stopped because it
-    was decided keeps the fraction at which it stopped.
+    The fraction is 1 only if time or launches ran out; a comparison that stopped because it was
+    decided keeps the fraction at which it stopped.
     """
 
     launches: int
@@ -56,36 +56,36 @@ class Look:
 
 
 def cumulative_alpha(alpha: float, fraction: float) -> float:
-    """How much of alpha may be spent when this fraction of the time is used."""
+    """Return the cumulative alpha that may be spent at this fraction of the time budget."""
     return alpha * min(1.0, fraction) ** _SPENDING_POWER
 
 
-def boundaries(looks: Sequence[Look], alpha: float) -> tuple[float, ...]:
-    """The |t| that each look must exceed; all together are exceeded by chance with P <= alpha."""
-    plan = tuple(looks)
+def boundaries(analyses: Sequence[Look], alpha: float) -> tuple[float, ...]:
+    """Return the |t| boundary of each analysis; the probability of crossing any by chance is <= alpha."""
+    plan = tuple(analyses)
     _check(plan, alpha)
     if len(plan) == 1:
-        # Nothing was looked at before: Student's distribution is exact, no paths needed.
+        # A single analysis: Student's distribution is exact.
         level = cumulative_alpha(alpha, plan[0].fraction)
         return (two_sided_critical(level, plan[0].launches - 1),)
     return _stage_of(plan, alpha).boundaries
 
 
-def p_value(looks: Sequence[Look], statistics: Sequence[float], alpha: float) -> float:
-    """Two-sided p-value of the t statistics seen so far, one for each look.
+def p_value(analyses: Sequence[Look], statistics: Sequence[float], alpha: float) -> float:
+    """Return the two-sided p-value of the t statistics so far, one per analysis.
 
-    Stage-wise ordering (Tsiatis, Rosner & Mehta 1984): crossing at an earlier look is stronger
-    evidence than crossing at a later one, so p is the alpha spent before the first crossing plus
-    the probability of reaching this look uncrossed and exceeding its statistic. It is at most
-    alpha exactly when the last look's boundary is exceeded. An interim look that is not crossed
-    may have been stopped at for another reason (`same`), so its p is the Bonferroni bound
-    nominal / (share of alpha given to this look), which holds at whichever look one stops.
+    Stage-wise ordering (Tsiatis, Rosner & Mehta 1984): crossing at an earlier analysis is stronger
+    evidence than crossing at a later one, so p is the alpha spent before the first crossing plus the
+    probability of reaching this analysis uncrossed and exceeding its statistic. It is at most alpha
+    exactly if the boundary of the last analysis is exceeded. If an interim analysis was not crossed,
+    measuring may have stopped for another reason (`same`), so its p is the Bonferroni bound
+    nominal / (share of alpha of this analysis), which is valid at any stopping point.
     """
-    plan = tuple(looks)
+    plan = tuple(analyses)
     limits = boundaries(plan, alpha)
     sizes = [abs(statistic) for statistic in statistics]
     if len(sizes) != len(plan):
-        raise ValueError(f"{len(sizes)} statistics for {len(plan)} looks")
+        raise ValueError(f"{len(sizes)} statistics for {len(plan)} analyses")
     if sizes[-1] > limits[-1]:
         first = next(k for k, size in enumerate(sizes) if size > limits[k])
         spent = cumulative_alpha(alpha, plan[first].fraction)
@@ -99,15 +99,15 @@ def p_value(looks: Sequence[Look], statistics: Sequence[float], alpha: float) ->
 
 
 def _tail_after(plan: tuple[Look, ...], size: float, alpha: float) -> float:
-    """Alpha spent before the last look + P(nothing crossed before, |T| there >= size)."""
+    """Return alpha spent before the last analysis + P(not crossed before, |T| there >= size)."""
     student = two_sided_p(size, plan[-1].launches - 1)
     if len(plan) == 1:
         return student
     before = _stage_of(plan[:-1], alpha)
-    seen = _path_sizes(plan[-1].launches)[before.uncrossed]
-    count = int(np.count_nonzero(seen >= size))
+    path_sizes = _path_sizes(plan[-1].launches)[before.uncrossed]
+    count = int(np.count_nonzero(path_sizes >= size))
     # Both are upper bounds and both fall with the size, so the smaller one is valid and monotone.
-    reached = min(student, max(count, _LEAST_COUNT) / PATHS)
+    reached = min(student, max(count, _MIN_TAIL_PATHS) / PATHS)
     return cumulative_alpha(alpha, plan[-2].fraction) + reached
 
 
@@ -115,36 +115,36 @@ def _tail_after(plan: tuple[Look, ...], size: float, alpha: float) -> float:
 class _Stage:
     boundaries: tuple[float, ...]
     uncrossed: NDArray[np.bool_]
-    """The paths that crossed at no look up to this one."""
+    """Paths that have not crossed any boundary up to this analysis."""
 
 
 def _stage_of(plan: tuple[Look, ...], alpha: float) -> _Stage:
-    # A cold call recurses once per look; a step every hundred keeps the chain short.
-    for end in range(_CHAIN, len(plan), _CHAIN):
+    # An uncached call recurses once per analysis; caching every 100th limits the depth.
+    for end in range(_RECURSION_STEP, len(plan), _RECURSION_STEP):
         _stage(plan[:end], alpha)
     return _stage(plan, alpha)
 
 
 @lru_cache(maxsize=256)
 def _stage(plan: tuple[Look, ...], alpha: float) -> _Stage:
-    look = plan[-1]
-    sizes = _path_sizes(look.launches)
-    may_spend = cumulative_alpha(alpha, look.fraction)
+    analysis = plan[-1]
+    sizes = _path_sizes(analysis.launches)
+    may_spend = cumulative_alpha(alpha, analysis.fraction)
     if len(plan) == 1:
-        limit = two_sided_critical(may_spend, look.launches - 1)
+        limit = two_sided_critical(may_spend, analysis.launches - 1)
         return _Stage(boundaries=(limit,), uncrossed=sizes <= limit)
     before = _stage(plan[:-1], alpha)
     # Bonferroni: valid whatever happened before, and the only choice far out in the tail.
     increment = may_spend - cumulative_alpha(alpha, plan[-2].fraction)
-    limit = two_sided_critical(increment, look.launches - 1)
+    limit = two_sided_critical(increment, analysis.launches - 1)
     reaching = sizes[before.uncrossed]
-    # What earlier looks left unspent, because their limits were on the safe side, is spent here.
-    room = int(may_spend * PATHS) - (PATHS - reaching.size)
-    if look.fraction < 1.0:
-        # Little by little: spending all of it at once would make limits jump up and down.
-        room = min(room, int(_CATCH_UP * increment * PATHS))
-    if room >= _LEAST_ROOM:
-        rank = reaching.size - room - 1
+    # Alpha that earlier analyses left unspent, because their limits were conservative, is spent here.
+    spendable = int(may_spend * PATHS) - (PATHS - reaching.size)
+    if analysis.fraction < 1.0:
+        # Gradually: spending all of it at once would make the limits oscillate.
+        spendable = min(spendable, int(_MAX_INCREMENT_FACTOR * increment * PATHS))
+    if spendable >= _MIN_BOUNDARY_PATHS:
+        rank = reaching.size - spendable - 1
         limit = min(limit, float(np.partition(reaching, rank)[rank]))
     return _Stage(
         boundaries=(*before.boundaries, limit),
@@ -167,7 +167,7 @@ class _Paths:
         return self._sizes[launches - 2]
 
     def _add_launch(self) -> None:
-        # Each launch has its own stream, so that asking for more launches changes no earlier one.
+        # Each launch has its own random stream, so that more launches change no earlier one.
         drawn = np.random.default_rng((_SEED, self._count)).standard_normal(PATHS)
         self._count += 1
         step = drawn - self._mean
@@ -189,36 +189,36 @@ def _path_sizes(launches: int) -> NDArray[np.float32]:
 
 def _check(plan: tuple[Look, ...], alpha: float) -> None:
     if not plan:
-        raise ValueError("a sequential design needs at least one look")
+        raise ValueError("a sequential design needs at least one analysis")
     if not 0.0 < alpha < 1.0:
         raise ValueError(f"alpha must lie between 0 and 1, not {alpha!r}")
     launches, fraction = 2, 0.0
-    for look in plan:
-        if look.launches < launches or not look.fraction >= fraction:
+    for analysis in plan:
+        if analysis.launches < launches or not analysis.fraction >= fraction:
             raise ValueError(
-                f"looks must grow in launches (2 at least) and fraction, but {look} follows "
+                f"analyses must increase in launches (at least 2) and fraction, but {analysis} follows "
                 f"{launches} launches and fraction {fraction}"
             )
-        launches, fraction = look.launches, look.fraction
+        launches, fraction = analysis.launches, analysis.fraction
 
 
 _POWER: Final = 0.8
-_MOST_LAUNCHES: Final = 10_000_000
-_FEWEST_LAUNCHES: Final = 2
+_MAX_LAUNCHES: Final = 10_000_000
+_MIN_LAUNCHES: Final = 2
 # The median of n values varies like the mean of n / (pi/2) values when they are near normal.
-_MEDIAN_COST: Final = math.pi / 2.0
+_MEDIAN_VARIANCE: Final = math.pi / 2.0
 
 
 def half_width(launch_sd: float, launches: int, *, alpha: float = 0.05) -> float:
-    """Of the plain t interval over launches."""
+    """Return the half-width of the plain t interval over launches."""
     return two_sided_critical(alpha, launches - 1) * launch_sd / math.sqrt(launches)
 
 
 def launches_needed(
     launch_sd: float, precision_goal: float, *, alpha: float = 0.05, at_least: int = 2
 ) -> int | None:
-    """The fewest launches whose interval is within the goal; None when there is no such number."""
-    low = max(_FEWEST_LAUNCHES, at_least)
+    """Return the fewest launches whose interval is within the goal; None if there is no such number."""
+    low = max(_MIN_LAUNCHES, at_least)
     if half_width(launch_sd, low, alpha=alpha) <= precision_goal:
         return low
     if precision_goal <= 0.0:
@@ -226,7 +226,7 @@ def launches_needed(
     high = low
     while half_width(launch_sd, high, alpha=alpha) > precision_goal:
         low, high = high, high * 2
-        if high > _MOST_LAUNCHES:
+        if high > _MAX_LAUNCHES:
             return None
     while high - low > 1:
         middle = (low + high) // 2
@@ -251,7 +251,7 @@ def launches_needed_range(
     The variance of `launches` normal values over the true one is chi-square over its degrees of
     freedom, here by the approximation of Wilson and Hilferty (1931).
     """
-    if launches < _FEWEST_LAUNCHES:
+    if launches < _MIN_LAUNCHES:
         return None
     df = launches - 1.0
     ends = []
@@ -270,8 +270,8 @@ def launches_needed_range(
 
 
 def minimum_detectable(launch_sd: float, launches: int, *, alpha: float = 0.05) -> float | None:
-    """The effect that a single look finds in 80 % of cases; None below two launches."""
-    if launches < _FEWEST_LAUNCHES:
+    """Return the effect that a single analysis detects with 80 % power; None below two launches."""
+    if launches < _MIN_LAUNCHES:
         return None
     quantiles = two_sided_critical(alpha, launches - 1) + student_quantile(_POWER, launches - 1)
     return quantiles * launch_sd / math.sqrt(launches)
@@ -287,16 +287,16 @@ def pairs_per_launch(
     at_least: int = 6,
     at_most: int = 200,
 ) -> int:
-    """Pairs that give the narrowest interval for the time (Kalibera & Jones 2013).
+    """Return the pairs per launch that give the narrowest interval per time (Kalibera & Jones 2013).
 
     sqrt(cost of a launch / cost of a pair * pair variance / launch variance). `launch_sd` is the
-    spread of launch medians as seen; with `pairs_so_far`, the pairs behind each of them, the part
-    that comes from the pairs is taken off first. The clamps keep the launch medians from leaning
-    on too few pairs, and launches from never ending when they do not differ.
+    observed standard deviation of launch medians; with `pairs_so_far`, the pairs behind each of them,
+    the variance due to pairs is subtracted first. The limits keep launch medians from resting on too
+    few pairs, and launches from never ending if they do not differ.
     """
     if pair_cost_s <= 0.0 or launch_cost_s < 0.0:
         raise ValueError(f"costs must be positive: {launch_cost_s=} {pair_cost_s=}")
-    pair_variance = _MEDIAN_COST * pair_sd**2
+    pair_variance = _MEDIAN_VARIANCE * pair_sd**2
     between = launch_sd**2
     if pairs_so_far is not None:
         between = max(0.0, between - pair_variance / pairs_so_far)

@@ -21,7 +21,7 @@ from torchyard.stats.launches import SD_FLOOR
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values: those below q hold false discoveries to a share of q (1995)."""
+    """Return adjusted p-values that control the false discovery rate (Benjamini & Hochberg 1995)."""
     count = len(p_values)
     adjusted = [1.0] * count
     smallest = 1.0
@@ -35,9 +35,9 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 def adjust_for_suite(
     estimates: Sequence[Estimate], alpha: float, *, family: str = "run"
 ) -> list[Estimate]:
-    """The estimates with adjusted p-values, and verdicts taken back that do not survive them.
+    """Return the estimates with adjusted p-values; verdicts that are no longer significant are withdrawn.
 
-    `family` is what they are all the comparisons of, as reasons name it.
+    `family` names the set of comparisons in the reasons.
     """
     tested = [index for index, one in enumerate(estimates) if one.p_value is not None]
     adjusted = benjamini_hochberg(
@@ -52,10 +52,10 @@ def adjust_for_suite(
 
 
 def verdict_alone(estimate: Estimate, budget: Budget) -> Verdict:
-    """What the estimate said before any correction took its claim back.
+    """Return the verdict of an estimate before correction for multiple comparisons.
 
-    An interval beyond 1 that has enough launches makes a claim; where the verdict is undecided
-    all the same, a correction took it back, of this family of comparisons or of a smaller one.
+    An interval that excludes 1, with enough launches, makes a claim; if the verdict is undecided
+    nevertheless, a correction withdrew it, in this family of comparisons or a smaller one.
     """
     interval = estimate.interval
     if (
@@ -78,16 +78,16 @@ def _launches_for_a_claim(budget: Budget) -> int:
 
 
 def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate:
-    """Faster and slower become undecided when the adjusted p-value is above alpha.
+    """Change faster and slower to undecided if the adjusted p-value is above alpha.
 
-    `same` stays: it rests on the interval, not on a test of no difference.
+    `same` stays: it is based on the interval, not on a test of no difference.
     """
     claims = estimate.verdict in {Verdict.FASTER, Verdict.SLOWER}
     if not claims or estimate.p_adjusted is None or estimate.p_adjusted <= alpha:
         return estimate
     reason = (
-        f"{estimate.verdict} on its own (p = {estimate.p_value:.3g}), but not among all "
-        f"comparisons of the {family} (adjusted p = {estimate.p_adjusted:.3g})"
+        f"{estimate.verdict} on its own (p = {estimate.p_value:.3g}), but not significant after "
+        f"adjustment for all comparisons of the {family} (adjusted p = {estimate.p_adjusted:.3g})"
     )
     return dataclasses.replace(
         estimate, verdict=Verdict.UNDECIDED, reasons=(*estimate.reasons, reason)
@@ -97,58 +97,58 @@ def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate
 def selected_intervals(
     chosen: Sequence[Estimate], out_of: int, *, alpha: float
 ) -> list[Interval | None]:
-    """Intervals for estimates that were selected because they are extreme.
+    """Return intervals for estimates that were selected because they are extreme.
 
     The expected share of selected intervals that miss the truth is at most alpha when each has the
     level 1 - alpha * R / m, R selected out of m (Benjamini & Yekutieli 2005). An estimate from a
     single launch keeps the interval that it has.
     """
     level = alpha * len(chosen) / max(out_of, len(chosen), 1)
-    found = []
+    intervals = []
     for estimate in chosen:
         effect = effect_of(estimate)
-        found.append(
+        intervals.append(
             estimate.interval if effect is None else interval_of(effect, confidence=1.0 - level)
         )
-    return found
+    return intervals
 
 
 def counts_in_mean(estimate: Estimate) -> bool:
-    """Whether the estimate has the standard error over launches that the mean needs."""
+    """Whether the estimate has a standard error over launches, which the mean needs."""
     return estimate.launch_sd is not None and estimate.launches > 1
 
 
 def geometric_mean(
     estimates: Sequence[Estimate], *, confidence: float = 0.95
 ) -> tuple[float, Interval] | None:
-    """Geometric mean of the speedups with its interval, for these workloads and no others.
+    """Return the geometric mean of the speedups with its interval, for exactly these workloads.
 
     Variances add up over comparisons; degrees of freedom by Welch and Satterthwaite. A comparison's
     standard error is the half-width of its interval over Student's quantile, so that the interim
-    analyses that widened its interval and the lower bound that pairs set widen this one, too. When
-    every comparison has one launch only, the mean speaks for those processes. None when nothing can
-    be averaged.
+    analyses that widened its interval and the lower bound that pairs set widen this one, too. If
+    every comparison has a single launch, the mean is valid for those processes. None if nothing can be
+    averaged.
     """
     parts = [_part(one) for one in estimates if counts_in_mean(one)]
     if not parts:
         parts = [_process_part(one) for one in estimates if one.interval is not None]
     if not parts:
         return None
-    centre = math.fsum(log for log, _, _ in parts) / len(parts)
+    center = math.fsum(log for log, _, _ in parts) / len(parts)
     variances = [variance for _, variance, _ in parts]
     total = math.fsum(variances)
     df = total**2 / math.fsum(variance**2 / df for _, variance, df in parts)
     width = two_sided_critical(1.0 - confidence, df) * math.sqrt(total) / len(parts)
     interval = Interval(
-        low=math.exp(centre - width), high=math.exp(centre + width), confidence=confidence
+        low=math.exp(center - width), high=math.exp(center + width), confidence=confidence
     )
-    return math.exp(centre), interval
+    return math.exp(center), interval
 
 
 def _part(estimate: Estimate) -> tuple[float, float, float]:
-    found = effect_of(estimate)
-    if found is not None:
-        return found.log, found.error**2, found.degrees
+    effect = effect_of(estimate)
+    if effect is not None:
+        return effect.log, effect.error**2, effect.degrees
     spread = max(estimate.launch_sd or 0.0, SD_FLOOR)
     return math.log(estimate.speedup), spread**2 / estimate.launches, estimate.launches - 1.0
 
@@ -166,25 +166,25 @@ P_BINS: Final = 10
 
 
 def wilson_interval(count: int, total: int, *, confidence: float = 0.95) -> Interval:
-    """Of a share, by its score (Wilson 1927): stays inside 0 and 1, and works for 0 of n."""
+    """Return the score interval of a proportion (Wilson 1927), which is valid for 0 of n, too."""
     _check(count, total)
     if total == 0:
         return Interval(low=0.0, high=1.0, confidence=confidence)
     quantile = normal_quantile(0.5 + confidence / 2.0)
     share, square = count / total, quantile * quantile
-    centre = share + square / (2.0 * total)
+    center = share + square / (2.0 * total)
     half = quantile * math.sqrt(share * (1.0 - share) / total + square / (4.0 * total * total))
     scale = 1.0 + square / total
-    low = 0.0 if count == 0 else max(0.0, (centre - half) / scale)
-    high = 1.0 if count == total else min(1.0, (centre + half) / scale)
+    low = 0.0 if count == 0 else max(0.0, (center - half) / scale)
+    high = 1.0 if count == total else min(1.0, (center + half) / scale)
     return Interval(low=low, high=high, confidence=confidence)
 
 
 def chance_of_at_least(count: int, total: int, rate: float) -> float:
-    """P(K >= count) for a binomial K: how surprising so many alarms are at that rate."""
+    """Return P(K >= count) for a binomial K: the probability of so many alarms at that rate."""
     _check(count, total)
     if not 0.0 < rate < 1.0:
-        raise ValueError(f"a rate lies between 0 and 1, not {rate!r}")
+        raise ValueError(f"rate must be between 0 and 1, not {rate!r}")
     if count == 0:
         return 1.0
     logs = (
@@ -199,11 +199,10 @@ def chance_of_at_least(count: int, total: int, rate: float) -> float:
 
 
 def excess_of_small(p_values: Sequence[float]) -> tuple[float, float]:
-    """The largest excess of small p-values over even ones, and the chance of such an excess.
+    """Return the largest excess of small p-values over uniform ones, and its p-value.
 
-    One-sided, because valid p-values may be larger than even ones: those of comparisons that
-    stopped early without a difference are upper bounds. The chance is exact (Birnbaum & Tingey
-    1951).
+    One-sided, because valid p-values may be larger than uniform ones: those of comparisons that
+    stopped early without a difference are upper bounds. Exact (Birnbaum & Tingey 1951).
     """
     count = len(p_values)
     if not count:
@@ -214,7 +213,7 @@ def excess_of_small(p_values: Sequence[float]) -> tuple[float, float]:
 
 
 def p_value_bins(p_values: Sequence[float], bins: int = P_BINS) -> tuple[int, ...]:
-    """How many p-values lie in each of so many equal parts of 0 to 1; 1 is in the last."""
+    """Return the histogram of p-values over equal bins from 0 to 1."""
     counts = [0] * bins
     for value in p_values:
         counts[min(bins - 1, int(value * bins))] += 1
@@ -231,7 +230,7 @@ def _chance_of_excess(excess: float, count: int) -> float:
         above, below = 1.0 - excess - j / count, excess + j / count
         power = count - j
         if above <= 0.0:
-            # The last term is 0 unless its power is, and then it is of no weight either.
+            # The last term is 0 or negligible.
             continue
         log = (
             math.lgamma(count + 1)
@@ -246,4 +245,4 @@ def _chance_of_excess(excess: float, count: int) -> float:
 
 def _check(count: int, total: int) -> None:
     if not 0 <= count <= total:
-        raise ValueError(f"{count} of {total} is no share")
+        raise ValueError(f"{count} of {total} is not a proportion")

@@ -1,4 +1,4 @@
-"""`torchyard tune`: find the fastest settings for a workload on this machine, and prove it."""
+"""`torchyard tune`: find and confirm the fastest settings for a workload on this machine."""
 
 from __future__ import annotations
 
@@ -29,95 +29,98 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
-USUAL_BUDGET = "10m"
-_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})
+DEFAULT_BUDGET = "10m"
+_VALID_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})
 
 _HELP = """
 \b
 Examples:
   torchyard tune models/gpt --mode training --optimizer-step
-      ten minutes: allocators, threads, OpenMP, oneDNN, compilers
+      allocators, threads, OpenMP, oneDNN and compilers, in ten minutes
   torchyard tune kernels/mlp --batch-size 16 --budget 5m --html race.html
   torchyard tune mine.py:model --space my-space.toml --with-changed-results
   torchyard tune models/resnet --goal throughput
-      how many processes, each with its part of the cores
+      also tries several processes, each on its share of the cores
   torchyard tune infer.py --program
-      a whole program, run again and again with other settings
+      a whole program, run repeatedly with different settings
   torchyard tune --resume FOLDER
   torchyard tune --resume FOLDER --budget 20m
-      with more time for a race that left something undecided
+      give an undecided race more time
 
-Race settings against the default, each alone and then together, with fresh processes and paired
-measurements. A setting is recommended only if it is faster beyond doubt on launches that had no
-part in finding it. Only what this machine has is tried; what is
-missing is named with its package. Settings that change results are tried only when asked for.
+Race settings against the default, first individually, then combined, with fresh processes and paired
+measurements. A setting is recommended only if it is significantly faster on launches that had no
+part in selecting it. Settings that this machine lacks are listed with the package that provides
+them. Settings that change results are tried only with --with-changed-results.
 """
 
 _what, _search = section("What to run"), section("What to search")
 _how, _out = section("How to measure"), section("Where results go")
 
 _OPTIONS = (
-    _what("--mode", type=click.Choice(("inference", "training")), help="inference when left out."),
-    _what("--program", is_flag=True, help="The file is a program, and an iteration runs it whole."),
+    _what("--mode", type=click.Choice(("inference", "training")), help="[default: inference]"),
+    _what("--program", is_flag=True, help="The file is a program; one iteration is one run of it."),
     _what(
         "--default",
         "baseline",
         metavar="SPEC",
-        help="The variant to make faster, such as inductor+bfloat16; eager when left out.",
+        help="The variant to make faster, such as inductor+bfloat16. [default: eager]",
     ),
     *DEVICE_OPTIONS,
     *PLACE_OPTIONS,
     _search(
         "--space",
         metavar="default|FILE.toml",
-        show_default="default",
-        help="The choices to race.",
+        help="Search space of settings. [default: default]",
     ),
     _search(
         "--goal",
         type=click.Choice(("latency", "throughput")),
-        show_default="latency",
-        help="A fast iteration; or many in a time, also by several processes side by side.",
+        help="Minimize the time of an iteration, or maximize iterations per second, also with several "
+        "parallel processes. [default: latency]",
     ),
     _search(
         "--budget",
         metavar="DURATION",
-        show_default=USUAL_BUDGET,
-        help="Of all heats; with --resume a new one, those that were run included.",
+        help="Time of all race rounds; with --resume the new total, including finished rounds. "
+        f"[default: {DEFAULT_BUDGET}]",
     ),
     _search(
         "--with-changed-results",
         is_flag=True,
-        help="Also try what changes results by design, such as fast-math and TF32.",
+        help="Also try settings that change results by design, such as fast-math and TF32.",
     ),
-    _search("--dry-run", is_flag=True, help="Show what would be tried, and run nothing."),
-    _how("--threads", metavar="N", help="Threads of the default; one for each core when left out."),
-    _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
+    _search("--dry-run", is_flag=True, help="Show the settings to try without running them."),
+    _how("--threads", metavar="N", help="Threads of the default. [default: one per core]"),
+    _how(
+        "--seed",
+        metavar="N",
+        help="Seed of inputs, weights and the order of pairs. [default: 1337]",
+    ),
     MEMORY_LIMIT,
     step_limit("a quarter of the budget"),
     _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Keep the race here instead of in the home folder.",
+        help="Store the race here instead of in the results directory.",
     ),
     _out(
         "--resume",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Go on with a race that was cut short; heats that ended are not run again.",
+        help="Resume an interrupted race; finished rounds are not repeated.",
     ),
     _out(
         "--env-file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write the winner's variables as NAME=value lines.",
+        help="Write the environment variables of the winner as NAME=value lines.",
     ),
     _out(
         "--html",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write the race with its picture as one HTML file.",
+        help="Write the race with charts as one HTML file.",
     ),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )
@@ -150,7 +153,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     if not options["quiet"]:
         talk(f"race folder: {folder.folder}")
     if interrupted:
-        talk(f"go on with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
+        talk(f"resume with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
         return INTERRUPTED
     if race.confirmed is not None and race.confirmed.untrusted:
         return Untrustworthy.exit_code
@@ -158,7 +161,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
 
 
 def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | None, Race]:
-    """A race that is to be begun, or one to go on with."""
+    """Return a new race, or a stored one to resume with its folder."""
     from torchyard.errors import UsageError
     from torchyard.tune.folder import RaceFolder, read_race
     from torchyard.tune.space import plan_race, with_budget
@@ -167,14 +170,14 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
         if workload is not None:
             raise UsageError(
                 "both a workload and --resume are given",
-                hint="a race goes on with the workload it began with: leave the workload out",
+                hint="omit the workload: a resumed race keeps its own",
             )
-        beside = given_options(click.get_current_context(), options, but=_WITH_RESUME)
-        if beside:
+        other_options = given_options(click.get_current_context(), options, but=_VALID_WITH_RESUME)
+        if other_options:
             raise UsageError(
-                "--resume goes on with the race that is there",
-                why=f"{', '.join(beside)} would make another one",
-                hint="start a new race, or leave that out; --budget gives this one more time",
+                "--resume continues the stored race",
+                why=f"{', '.join(other_options)} would change it",
+                hint="start a new race, or omit these options; --budget gives this race more time",
             )
         race = read_race(options["resume"])
         if options["budget"] is not None:
@@ -182,13 +185,13 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
         return RaceFolder.open(options["resume"]), race
     if workload is None:
         raise UsageError(
-            "no workload is named", hint="`torchyard workloads` lists them; FILE.py is yours"
+            "no workload given", hint="`torchyard workloads` lists them; FILE.py is your own"
         )
     study = _study(workload, options)
     race = plan_race(
         study,
         space=options["space"] or "default",
-        budget_s=_seconds(options["budget"] or USUAL_BUDGET),
+        budget_s=_seconds(options["budget"] or DEFAULT_BUDGET),
         with_changes=options["with_changed_results"],
         goal=options["goal"] or "latency",
         step_limit_given=options["step_limit"] is not None,
@@ -226,7 +229,7 @@ def _chosen_program(text: str) -> WorkloadChoice:
 
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise UsageError(f"there is no file {text!r}", hint="--program needs the path of a program")
+        raise UsageError(f"no such file: {text!r}", hint="--program needs the path of a program")
     return WorkloadChoice(where="WORKLOAD", suite="script", name=str(path))
 
 
@@ -255,14 +258,14 @@ def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
             from dataclasses import replace
 
             if event.kind in ("phase", "look", "launch", "warning"):
-                listener(replace(event, fraction=min(0.99, heats.elapsed_s / race.budget_s)))
+                listener(replace(event, fraction=min(0.99, rounds.elapsed_s / race.budget_s)))
 
-        def next_heat(_race: Race, text: str) -> None:
-            fraction = min(0.99, heats.elapsed_s / race.budget_s)
+        def on_round(_race: Race, text: str) -> None:
+            fraction = min(0.99, rounds.elapsed_s / race.budget_s)
             listener(Event(kind="workload", text=text, fraction=fraction))
 
-        heats = Heats(folder, race, command=list(sys.argv), listener=within_race)
-        run = RaceRun(folder, race, heats, listener=next_heat)
+        rounds = Heats(folder, race, command=list(sys.argv), listener=within_race)
+        run = RaceRun(folder, race, rounds, listener=on_round)
         try:
             return run.run(), False
         except KeyboardInterrupt:
@@ -302,7 +305,7 @@ def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path 
         talk(f"html: {html}")
     if race.winner is None:
         if env_file is not None:
-            talk(f"{env_file} is not written: nothing is recommended")
+            talk(f"{env_file} not written: no setting is recommended")
         return
     text = environment_file(race.winner, race.default)
     write_file(folder.folder / "winner.env", text, option="--run-dir")

@@ -28,70 +28,70 @@ HEATS_FOLDER: Final = "heats"
 
 
 def races_home() -> Path:
-    """The folder that races go to when none is named."""
+    """Return the default folder of races."""
     return home_folder() / "races"
 
 
 class RaceFolder:
-    """Where one race is kept."""
+    """The folder of one race."""
 
     def __init__(self, folder: Path) -> None:
-        """`create` and `open` are the ways to call this."""
+        """Use `create` or `open` instead."""
         self.folder = folder
 
     @classmethod
     def create(cls, folder: Path) -> RaceFolder:
-        """A new or empty folder."""
+        """Create the folder of a new race; it must be empty."""
         folder = folder.absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 raise UsageError(
                     f"{folder} is not empty",
-                    why="a race needs a folder of its own",
-                    hint="name another folder, or go on with a race by --resume FOLDER",
+                    why="a race needs its own folder",
+                    hint="use another folder, or resume the race with --resume FOLDER",
                 )
             (folder / HEATS_FOLDER).mkdir()
         except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+            raise UsageError(f"{folder} is not a folder", hint="use another path") from error
         except OSError as error:
             raise write_failed(folder, error, kept="what is there") from error
         return cls(folder)
 
     @classmethod
     def open(cls, folder: Path) -> RaceFolder:
-        """A folder with a race in it."""
+        """Open the folder of an existing race."""
         read_race(folder)
         return cls(folder.absolute())
 
-    def heat_folder(self, number: int) -> Path:
-        """Where a heat is kept."""
+    def round_folder(self, number: int) -> Path:
+        """Return the run folder of a round."""
         return self.folder / HEATS_FOLDER / f"{number:03d}"
 
     @property
     def cache(self) -> Path:
-        """What compilers made, for all heats that share it."""
+        """Folder of compiled artifacts that rounds share."""
         return self.folder / "cache"
 
     def drop_cache(self) -> None:
-        """A race that is over compiles nothing any more."""
+        """Delete the compiled artifacts at the end of the race."""
         shutil.rmtree(self.cache, ignore_errors=True)
 
     def write(self, race: Race) -> None:
-        """Keep the race as it stands."""
+        """Store the current state of the race."""
         replace_file(self.folder / RACE_FILE, to_json_text(encode(race)) + "\n")
 
 
 def read_race(folder: Path) -> Race:
-    """The race in a folder."""
+    """Read the race in a folder."""
     path = folder.absolute() / RACE_FILE
     try:
         record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{folder} is not the folder of a race",
-            why=f"there is no {RACE_FILE} in it",
-            hint="name the folder that `torchyard tune` printed",
+            f"{folder} is not a race folder",
+            why=f"it contains no {RACE_FILE}",
+            hint="use the folder that `torchyard tune` printed",
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
@@ -115,9 +115,13 @@ def read_race(folder: Path) -> Race:
 
 
 def _with_times(race: Race) -> Race:
-    """Heats with the time they took, which races of earlier versions do not say."""
+    """Add the duration of rounds, which earlier versions did not record."""
     heats, before_s = [], 0.0
-    for heat in race.heats:
-        heats.append(heat if heat.took_s else replace(heat, took_s=heat.ended_s - before_s))
-        before_s = heat.ended_s
+    for race_round in race.heats:
+        heats.append(
+            race_round
+            if race_round.took_s
+            else replace(race_round, took_s=race_round.ended_s - before_s)
+        )
+        before_s = race_round.ended_s
     return replace(race, heats=tuple(heats))

@@ -1,7 +1,7 @@
 """A settings race: choices, contenders, measurements, standings and the result.
 
-A choice is one value of one dimension (tcmalloc as the allocator). A contender is a combination of
-choices of different dimensions; the one without any is the default. A race round (`Heat`) is one
+A choice is one value of one dimension (for example tcmalloc as the allocator). A contender is a combination of
+choices of different dimensions; the one without any is the default. A race round is one
 measurement of some contenders against another one, kept as an ordinary run. No I/O.
 """
 
@@ -18,12 +18,13 @@ __all__ = [
     "GOALS",
     "RACE_FORMAT",
     "STAGES",
+    "STAGE_LABELS",
     "Choice",
     "Contender",
     "Goal",
-    "Heat",
     "Missing",
     "Race",
+    "RaceRound",
     "Share",
     "Space",
     "Stage",
@@ -34,19 +35,28 @@ RACE_FORMAT: Final = 1
 DEFAULT_NAME: Final = "default"
 
 Goal = Literal["latency", "throughput"]
-"""The time of an iteration; or how many are done in a time, also by several processes."""
+"""`latency`: time of an iteration; `throughput`: iterations per second, also with several processes."""
 GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 Stage = Literal["glance", "single", "joined", "shares", "confirm"]
-"""One launch of everything; choices alone; choices together; each left out; the winner, anew."""
+"""Stages of a race. `glance`: screening, one launch of each choice; `single`: choices alone; `joined`:
+choices combined; `shares`: each choice removed; `confirm`: the result on new launches."""
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+STAGE_LABELS: Final[dict[Stage, str]] = {
+    "glance": "screening",
+    "single": "single settings",
+    "joined": "combinations",
+    "shares": "contributions",
+    "confirm": "confirmation",
+}
+"""Names of the stages in progress lines and run names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One value of one dimension, and what it sets."""
+    """One value of one dimension: the settings it consists of."""
 
     dimension: str
-    """`allocator`, `threads`, ...: a contender has at most one choice of each."""
+    """`allocator`, `threads`, ...: a contender has at most one choice per dimension."""
     name: str
     about: str = ""
     variables: tuple[tuple[str, str], ...] = ()
@@ -58,22 +68,22 @@ class Choice:
     """As in `Environment`."""
     backend: str = ""
     options: tuple[tuple[str, Scalar], ...] = ()
-    """Of the variant, set inside the process."""
+    """Variant options, set inside the process."""
     code: str = ""
-    """What a program writes to get the same, where no variable does it."""
+    """Code that gives a program the same setting, if no environment variable does."""
     changes_results: bool = False
-    """Whether numbers may come out differently by design, as with a lower precision."""
+    """Whether results may differ by design, as with a lower precision."""
     takes_long: bool = False
-    """Whether it is to be prepared for minutes, and so is tried after the others."""
+    """Whether preparation takes minutes; such choices are tried last."""
 
     @property
     def sets_process(self) -> bool:
-        """Whether it is settled when a process is started."""
+        """Whether it must be set when a process starts."""
         places = self.cores or self.memory or self.instances > 1
         return bool(self.variables or self.preload or self.threads or places)
 
     def environment(self, before: Environment) -> Environment:
-        """The environment with this choice made."""
+        """Return the environment with this choice applied."""
         new = [library for library in self.preload if library not in before.preload]
         return replace(
             before,
@@ -88,18 +98,18 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """A choice that cannot be tried here, and what would be needed."""
+    """A choice that is unavailable here, with the reason."""
 
     dimension: str
     name: str
     why: str
     package: str = ""
-    """The package that has it, where one is known."""
+    """The package that provides it, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What is searched."""
+    """The search space of a race."""
 
     name: str
     choices: tuple[Choice, ...]
@@ -108,32 +118,32 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A combination of choices, none for the default."""
+    """A configuration: a combination of choices; without choices, the default."""
 
     choices: tuple[Choice, ...] = ()
 
     @property
     def name(self) -> str:
-        """`tcmalloc+one-thread`; the default has a name of its own."""
+        """Name such as `tcmalloc+one-thread`, or `default`."""
         return "+".join(choice.name for choice in self.choices) or DEFAULT_NAME
 
     @property
     def changes_results(self) -> bool:
-        """Whether any of its choices does."""
+        """Whether any choice changes results."""
         return any(choice.changes_results for choice in self.choices)
 
     def with_choice(self, choice: Choice) -> Contender:
-        """The same and one more; it takes the place of one of the same dimension."""
+        """Return a copy with a choice added; it replaces one of the same dimension."""
         others = [one for one in self.choices if one.dimension != choice.dimension]
         ordered = sorted([*others, choice], key=lambda one: (one.dimension, one.name))
         return Contender(choices=tuple(ordered))
 
     def without(self, choice: Choice) -> Contender:
-        """The same without that choice."""
+        """Return a copy without that choice."""
         return Contender(choices=tuple(one for one in self.choices if one != choice))
 
     def variant(self, default: Variant) -> Variant:
-        """The default variant with these choices made."""
+        """Return the default variant with these choices applied."""
         environment, backend, options = default.environment, default.backend, dict(default.options)
         process = []
         for choice in self.choices:
@@ -154,8 +164,8 @@ class Contender:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heat:
-    """One measurement: contenders against one of them."""
+class RaceRound:
+    """A race round: one measurement of contenders against another one."""
 
     number: int
     stage: Stage
@@ -163,17 +173,17 @@ class Heat:
     """The contender that the others are compared with."""
     contenders: tuple[str, ...]
     run: str
-    """The run folder, relative to the race's."""
+    """The run folder, relative to the race folder."""
     ended_s: float = 0.0
-    """Since the race began."""
+    """Time since the start of the race."""
     took_s: float = 0.0
     found: tuple[Standing, ...] = ()
-    """As this heat and those before it say."""
+    """Standings from this round and the rounds before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What is known of a contender against another one after some heats."""
+    """Result of a contender against another one after some rounds."""
 
     contender: str
     against: str = DEFAULT_NAME
@@ -184,30 +194,29 @@ class Standing:
     state: Literal["racing", "out", "failed", "wrong"] = "racing"
     why: str = ""
     accuracy: Accuracy | None = None
-    """For choices that change results: how much."""
+    """Result of the accuracy check, for choices that change results."""
     untrusted: str = ""
-    """Why the numbers of its last measurement must not be trusted. Such a contender is not
-    confirmed."""
+    """Why its last measurement is untrusted; such a contender is not confirmed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one choice of the winner contributes: the winner against the same without it."""
+    """Contribution of one choice: the combination compared with itself without it."""
 
     choice: str
     speedup: float
     interval: Interval | None
     p_adjusted: float | None
-    """By Holm over the choices of the winner."""
+    """Adjusted over the choices of the combination (Holm)."""
     kept: bool
-    """Only choices that are faster beyond doubt stay in the recommendation."""
+    """Whether the choice is significantly faster and stays in the recommendation."""
     untrusted: str = ""
-    """Why the numbers must not be trusted; such a choice is not kept."""
+    """Why the numbers are untrusted; such a choice is not kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """A whole search and what came of it."""
+    """A settings race with its results."""
 
     format: int = RACE_FORMAT
     workload: Workload
@@ -218,21 +227,21 @@ class Race:
     goal: Goal = "latency"
     settings: MeasureSettings = field(default_factory=MeasureSettings)
     contenders: tuple[Contender, ...] = ()
-    """Everything that was measured, in the order of its first heat."""
-    heats: tuple[Heat, ...] = ()
-    spare: tuple[Heat, ...] = ()
-    """Heats from before a race was gone on with that it has not asked for since; they are kept."""
+    """All measured contenders, in the order of their first round."""
+    heats: tuple[RaceRound, ...] = ()
+    spare: tuple[RaceRound, ...] = ()
+    """Rounds from before a race was resumed that the resumed race has not used yet."""
     shares: tuple[Share, ...] = ()
     winner: Contender | None = None
-    """Confirmed on launches of its own; None: nothing is faster than the default beyond doubt."""
+    """Confirmed on separate launches; None if nothing is significantly faster than the default."""
     undecided: tuple[str, ...] = ()
-    """Choices of which it was not seen whether they are faster, the most promising first."""
+    """Choices that may or may not be faster, most promising first."""
     untried: tuple[str, ...] = ()
-    """Choices that there was no time for at all."""
+    """Choices that were not tried for lack of time."""
     confirmed: Standing | None = None
-    """The winner against the default on fresh launches; also when that failed to convince."""
+    """The proposal against the default on new launches, whether it was confirmed or not."""
     proposed: Contender | None = None
-    """What went into the last stage."""
+    """The contender that entered the last stage."""
     default_ns: float | None = None
     winner_ns: float | None = None
     elapsed_s: float = 0.0
@@ -240,10 +249,12 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """What there was no time for, in sentences."""
-        said = []
+        """Notes on choices that were not tried or not decided."""
+        notes = []
         if self.untried:
-            said.append(f"not tried, because the time was used up: {', '.join(self.untried)}")
+            notes.append(
+                f"not tried, because the time budget was used up: {', '.join(self.untried)}"
+            )
         if self.undecided:
-            said.append(f"undecided, faster or not: {', '.join(self.undecided)}")
-        return said
+            notes.append(f"undecided: {', '.join(self.undecided)}")
+        return notes

@@ -1,4 +1,4 @@
-"""Run a race: from a space of choices to the one combination that is faster beyond doubt, or none.
+"""Run a race: from a space of choices to one combination that is significantly faster, or none.
 
 glance    screening: each choice alone, one launch; failing, wrong or slower ones are dropped
 single    the remaining ones, until those that cannot be the best of their dimension are out
@@ -18,64 +18,65 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import Choice, Contender, Race, Share, Stage, Standing
+from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, Share, Stage, Standing
 from torchyard.tune.race_rounds import (
-    HEAT_SIZE,
     LOOSE_ALPHA,
-    Field,
-    HeatResult,
+    ROUND_SIZE,
+    ContenderPool,
     Pooled,
-    glance_heats,
-    heats_in_order,
+    RoundResult,
     holm,
     pooled,
+    rounds_in_order,
+    screening_rounds,
 )
 
-__all__ = ["HeatSource", "RaceListener", "RaceRun"]
+__all__ = ["RaceListener", "RaceRun", "RoundSource"]
 
 RaceListener = Callable[[Race, str], None]
-"""Told the race as it stands, and what comes next."""
+"""Progress callback: the current race, and a description of the next round."""
 
 DEFAULT: Final = Contender()
 LONG_SHARE: Final = 0.4
 SINGLE_SHARE: Final = 0.55
 JOINED_SHARE: Final = 0.75
 SHARES_SHARE: Final = 0.85
-"""Shares of the time after which no other heat of that stage is begun; the first is for glances at
-what takes long. The first heat of single choices is always run: without it nothing could be proposed."""
-MOST_SINGLE_ROUNDS: Final = 8
+"""Shares of the time budget after which no further round of a stage starts; `LONG_SHARE` is for screening
+choices with long preparation. The first round of single choices always runs, since nothing could be
+proposed without it."""
+MAX_SINGLE_PASSES: Final = 8
 SINGLE_LAUNCHES: Final = 2
 JOINED_LAUNCHES: Final = 4
 SHARES_LAUNCHES: Final = 5
-MOST_SHARES_LAUNCHES: Final = 12
+MAX_SHARES_LAUNCHES: Final = 12
 CONFIRM_LAUNCHES: Final = 6
-MOST_CONFIRM_LAUNCHES: Final = 24
+MAX_CONFIRM_LAUNCHES: Final = 24
 
 
-class HeatSource(Protocol):
-    """Where the results of heats come from."""
+class RoundSource(Protocol):
+    """Source of round results."""
 
     elapsed_s: float
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
+    ) -> RoundResult:
         """Measure contenders against another one."""
 
 
 class RaceRun:
-    """One race; `race` can be asked at any time."""
+    """Execution of one race; `race` is its current state."""
 
     def __init__(
-        self, folder: RaceFolder, race: Race, heats: HeatSource, *, listener: RaceListener
+        self, folder: RaceFolder, race: Race, rounds: RoundSource, *, listener: RaceListener
     ) -> None:
-        """`race` may be one that an earlier process began: what has run is not run again."""
+        """`race` may be a stored race to resume: finished rounds are not repeated."""
         self._folder = folder
-        self._heats = heats
+        self._rounds = rounds
         self._listener = listener
-        self._field = Field()
+        self._pool = ContenderPool()
         self._launches: list[int] = []
-        self._spare = {heat.number: heat for heat in (*race.heats, *race.spare)}
+        self._spare = {race_round.number: race_round for race_round in (*race.heats, *race.spare)}
         self.race = replace(
             race,
             contenders=(),
@@ -90,11 +91,11 @@ class RaceRun:
         )
 
     def run(self) -> Race:
-        """All stages; what is found is on the disk after each heat."""
+        """Run all stages; the race is stored after each round."""
         try:
-            self._glance()
+            self._screen()
             self._single()
-            self.race = replace(self.race, undecided=tuple(self._field.undecided()))
+            self.race = replace(self.race, undecided=tuple(self._pool.undecided()))
             proposed = self._shares(self._joined())
             self._confirm(proposed)
         except KeyboardInterrupt:
@@ -104,45 +105,47 @@ class RaceRun:
         self._folder.drop_cache()
         return self.race
 
-    def _glance(self) -> None:
-        heats = glance_heats([DEFAULT.with_choice(choice) for choice in self.race.space.choices])
-        for number, some in enumerate(heats):
-            long = any(choice.takes_long for one in some for choice in one.choices)
+    def _screen(self) -> None:
+        rounds = screening_rounds(
+            [DEFAULT.with_choice(choice) for choice in self.race.space.choices]
+        )
+        for number, contenders in enumerate(rounds):
+            long = any(choice.takes_long for one in contenders for choice in one.choices)
             share = LONG_SHARE if long else SINGLE_SHARE
-            if number and self._heats.elapsed_s > share * self.race.budget_s:
-                left = tuple(one.name for part in heats[number:] for one in part)
-                self.race = replace(self.race, untried=left)
+            if number and self._rounds.elapsed_s > share * self.race.budget_s:
+                untried_names = tuple(one.name for part in rounds[number:] for one in part)
+                self.race = replace(self.race, untried=untried_names)
                 break
-            self._heat("glance", DEFAULT, some, launches=1)
-        self._field.leave_after_glance()
+            self._run_round("glance", DEFAULT, contenders, launches=1)
+        self._pool.drop_after_screening()
 
     def _single(self) -> None:
-        begun = False
-        for _ in range(MOST_SINGLE_ROUNDS):
-            contenders = self._field.promising()
-            if not contenders or self._field.settled():
+        started = False
+        for _ in range(MAX_SINGLE_PASSES):
+            contenders = self._pool.promising()
+            if not contenders or self._pool.settled():
                 return
-            for some in heats_in_order(contenders):
-                # While nobody leads there is nothing to join: that time is for finding one.
-                share = SINGLE_SHARE if self._field.leaders() else SHARES_SHARE
-                if begun and self._heats.elapsed_s > share * self.race.budget_s:
+            for group in rounds_in_order(contenders):
+                # Without a leader there is nothing to combine, so more time goes to this stage.
+                share = SINGLE_SHARE if self._pool.leaders() else SHARES_SHARE
+                if started and self._rounds.elapsed_s > share * self.race.budget_s:
                     return
-                self._heat("single", DEFAULT, some, launches=SINGLE_LAUNCHES)
-                self._field.eliminate()
-                begun = True
+                self._run_round("single", DEFAULT, group, launches=SINGLE_LAUNCHES)
+                self._pool.eliminate()
+                started = True
 
     def _joined(self) -> Contender:
-        """The combination that choices are added to as long as one more makes it faster."""
+        """Combine leading choices, adding one at a time as long as it helps."""
         current = DEFAULT
-        leaders = self._field.leaders()
+        leaders = self._pool.leaders()
         if not leaders:
             return current
-        first, *rest = leaders
+        first, *remaining = leaders
         current = DEFAULT.with_choice(first)
-        while rest and self._heats.elapsed_s < JOINED_SHARE * self.race.budget_s:
-            wider = {current.with_choice(choice).name: choice for choice in rest}
-            some = [current.with_choice(choice) for choice in rest[:HEAT_SIZE]]
-            result = self._heat("joined", current, some, launches=JOINED_LAUNCHES)
+        while remaining and self._rounds.elapsed_s < JOINED_SHARE * self.race.budget_s:
+            choice_by_name = {current.with_choice(choice).name: choice for choice in remaining}
+            candidates = [current.with_choice(choice) for choice in remaining[:ROUND_SIZE]]
+            result = self._run_round("joined", current, candidates, launches=JOINED_LAUNCHES)
             gains = {
                 outcome.contender.name: pooled(outcome.effects, alpha=LOOSE_ALPHA)
                 for outcome in result.outcomes
@@ -150,40 +153,45 @@ class RaceRun:
             }
             helping = {name: one for name, one in gains.items() if one.low > 0.0}
             if not helping:
-                if len(rest) <= HEAT_SIZE:
+                if len(remaining) <= ROUND_SIZE:
                     break
-                rest = rest[HEAT_SIZE:]
+                remaining = remaining[ROUND_SIZE:]
                 continue
             name = max(helping, key=lambda one: helping[one].log)
-            current = current.with_choice(wider[name])
-            rest = [one for one in rest if one.dimension != wider[name].dimension]
+            current = current.with_choice(choice_by_name[name])
+            remaining = [
+                one for one in remaining if one.dimension != choice_by_name[name].dimension
+            ]
         return current
 
     def _shares(self, joined: Contender) -> Contender:
-        """The combination without what adds nothing; one choice alone is left to the last stage."""
+        """Remove choices that add nothing; a single choice goes directly to confirmation."""
         if len(joined.choices) < 2:  # noqa: PLR2004
             return joined
         without = [joined.without(choice) for choice in joined.choices]
-        # As many launches as fit, fixed before they are looked at: one look, one test each.
-        spare_s = SHARES_SHARE * self.race.budget_s - self._heats.elapsed_s
-        fitting = int(spare_s / self._launch_s(len(without)))
-        launches = max(SHARES_LAUNCHES, min(MOST_SHARES_LAUNCHES, fitting))
-        result = self._heat("shares", joined, without, launches=launches)
-        found = [
+        # The number of launches is fixed in advance: a single analysis, one test per choice.
+        remaining_s = SHARES_SHARE * self.race.budget_s - self._rounds.elapsed_s
+        fitting = int(remaining_s / self._launch_s(len(without)))
+        launches = max(SHARES_LAUNCHES, min(MAX_SHARES_LAUNCHES, fitting))
+        result = self._run_round("shares", joined, without, launches=launches)
+        effects = [
             pooled(outcome.effects, alpha=self.race.alpha) if outcome.effects else None
             for outcome in result.outcomes
         ]
         adjusted = holm(
-            [1.0 if one is None or one.p_value is None else one.p_value for one in found]
+            [
+                1.0 if effect is None or effect.p_value is None else effect.p_value
+                for effect in effects
+            ]
         )
         shares = []
         reasons = [outcome.untrusted for outcome in result.outcomes]
-        for choice, one, p_adjusted, untrusted in zip(
-            joined.choices, found, adjusted, reasons, strict=True
+        for choice, effect, p_adjusted, untrusted in zip(
+            joined.choices, effects, adjusted, reasons, strict=True
         ):
-            faster = one is not None and one.log < 0.0 and p_adjusted <= self.race.alpha
+            faster = effect is not None and effect.log < 0.0 and p_adjusted <= self.race.alpha
             share = _share(
-                choice, one, p_adjusted, kept=faster and not untrusted, alpha=self.race.alpha
+                choice, effect, p_adjusted, kept=faster and not untrusted, alpha=self.race.alpha
             )
             shares.append(replace(share, untrusted=untrusted))
         self.race = replace(self.race, shares=tuple(shares))
@@ -192,32 +200,34 @@ class RaceRun:
             choices=tuple(choice for choice in joined.choices if choice.name in kept_names)
         )
         if not proposed.choices:
-            # Together they may be faster though none is beyond doubt: the strongest alone is tried.
+            # The combination may be faster although no choice is significant: try the strongest alone.
             strongest = min(shares, key=lambda share: -share.speedup)
             proposed = Contender(
-                choices=tuple(one for one in joined.choices if one.name == strongest.choice)
+                choices=tuple(
+                    effect for effect in joined.choices if effect.name == strongest.choice
+                )
             )
         return proposed
 
     def _confirm(self, proposed: Contender) -> None:
-        """Fresh launches of the proposal against the default; their verdict is the race's."""
+        """Measure the proposal against the default on new launches, which decide the race."""
         if not proposed.choices:
             return
         self.race = replace(self.race, proposed=proposed)
-        last = self._heat("confirm", DEFAULT, [proposed], launches=self._confirm_launches())
+        last = self._run_round("confirm", DEFAULT, [proposed], launches=self._confirm_launches())
         (outcome,) = last.outcomes
         effects = outcome.effects
         standing = Standing(contender=proposed.name, launches=len(effects), why=outcome.failure)
         confirmed = False
         if len(effects) > 1 and not outcome.failure and not outcome.wrong:
-            found = pooled(effects, alpha=self.race.alpha, least_sd=outcome.pair_floor)
-            confirmed = found.low > 0.0 and not outcome.withheld and not outcome.untrusted
+            effect = pooled(effects, alpha=self.race.alpha, least_sd=outcome.pair_floor)
+            confirmed = effect.low > 0.0 and not outcome.withheld and not outcome.untrusted
             standing = replace(
                 standing,
                 why=outcome.withheld,
-                speedup=found.speedup,
-                interval=found.interval(self.race.alpha),
-                p_value=found.p_value,
+                speedup=effect.speedup,
+                interval=effect.interval(self.race.alpha),
+                p_value=effect.p_value,
                 accuracy=outcome.accuracy,
                 untrusted=outcome.untrusted,
             )
@@ -230,53 +240,57 @@ class RaceRun:
         )
 
     def _confirm_launches(self) -> int:
-        """As many as the time that is left allows."""
-        left_s = self.race.budget_s - self._heats.elapsed_s
-        fitting = int(left_s / self._launch_s(1))
-        return max(CONFIRM_LAUNCHES, min(MOST_CONFIRM_LAUNCHES, fitting))
+        """Return the number of launches that fit into the remaining time, within limits."""
+        remaining_s = self.race.budget_s - self._rounds.elapsed_s
+        fitting = int(remaining_s / self._launch_s(1))
+        return max(CONFIRM_LAUNCHES, min(MAX_CONFIRM_LAUNCHES, fitting))
 
     def _launch_s(self, contenders: int) -> float:
-        """What a launch of so many and the one they run against should take, from those so far."""
-        took_s, before_s = [], 0.0
-        for heat, launches in zip(self.race.heats, self._launches, strict=True):
-            if heat.stage != "glance":  # those check and compile as well
-                took_s.append((heat.ended_s - before_s) / launches / (len(heat.contenders) + 1))
-            before_s = heat.ended_s
-        each_s = sum(took_s) / len(took_s) if took_s else 5.0
+        """Estimate the duration of a launch of that many contenders and their baseline."""
+        durations_s, before_s = [], 0.0
+        for race_round, launches in zip(self.race.heats, self._launches, strict=True):
+            if race_round.stage != "glance":  # screening also checks and compiles
+                durations_s.append(
+                    (race_round.ended_s - before_s) / launches / (len(race_round.contenders) + 1)
+                )
+            before_s = race_round.ended_s
+        each_s = sum(durations_s) / len(durations_s) if durations_s else 5.0
         return max(0.1, each_s * (contenders + 1))
 
-    def _heat(
-        self, stage: Stage, against: Contender, some: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
-        self._listener(self.race, f"{stage}: {', '.join(one.name for one in some)}")
-        result = self._heats.run(stage, against, some, launches=launches)
+    def _run_round(
+        self, stage: Stage, against: Contender, measured: Sequence[Contender], *, launches: int
+    ) -> RoundResult:
+        self._listener(
+            self.race, f"{STAGE_LABELS[stage]}: {', '.join(one.name for one in measured)}"
+        )
+        result = self._rounds.run(stage, against, measured, launches=launches)
         self._launches.append(launches)
         for outcome in result.outcomes:
             if against == DEFAULT:
-                self._field.learn(outcome, stage)
+                self._pool.add(outcome, stage)
         names = {one.name for one in self.race.contenders}
-        new = [one for one in (against, *some) if one.name not in names]
-        heat = replace(result.heat, found=self._standings(against, result, stage))
-        self._spare.pop(heat.number, None)
+        new = [one for one in (against, *measured) if one.name not in names]
+        race_round = replace(result.race_round, found=self._standings(against, result, stage))
+        self._spare.pop(race_round.number, None)
         self.race = replace(
             self.race,
             contenders=(*self.race.contenders, *dict.fromkeys(new)),
-            heats=(*self.race.heats, heat),
+            heats=(*self.race.heats, race_round),
             spare=tuple(self._spare.values()),
-            elapsed_s=self._heats.elapsed_s,
+            elapsed_s=self._rounds.elapsed_s,
         )
         self._keep()
         return result
 
     def _standings(
-        self, against: Contender, result: HeatResult, stage: Stage
+        self, against: Contender, result: RoundResult, stage: Stage
     ) -> tuple[Standing, ...]:
-        """Against the default from all heats so far; against others, and at the end, from this one."""
-        found = []
+        """Return standings: against the default from all rounds so far, otherwise from this round."""
+        standings = []
         for outcome in result.outcomes:
-            runner = self._field.get(outcome.contender.name)
-            together = against == DEFAULT and stage != "confirm" and runner is not None
-            effects = runner.effects if together and runner is not None else outcome.effects
+            record = self._pool.get(outcome.contender.name)
+            combine_rounds = against == DEFAULT and stage != "confirm" and record is not None
+            effects = record.effects if combine_rounds and record is not None else outcome.effects
             standing = Standing(
                 contender=outcome.contender.name,
                 against=against.name,
@@ -288,15 +302,15 @@ class RaceRun:
                 state, why = ("failed", outcome.failure) if outcome.failure else ("wrong", "")
                 standing = replace(standing, state=state, why=why or outcome.wrong)  # type: ignore[arg-type]
             elif effects:
-                one = pooled(effects, alpha=self.race.alpha)
+                effect = pooled(effects, alpha=self.race.alpha)
                 standing = replace(
                     standing,
-                    speedup=one.speedup,
-                    interval=one.interval(self.race.alpha),
-                    p_value=one.p_value,
+                    speedup=effect.speedup,
+                    interval=effect.interval(self.race.alpha),
+                    p_value=effect.p_value,
                 )
-            found.append(standing)
-        return tuple(found)
+            standings.append(standing)
+        return tuple(standings)
 
     def _keep(self, state: str | None = None) -> None:
         if state is not None:
@@ -305,16 +319,16 @@ class RaceRun:
 
 
 def _share(
-    choice: Choice, found: Pooled | None, p_adjusted: float, *, kept: bool, alpha: float
+    choice: Choice, effect: Pooled | None, p_adjusted: float, *, kept: bool, alpha: float
 ) -> Share:
-    """What the choice gives is what leaving it out takes away."""
-    if found is None:
+    """Return the contribution of a choice: the inverse of the effect of removing it."""
+    if effect is None:
         return Share(choice=choice.name, speedup=1.0, interval=None, p_adjusted=None, kept=False)
-    turned = replace(found, log=-found.log)
+    inverted = replace(effect, log=-effect.log)
     return Share(
         choice=choice.name,
-        speedup=turned.speedup,
-        interval=turned.interval(alpha),
+        speedup=inverted.speedup,
+        interval=inverted.interval(alpha),
         p_adjusted=p_adjusted,
         kept=kept,
     )

@@ -1,11 +1,11 @@
-"""Rounds of a race, measured as ordinary bench runs, and the standings that follow from them.
+"""Race rounds, measured as ordinary bench runs, and the standings computed from them.
 
 When a race is resumed, rounds that already ran are read instead of measured: the rules of the race
 keep no state.
 
 Standings pool the launches of each contender against the default and decide which contenders are
 dropped. Dropping one wrongly costs a chance; calling one faster wrongly is a false claim. So
-dropping uses plain intervals, and the recommendation rests on launches that had no part in the
+dropping uses plain intervals, and the recommendation is based on launches that had no part in the
 selection, with Holm's correction for several claims.
 """
 
@@ -30,44 +30,44 @@ from torchyard.stats.distributions import two_sided_critical, two_sided_p
 from torchyard.stats.launches import SD_FLOOR, launch_effects, pair_floor
 from torchyard.stats.pairs import pair_blocks
 from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import Choice, Contender, Heat, Race, Stage
+from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, RaceRound, Stage
 
-SECONDS_EACH: Final = 0.6
-"""Of a launch for each contender in it: some six blocks, enough for a median."""
+SECONDS_PER_CONTENDER: Final = 0.6
+"""Measuring time of a launch per contender: about six blocks, enough for a median."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a heat says of one contender."""
+class RoundOutcome:
+    """Result of a round for one contender."""
 
     contender: Contender
     effects: tuple[float, ...] = ()
-    """Log speedup over the one it ran against, one for each launch with clean pairs."""
+    """Log speedup over the baseline of the round, one per launch with clean pairs."""
     pair_floor: float = 0.0
     """Standard deviation between launches that the pairs alone imply."""
     withheld: str = ""
-    """Why *faster* must not be said whatever the launches show."""
+    """Why the verdict must not be *faster*, whatever the launches show."""
     surely_slower: bool = True
-    """Whether even the upper end of what its own processes showed is below the other's speed."""
+    """Whether the upper end of its confidence interval is below 1."""
     failure: str = ""
     wrong: str = ""
     accuracy: Accuracy | None = None
     time_ns: float | None = None
     untrusted: str = ""
-    """Why the numbers must not be trusted: enough to go on racing, too little to recommend."""
+    """Why the numbers are untrusted; such a contender stays in the race but is not recommended."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatResult:
-    """A heat that is over."""
+class RoundResult:
+    """A finished round."""
 
-    heat: Heat
-    outcomes: tuple[Outcome, ...]
+    race_round: RaceRound
+    outcomes: tuple[RoundOutcome, ...]
     against_ns: float | None = None
 
 
 class Heats:
-    """Measures heats one after the other, and remembers them in the race's folder."""
+    """Measures rounds one after the other and stores them in the race folder."""
 
     def __init__(
         self,
@@ -81,71 +81,75 @@ class Heats:
         self._race = race
         self._command = command
         self._listener = listener
-        self._known = [*race.heats, *race.spare]
-        self._next = 1 + max((heat.number for heat in self._known), default=-1)
+        self._stored = [*race.heats, *race.spare]
+        self._next = 1 + max((race_round.number for race_round in self._stored), default=-1)
         self.elapsed_s = 0.0
-        """Of all heats so far, those of an earlier process included."""
+        """Measuring time of all rounds, including those before a resume."""
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
-    ) -> HeatResult:
-        """Measure, or read what was measured before; no heat takes the place of another one."""
+    ) -> RoundResult:
+        """Measure a round, or read it if it was measured before a resume."""
         names = tuple(one.name for one in contenders)
-        known = self._take_known(stage, against.name, names)
-        number = self._next if known is None else known.number
+        stored = self._take_stored(stage, against.name, names)
+        number = self._next if stored is None else stored.number
         self._next = max(self._next, number + 1)
-        folder = self._folder.heat_folder(number)
-        if known is not None:
+        folder = self._folder.round_folder(number)
+        if stored is not None:
             try:
                 run = read_run(folder)
                 if run.state == "finished":
-                    self.elapsed_s += known.took_s
-                    return _result(replace(known, ended_s=self.elapsed_s), run, contenders)
+                    self.elapsed_s += stored.took_s
+                    return _result(replace(stored, ended_s=self.elapsed_s), run, contenders)
             except ResultsDamaged:
-                pass  # a kill came before it was whole: it is measured again
-        heat = Heat(
+                pass  # incomplete because the process was killed: measure again
+        race_round = RaceRound(
             number=number,
             stage=stage,
             against=against.name,
             contenders=names,
             run=str(folder.relative_to(self._folder.folder)),
         )
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         replace_run(folder)
         run_bench(
             self._study(stage, against, contenders, launches),
             folder=folder,
             command=self._command,
             listener=self._listener,
-            # What is compiled once serves all heats but the last: luck in compiling, as in choosing
-            # kernels by their time, must not help the winner twice.
+            # All rounds but the confirmation share compiled artifacts: lucky autotuning must not help
+            # the winner twice.
             cache=None if stage == "confirm" else self._folder.cache,
         )
-        took_s = time.monotonic() - began_s
+        took_s = time.monotonic() - started_s
         self.elapsed_s += took_s
-        heat = replace(heat, ended_s=self.elapsed_s, took_s=took_s)
-        return _result(heat, read_run(folder), contenders)
+        race_round = replace(race_round, ended_s=self.elapsed_s, took_s=took_s)
+        return _result(race_round, read_run(folder), contenders)
 
-    def _take_known(self, stage: Stage, against: str, names: tuple[str, ...]) -> Heat | None:
-        """The first heat of that kind that was run before and is not asked for yet."""
-        for heat in self._known:
-            if (heat.stage, heat.against, heat.contenders) == (stage, against, names):
-                self._known.remove(heat)
-                return heat
+    def _take_stored(self, stage: Stage, against: str, names: tuple[str, ...]) -> RaceRound | None:
+        """Return and remove the first stored round with this stage, baseline and contenders."""
+        for race_round in self._stored:
+            if (race_round.stage, race_round.against, race_round.contenders) == (
+                stage,
+                against,
+                names,
+            ):
+                self._stored.remove(race_round)
+                return race_round
         return None
 
     def _study(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], launches: int
     ) -> Study:
         default = self._race.default
-        launch_s = SECONDS_EACH * (len(contenders) + 1)
+        launch_s = SECONDS_PER_CONTENDER * (len(contenders) + 1)
         return Study(
-            name=f"{stage} heat",
+            name=f"settings race, {STAGE_LABELS[stage]}",
             baseline=against.variant(default),
             candidates=tuple(one.variant(default) for one in contenders),
             workloads=(self._race.workload,),
             budget=Budget(
-                # A single launch takes the whole time; of several, each takes what it is given.
+                # A single launch uses the whole time; several launches use `launch_s` each.
                 time_s=launch_s if launches == 1 else max(60.0, 4 * launches * launch_s),
                 precision_goal=0.0,
                 alpha=self._race.alpha,
@@ -153,12 +157,12 @@ class Heats:
                 max_launches=launches,
                 launch_s=launch_s,
             ),
-            # What was right once stays right: later heats spend no time on it.
+            # Results are checked once; later rounds skip the check.
             settings=replace(self._race.settings, check_accuracy=stage in ("glance", "confirm")),
         )
 
 
-def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult:
+def _result(race_round: RaceRound, run: Run, contenders: Sequence[Contender]) -> RoundResult:
     rows = {row.candidate: row for row in run.comparisons}
     blocks = [block for _, block in run.blocks()]
     outcomes = []
@@ -166,12 +170,12 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
     for contender in contenders:
         row = rows.get(contender.name)
         if row is None:
-            outcomes.append(Outcome(contender=contender, failure="it was not measured"))
+            outcomes.append(RoundOutcome(contender=contender, failure="not measured"))
             continue
         against_ns = row.baseline_metrics.time_ns or against_ns
-        paired = pair_blocks(blocks, heat.against, contender.name)
+        paired = pair_blocks(blocks, race_round.against, contender.name)
         outcomes.append(
-            Outcome(
+            RoundOutcome(
                 contender=contender,
                 effects=tuple(float(one) for one in launch_effects(paired.medians)),
                 pair_floor=pair_floor(paired.medians),
@@ -184,7 +188,7 @@ def _result(heat: Heat, run: Run, contenders: Sequence[Contender]) -> HeatResult
                 untrusted="; ".join(row.untrusted),
             )
         )
-    return HeatResult(heat=heat, outcomes=tuple(outcomes), against_ns=against_ns)
+    return RoundResult(race_round=race_round, outcomes=tuple(outcomes), against_ns=against_ns)
 
 
 def _surely_slower(row: Comparison) -> bool:
@@ -199,32 +203,32 @@ def _failure(row: Comparison) -> str:
 
 
 def _wrong(row: Comparison, contender: Contender) -> str:
-    """Why its results rule it out; what changes them by design is judged by whoever asked for it."""
+    """Return why its results are wrong; choices that change results by design are exempt."""
     if row.verdict is not Verdict.WRONG or contender.changes_results:
         return ""
     return row.accuracy.detail if row.accuracy is not None else "wrong results"
 
 
 LEAST_SD: Final = 0.002
-"""A few launches that happen to agree say little of the spread: it is not taken to be smaller than
-this, a fifth of what launches of one program differ by on a quiet machine, while contenders race."""
+"""Smallest standard deviation between launches assumed during the race, since a few launches may agree by
+chance: a fifth of the typical value on a quiet machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
-    """All launches of a contender against another one."""
+    """Pooled launches of a contender against another one."""
 
     log: float
     """Mean of the log speedups."""
     half_width: float | None
-    """Of the interval at the level asked for; None below two launches."""
+    """Half-width of the interval at the requested level; None below two launches."""
     p_value: float | None
     """Two-sided."""
     launches: int
 
     @property
     def speedup(self) -> float:
-        """Above 1: faster than the other one."""
+        """Speedup; above 1 is faster than the baseline of the round."""
         return math.exp(self.log)
 
     @property
@@ -238,14 +242,14 @@ class Pooled:
         return math.inf if self.half_width is None else self.log + self.half_width
 
     def interval(self, alpha: float) -> Interval | None:
-        """Of the speedup."""
+        """Return the interval of the speedup."""
         if self.half_width is None:
             return None
         return Interval(low=math.exp(self.low), high=math.exp(self.high), confidence=1 - alpha)
 
 
 def pooled(effects: Sequence[float], *, alpha: float, least_sd: float = LEAST_SD) -> Pooled:
-    """What the launches say together; `effects` are log speedups, one for each launch."""
+    """Pool launches; `effects` are log speedups, one per launch."""
     count = len(effects)
     if not count:
         raise ValueError("no launch to pool")
@@ -263,12 +267,12 @@ def pooled(effects: Sequence[float], *, alpha: float, least_sd: float = LEAST_SD
 
 @cache
 def _critical(alpha: float, df: int) -> float:
-    """A race asks for the same few again and again."""
+    """Return the cached critical value; a race needs the same few repeatedly."""
     return two_sided_critical(alpha, float(df))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values (Holm 1979): claiming those below alpha errs at all with chance alpha."""
+    """Return adjusted p-values that control the family-wise error rate (Holm 1979)."""
     count = len(p_values)
     adjusted = [1.0] * count
     largest = 0.0
@@ -278,20 +282,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-HEAT_SIZE: Final = 5
-"""Contenders of a heat: each is a process that lives as long as a launch, so memory sets the limit."""
+ROUND_SIZE: Final = 5
+"""Contenders per round: each is a live process during a launch, so memory sets the limit."""
 LOOSE_ALPHA: Final = 0.1
-"""Level at which a contender leaves, or a choice is tried together with others."""
-NOTHING_TO_WIN: Final = 0.005
-"""A contender that is as fast as the default to within this, either way, leaves."""
-CLOSE: Final = 0.98
-"""A contender whose first launch is slower than this, and whose pairs leave no doubt of that, leaves at
-once: launches of one program differ by about one percent, and what helps is not so far off."""
+"""Significance level for dropping a contender, or for combining a choice with others."""
+EQUIVALENCE_MARGIN: Final = 0.005
+"""A contender whose log speedup is within this of 0 is dropped."""
+SCREENING_LIMIT: Final = 0.98
+"""A contender whose first launch is below this speedup, with an interval below 1, is dropped at once:
+launches of one program differ by about one percent."""
 
 
 @dataclass
-class Runner:
-    """What is known of one contender against the default."""
+class ContenderRecord:
+    """Results of one contender against the default."""
 
     contender: Contender
     effects: list[float] = field(default_factory=list)
@@ -302,117 +306,117 @@ class Runner:
 
     @property
     def dimension(self) -> str:
-        """Of the only choice of a contender that runs alone."""
+        """Dimension of the only choice of a single-choice contender."""
         return self.contender.choices[0].dimension
 
     @property
     def seen_twice(self) -> bool:
-        """Whether launches can be compared with each other."""
+        """Whether there are at least two launches."""
         return len(self.effects) > 1
 
     def pooled(self) -> Pooled:
-        """All launches so far, at the loose level."""
+        """Return all launches pooled, at the loose level."""
         return pooled(self.effects, alpha=LOOSE_ALPHA)
 
-    def leave(self, why: str) -> None:
-        """Run no more."""
+    def drop(self, why: str) -> None:
+        """Remove the contender from the race."""
         self.state, self.why = "out", why
 
 
-class Field:
-    """All runners, by the name of their contender."""
+class ContenderPool:
+    """Records of all contenders, by name."""
 
     def __init__(self) -> None:
-        self._runners: dict[str, Runner] = {}
+        self._records: dict[str, ContenderRecord] = {}
 
-    def get(self, name: str) -> Runner | None:
-        """Who ran under that name."""
-        return self._runners.get(name)
+    def get(self, name: str) -> ContenderRecord | None:
+        """Return the record of a contender."""
+        return self._records.get(name)
 
-    def learn(self, outcome: Outcome, stage: Stage) -> None:
-        """What a heat against the default says."""
+    def add(self, outcome: RoundOutcome, stage: Stage) -> None:
+        """Add the result of a round against the default."""
         name = outcome.contender.name
-        runner = self._runners.setdefault(name, Runner(contender=outcome.contender))
-        runner.accuracy = outcome.accuracy or runner.accuracy
-        runner.surely_slower = outcome.surely_slower
+        record = self._records.setdefault(name, ContenderRecord(contender=outcome.contender))
+        record.accuracy = outcome.accuracy or record.accuracy
+        record.surely_slower = outcome.surely_slower
         if outcome.failure:
-            runner.state, runner.why = "failed", outcome.failure
+            record.state, record.why = "failed", outcome.failure
         elif outcome.wrong:
-            runner.state, runner.why = "wrong", outcome.wrong
+            record.state, record.why = "wrong", outcome.wrong
         elif stage != "confirm":
-            runner.effects.extend(outcome.effects)
+            record.effects.extend(outcome.effects)
 
-    def racing(self) -> list[Runner]:
-        """Those left, in the order of their first heat."""
-        return [one for one in self._runners.values() if one.state == "racing"]
+    def racing(self) -> list[ContenderRecord]:
+        """Return the contenders still in the race, in the order of their first round."""
+        return [one for one in self._records.values() if one.state == "racing"]
 
     def promising(self) -> list[Contender]:
-        """Those left, the fastest so far first: the time may not suffice for all."""
+        """Return the contenders still in the race, fastest first, since time may not suffice for all."""
         return [one.contender for one in sorted(self.racing(), key=lambda one: -one.pooled().log)]
 
     def settled(self) -> bool:
-        """Whether one contender of each dimension is left, each decided."""
+        """Whether one decided contender of each dimension remains."""
         racing = self.racing()
         dimensions = [one.dimension for one in racing]
         decided = all(one.seen_twice and one.pooled().low > 0.0 for one in racing)
         return decided and len(set(dimensions)) == len(dimensions)
 
     def undecided(self) -> list[str]:
-        """Those left that may be faster than the default or not, the most promising first."""
+        """Return contenders that may or may not be faster than the default, most promising first."""
         maybe = [one for one in self.racing() if not one.seen_twice or one.pooled().low <= 0.0]
         return [one.contender.name for one in sorted(maybe, key=lambda one: -one.pooled().log)]
 
-    def leave_after_glance(self) -> None:
-        """Those that showed nothing, or that are plainly slower, leave after one launch."""
-        for runner in self.racing():
-            if not runner.effects:
-                runner.leave("no clean pair in its first launch")
-            elif runner.effects[0] < math.log(CLOSE) and runner.surely_slower:
-                runner.leave(f"{math.exp(runner.effects[0]):.3f}x in its first launch")
+    def drop_after_screening(self) -> None:
+        """Drop contenders without a clean pair or clearly slower in their first launch."""
+        for record in self.racing():
+            if not record.effects:
+                record.drop("no clean pair in its first launch")
+            elif record.effects[0] < math.log(SCREENING_LIMIT) and record.surely_slower:
+                record.drop(f"{math.exp(record.effects[0]):.3f}x in its first launch")
 
     def eliminate(self) -> None:
-        """Those leave that are slower than the default, or than the best of their dimension."""
+        """Drop contenders slower than the default or the best of their dimension, or equivalent to the default."""
         racing = [one for one in self.racing() if one.seen_twice]
-        best: dict[str, Runner] = {}
-        for runner in racing:
-            leader = best.get(runner.dimension)
-            if leader is None or runner.pooled().low > leader.pooled().low:
-                best[runner.dimension] = runner
-        for runner in racing:
-            found, leader = runner.pooled(), best[runner.dimension]
-            if found.high < 0.0:
-                runner.leave("slower than the default")
-            elif runner is not leader and found.high < leader.pooled().low:
-                runner.leave(f"behind {leader.contender.name}")
-        for runner in racing:
-            found = runner.pooled()
-            near = -NOTHING_TO_WIN < found.low and found.high < NOTHING_TO_WIN  # noqa: SIM300
-            if runner.state == "racing" and near:
-                runner.leave("as fast as the default")
+        best: dict[str, ContenderRecord] = {}
+        for record in racing:
+            leader = best.get(record.dimension)
+            if leader is None or record.pooled().low > leader.pooled().low:
+                best[record.dimension] = record
+        for record in racing:
+            effect, leader = record.pooled(), best[record.dimension]
+            if effect.high < 0.0:
+                record.drop("slower than the default")
+            elif record is not leader and effect.high < leader.pooled().low:
+                record.drop(f"behind {leader.contender.name}")
+        for record in racing:
+            effect = record.pooled()
+            equivalent = -EQUIVALENCE_MARGIN < effect.low and effect.high < EQUIVALENCE_MARGIN  # noqa: SIM300
+            if record.state == "racing" and equivalent:
+                record.drop("as fast as the default")
 
     def leaders(self) -> list[Choice]:
-        """The best choice of each dimension that is faster than the default, fastest first."""
-        best: dict[str, Runner] = {}
-        for runner in self.racing():
-            if not runner.seen_twice or runner.pooled().low <= 0.0:
+        """Return the best choice of each dimension that is faster than the default, fastest first."""
+        best: dict[str, ContenderRecord] = {}
+        for record in self.racing():
+            if not record.seen_twice or record.pooled().low <= 0.0:
                 continue
-            leader = best.get(runner.dimension)
-            if leader is None or runner.pooled().log > leader.pooled().log:
-                best[runner.dimension] = runner
+            leader = best.get(record.dimension)
+            if leader is None or record.pooled().log > leader.pooled().log:
+                best[record.dimension] = record
         ordered = sorted(best.values(), key=lambda one: -one.pooled().log)
         return [one.contender.choices[0] for one in ordered]
 
 
-def glance_heats(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """Heats of about equal size; what takes long has heats of its own, and those come last."""
+def screening_rounds(contenders: Sequence[Contender]) -> list[list[Contender]]:
+    """Split contenders into rounds of about equal size; those with long preparation come last, alone."""
     long = [one for one in contenders if any(choice.takes_long for choice in one.choices)]
     quick = [one for one in contenders if one not in long]
-    count = max(1, -(-len(quick) // HEAT_SIZE))
-    heats = [quick[number::count] for number in range(count) if quick[number::count]]
-    return heats + [[one] for one in long]
+    count = max(1, -(-len(quick) // ROUND_SIZE))
+    rounds = [quick[number::count] for number in range(count) if quick[number::count]]
+    return rounds + [[one] for one in long]
 
 
-def heats_in_order(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """Heats of about equal size, the first ones first."""
-    size = -(-len(contenders) // max(1, -(-len(contenders) // HEAT_SIZE)))
+def rounds_in_order(contenders: Sequence[Contender]) -> list[list[Contender]]:
+    """Split contenders into rounds of about equal size, in order."""
+    size = -(-len(contenders) // max(1, -(-len(contenders) // ROUND_SIZE)))
     return [list(contenders[at : at + size]) for at in range(0, len(contenders), size)]

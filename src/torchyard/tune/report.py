@@ -1,7 +1,7 @@
 """Reports of a race: text, charts and HTML page.
 
-The text says which contenders ran, which were dropped and why, which won, and how to use the
-winner. Charts are Vega-Lite specs in which names are data, never code. The page is one file without
+The text lists configurations that ran, those that were dropped and why, the winner, and how to use
+it. Charts are Vega-Lite specs in which names are data, never code. The page is one file without
 network access or other files.
 """
 
@@ -27,55 +27,55 @@ from torchyard.tune.winner import (
 
 
 def race_text(race: Race, *, program: Sequence[str] = ("python", "YOUR_PROGRAM.py")) -> str:
-    """The whole of it."""
+    """Format the result of a race as text."""
     parts = [_table(race), _shares(race), verdict_line(race), _use(race, program), _missing(race)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def space_text(race: Race) -> str:
-    """What a race would try."""
-    rows = [("dimension", "choice", "what it does")]
+    """Format the search space of a race as text."""
+    rows = [("dimension", "setting", "description")]
     rows += [(one.dimension, one.name, one.about) for one in race.space.choices]
-    parts = [f"{race.workload.label}: {len(race.space.choices)} choices", aligned(rows)]
+    parts = [f"{race.workload.label}: {len(race.space.choices)} settings", aligned(rows)]
     return "\n\n".join(part for part in (*parts, _missing(race)) if part) + "\n"
 
 
 def verdict_line(race: Race) -> str:
-    """One sentence: the winner with its gain, or that the default is best, or neither yet."""
+    """Return the result in one sentence: the winner with its speedup, or why there is none."""
     done = race.confirmed
     if race.state != "finished":
-        return f"the race is not over: {len(race.heats)} heats were run"
+        return f"the race is not finished: {len(race.heats)} rounds completed"
     if race.winner is not None and done is not None and done.speedup is not None:
         times = ""
         if race.default_ns is not None and race.winner_ns is not None:
             times = f", {_pace(race, race.default_ns)} to {_pace(race, race.winner_ns)}"
         what = "speed" if race.goal == "latency" else "throughput"
         text = (
-            f"winner: {race.winner.name}, {done.speedup:.3f}x {_interval(done.interval)} of the "
-            f"default's {what} on {done.launches} fresh launches{times}"
+            f"winner: {race.winner.name}, {done.speedup:.3f}x {_interval(done.interval)} the "
+            f"{what} of the default on {done.launches} new launches{times}"
         )
         if race.winner.changes_results:
             text += "\n" + _changed(done)
         return text
     if done is None and (race.undecided or race.untried):
         return (
-            "nothing is recommended: no choice was faster beyond doubt so far\n"
-            "go on with: torchyard tune --resume FOLDER --budget DURATION"
+            "no recommendation: no setting is significantly faster so far\n"
+            "resume with: torchyard tune --resume FOLDER --budget DURATION"
         )
     if done is None:
-        return "the default is best: no choice was faster"
+        return "the default is best: no setting is faster"
     if done.untrusted:
         return (
-            f"nothing is recommended: the confirmation of {done.contender} is untrusted: "
+            f"no recommendation: the confirmation of {done.contender} is untrusted: "
             f"{one_line(done.untrusted)}"
         )
-    found = ""
+    speedup = ""
     if done.speedup is not None:
-        found = (
-            f": {done.speedup:.3f}x {_interval(done.interval)} on {done.launches} fresh launches"
+        speedup = (
+            f": {done.speedup:.3f}x {_interval(done.interval)} on {done.launches} new launches"
         )
     why = f" ({done.why})" if done.why else ""
-    return f"the default is best: {done.contender} was not faster beyond doubt{found}{why}"
+    return f"the default is best: {done.contender} is not significantly faster{speedup}{why}"
 
 
 def _pace(race: Race, iteration_ns: float) -> str:
@@ -85,12 +85,12 @@ def _pace(race: Race, iteration_ns: float) -> str:
 
 
 def last_standings(race: Race) -> list[Standing]:
-    """The last word on every contender against the default, in the order of their first heat."""
-    found: dict[str, Standing] = {}
-    for heat in race.heats:
-        if heat.against == DEFAULT_NAME and heat.stage != "confirm":
-            found.update((one.contender, one) for one in heat.found)
-    return list(found.values())
+    """Return the latest standing of every configuration against the default, in the order of their first round."""
+    latest: dict[str, Standing] = {}
+    for race_round in race.heats:
+        if race_round.against == DEFAULT_NAME and race_round.stage != "confirm":
+            latest.update((one.contender, one) for one in race_round.found)
+    return list(latest.values())
 
 
 def _table(race: Race) -> str:
@@ -115,16 +115,16 @@ def _table(race: Race) -> str:
         )
         for one in standings
     ]
-    return aligned([("dimension", "choice", "speed", "interval", "launches", ""), *rows])
+    return aligned([("dimension", "setting", "speedup", "95% CI", "launches", ""), *rows])
 
 
 def _shares(race: Race) -> str:
     if not race.shares:
         return ""
-    lines = ["what each choice gives, beside the others of the winner:"]
+    lines = ["contribution of each setting, given the others of the winner:"]
     for share in race.shares:
-        kept = "" if share.kept else "  left out: not faster beyond doubt"
-        kept = f"  left out: untrusted: {one_line(share.untrusted)}" if share.untrusted else kept
+        kept = "" if share.kept else "  dropped: not significantly faster"
+        kept = f"  dropped: untrusted: {one_line(share.untrusted)}" if share.untrusted else kept
         number = _shown(f"{share.speedup:.3f}x {_interval(share.interval)}", share.untrusted)
         lines.append(f"  {share.choice}: {number}{kept}")
     return "\n".join(lines)
@@ -148,7 +148,7 @@ def _use(race: Race, program: Sequence[str]) -> str:
 def _missing(race: Race) -> str:
     lines = []
     if race.space.missing:
-        lines.append("not tried here:")
+        lines.append("not available here:")
         for one in race.space.missing:
             package = f" (package {one.package})" if one.package else ""
             lines.append(f"  {one.name}: {one.why}{package}")
@@ -157,20 +157,20 @@ def _missing(race: Race) -> str:
 
 
 def _changed(done: Standing) -> str:
-    found = done.accuracy
-    if found is None or found.max_error is None:
-        return "its results differ by design; by how much was not measured"
-    text = f"its results differ by design: by up to {found.max_error:.3g}"
-    if found.candidate_rmse is not None and found.baseline_rmse is not None:
+    accuracy = done.accuracy
+    if accuracy is None or accuracy.max_error is None:
+        return "its results differ by design; the difference was not measured"
+    text = f"its results differ by design, by up to {accuracy.max_error:.3g}"
+    if accuracy.candidate_rmse is not None and accuracy.baseline_rmse is not None:
         text += (
-            f"; {found.candidate_rmse:.3g} from the float64 reference, the default "
-            f"{found.baseline_rmse:.3g}"
+            f"; RMSE against the float64 reference {accuracy.candidate_rmse:.3g}, of the default "
+            f"{accuracy.baseline_rmse:.3g}"
         )
     return text
 
 
 def _shown(text: str, untrusted: str) -> str:
-    """Numbers in parentheses are not to be used."""
+    """Return untrusted numbers in parentheses."""
     return f"({text})" if text and untrusted else text
 
 
@@ -178,30 +178,30 @@ def _interval(interval: Interval | None) -> str:
     return "" if interval is None else f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
-_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c6d31"]
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
+_COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c6d31"]
+"""The palette of Okabe and Ito, distinguishable by color-blind readers."""
 _UNTRUSTED: Final = "untrusted"
 _KINDS: Final = {
-    "alone, while racing": "#0072b2",
-    "on fresh launches": "#d55e00",
+    "during the race": "#0072b2",
+    "confirmation": "#d55e00",
     _UNTRUSTED: "var(--untrusted)",
 }
 
 
 def race_spec(race: Race) -> dict[str, Any]:
-    """Speed against the default after each heat; a line ends where its contender left."""
+    """Return the chart of speedups after each round; a line ends where its configuration was dropped."""
     dimensions = {choice.name: choice.dimension for choice in race.space.choices}
     rows: list[dict[str, Any]] = [
         {
             "contender": one.contender,
-            "dimension": dimensions.get(one.contender, "together"),
-            "minutes": heat.ended_s / 60.0,
+            "dimension": dimensions.get(one.contender, "combined"),
+            "minutes": race_round.ended_s / 60.0,
             "speedup": one.speedup,
             "launches": one.launches,
         }
-        for heat in race.heats
-        if heat.against == DEFAULT_NAME and heat.stage != "confirm"
-        for one in heat.found
+        for race_round in race.heats
+        if race_round.against == DEFAULT_NAME and race_round.stage != "confirm"
+        for one in race_round.found
         if one.speedup is not None
     ]
     last = {row["contender"]: row for row in rows}
@@ -209,22 +209,22 @@ def race_spec(race: Race) -> dict[str, Any]:
     x = {
         "field": "minutes",
         "type": "quantitative",
-        "title": "minutes of measuring",
+        "title": "measuring time (minutes)",
         "axis": {"tickCount": 10},
     }
     y = {
         "field": "speedup",
         "type": "quantitative",
-        "title": "speed, the default is 1",
+        "title": "speedup over the default",
         "scale": {"zero": False},
     }
-    colour = {
+    color = {
         "field": "dimension",
         "type": "nominal",
         "title": None,
         "scale": {
             "domain": names,
-            "range": [_COLOURS[place % len(_COLOURS)] for place in range(len(names))],
+            "range": [_COLORS[place % len(_COLORS)] for place in range(len(names))],
         },
         "legend": {"orient": "bottom", "columns": 4},
     }
@@ -241,7 +241,7 @@ def race_spec(race: Race) -> dict[str, Any]:
             {
                 "data": {"values": rows},
                 "mark": {"type": "line", "point": {"size": 22}, "strokeWidth": 1.5},
-                "encoding": {"x": x, "y": y, "color": colour, "detail": detail},
+                "encoding": {"x": x, "y": y, "color": color, "detail": detail},
             },
             {
                 "data": {"values": [row for row in last.values() if row["launches"] > 1]},
@@ -253,14 +253,14 @@ def race_spec(race: Race) -> dict[str, Any]:
 
 
 def standings_spec(race: Race) -> dict[str, Any]:
-    """The last interval of each contender, and of the winner on its fresh launches."""
+    """Return the chart of the latest interval of each configuration, and of the confirmation."""
     rows = [
         {
             "contender": one.contender,
             "speedup": one.speedup,
             "low": one.interval.low if one.interval is not None else one.speedup,
             "high": one.interval.high if one.interval is not None else one.speedup,
-            "kind": _UNTRUSTED if one.untrusted else "alone, while racing",
+            "kind": _UNTRUSTED if one.untrusted else "during the race",
         }
         for one in last_standings(race)
         if one.speedup is not None and math.isfinite(one.speedup)
@@ -269,16 +269,16 @@ def standings_spec(race: Race) -> dict[str, Any]:
     if done is not None and done.speedup is not None and done.interval is not None:
         rows.append(
             {
-                "contender": f"{done.contender} (confirmed anew)",
+                "contender": f"{done.contender} (confirmation)",
                 "speedup": done.speedup,
                 "low": done.interval.low,
                 "high": done.interval.high,
-                "kind": _UNTRUSTED if done.untrusted else "on fresh launches",
+                "kind": _UNTRUSTED if done.untrusted else "confirmation",
             }
         )
     rows.sort(key=lambda row: -float(str(row["speedup"])))
-    # Few launches give intervals beyond any picture: they are cut where speeds themselves end. The
-    # last one is the answer, and is whole.
+    # Intervals from few launches can be very wide: they are clipped to the range of the speedups. The
+    # interval of the confirmation is shown in full.
     seen = [1.0, *(float(str(row["speedup"])) for row in rows)]
     if done is not None and done.interval is not None:
         seen += [done.interval.low, done.interval.high]
@@ -289,7 +289,7 @@ def standings_spec(race: Race) -> dict[str, Any]:
             min(high, float(str(row["high"]))),
         )
     present = {str(row["kind"]) for row in rows}
-    kinds = {kind: colour for kind, colour in _KINDS.items() if kind in present}
+    kinds = {kind: color for kind, color in _KINDS.items() if kind in present}
     y = {
         "field": "contender",
         "type": "nominal",
@@ -298,9 +298,9 @@ def standings_spec(race: Race) -> dict[str, Any]:
         "axis": {"labelLimit": 260},
     }
     scale = {"domain": [low, high], "zero": False, "nice": False}
-    x = {"type": "quantitative", "title": "speed, the default is 1", "scale": scale}
+    x = {"type": "quantitative", "title": "speedup over the default", "scale": scale}
     x["axis"] = {"tickCount": 10}
-    colour = {
+    color = {
         "field": "kind",
         "type": "nominal",
         "title": None,
@@ -326,20 +326,20 @@ def standings_spec(race: Race) -> dict[str, Any]:
                     "y": y,
                     "x": {**x, "field": "low"},
                     "x2": {"field": "high"},
-                    "color": colour,
+                    "color": color,
                 },
             },
             {
                 "data": {"values": rows},
                 "mark": {"type": "point", "size": 55},
-                "encoding": {"y": y, "x": {**x, "field": "speedup"}, "color": colour},
+                "encoding": {"y": y, "x": {**x, "field": "speedup"}, "color": color},
             },
         ],
     }
 
 
 def race_page(race: Race) -> str:
-    """The whole page."""
+    """Return the HTML page of a race."""
     style = asset("report.css") + asset("charts.css") + asset("race.css")
     choices = {choice.name: choice for choice in race.space.choices}
     winner = race.winner
@@ -371,13 +371,15 @@ def race_page(race: Race) -> str:
 def _race_chart(race: Race) -> object:
     if not race.heats:
         return ""
-    said = ", ".join(
+    speedups = ", ".join(
         f"{one.contender} {one.speedup:.3f}" for one in last_standings(race) if one.speedup
     )
     return inline_chart(
         race_spec(race),
-        title="How the contenders stood after each heat",
-        description=one_line(f"Speed of each contender against the default over time: {said}"),
+        title="Speedup of the configurations after each round",
+        description=one_line(
+            f"Speedup of each configuration over the default over time: {speedups}"
+        ),
     )
 
 
@@ -386,6 +388,6 @@ def _forest(race: Race) -> object:
         return ""
     return inline_chart(
         standings_spec(race),
-        title="Where each contender ended, with 95% intervals",
-        description="The last speed of each contender with its interval; the table has the numbers.",
+        title="Final speedup of each configuration, with 95 % confidence intervals",
+        description="Final speedup of each configuration with its interval; the numbers are in the table.",
     )

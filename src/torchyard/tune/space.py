@@ -1,4 +1,4 @@
-"""The search space of a race: choices from a file that apply and are installed here.
+"""The search space of a race: choices from a file that apply to and are available on this machine.
 
 The dataclasses are the complete grammar of a space file. A choice that is omitted because something
 is missing is reported with the package that provides it; one that does not apply (GPU settings on a
@@ -28,34 +28,34 @@ from torchyard.tune.model import DEFAULT_NAME, Choice, Goal, Missing, Race, Spac
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a race is run, and of what."""
+class RaceContext:
+    """Machine, target and workload of a race."""
 
     architecture: str = "x86_64"
     cores: int = 1
-    """Logical ones that this process may use."""
+    """Logical cores that this process may use."""
     physical_cores: int = 1
     nodes: tuple[tuple[int, ...], ...] = ()
-    """Cores of each NUMA node that may be used."""
+    """Usable cores of each NUMA node."""
     glibc: str = ""
     openmp: tuple[str, ...] = ()
-    """`gnu`, `intel`, `llvm`: what the target's torch has loaded."""
+    """OpenMP runtimes loaded by the target's torch: `gnu`, `intel`, `llvm`."""
     allocators: tuple[str, ...] = ()
-    """Libraries that the target loads by itself."""
+    """Allocator libraries that the target loads by itself."""
     device: str = "cpu"
-    """Its kind, without a number."""
+    """Kind of the device, without an index."""
     mode: str = "inference"
     backend: str = "eager"
     goal: str = "latency"
 
 
-def place_of(
+def context_of(
     workload: Workload, default: Variant, hello: Mapping[str, Any], *, goal: str = "latency"
-) -> Place:
-    """The facts; `hello` is what a worker of the target said of itself."""
+) -> RaceContext:
+    """Return the context of a race; `hello` is the handshake of a worker in the target."""
     cores = sorted(os.sched_getaffinity(0))
     names = [str(name) for name in hello.get("openmp") or ()]
-    return Place(
+    return RaceContext(
         architecture=platform.machine(),
         cores=len(cores),
         physical_cores=_physical(cores),
@@ -79,7 +79,7 @@ def _openmp_kinds(library: str) -> tuple[str, ...]:
 
 
 def _physical(cores: list[int]) -> int:
-    """Cores that are not threads of one another; all of them where the kernel does not say."""
+    """Return the number of physical cores; all logical ones if the topology is unknown."""
     groups = set()
     for core in cores:
         path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
@@ -91,12 +91,12 @@ def _physical(cores: list[int]) -> int:
 
 
 def _nodes(cores: list[int]) -> tuple[tuple[int, ...], ...]:
-    found = []
+    nodes = []
     for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
         inside = tuple(core for core in cores if (node / f"cpu{core}").exists())
         if inside:
-            found.append(inside)
-    return tuple(found)
+            nodes.append(inside)
+    return tuple(nodes)
 
 
 DEFAULT: Final = "default"
@@ -108,7 +108,7 @@ _INSTANCES: Final = ("nodes", "cores")
 
 @dataclass(frozen=True, kw_only=True)
 class WhenTable:
-    """Where a choice makes sense; everything that is said must hold."""
+    """Conditions of a choice; all that are set must hold."""
 
     architecture: tuple[str, ...] = ()
     """`aarch64`, `x86_64`, ..."""
@@ -117,15 +117,15 @@ class WhenTable:
     mode: tuple[str, ...] = ()
     """`inference`, `training`."""
     backend: tuple[str, ...] = ()
-    """Of the default variant, without its mode."""
+    """Backend of the default variant, without its mode."""
     openmp: tuple[str, ...] = ()
-    """What torch has loaded: `gnu`, `intel`, `llvm`."""
+    """OpenMP runtime loaded by torch: `gnu`, `intel`, `llvm`."""
     goal: tuple[str, ...] = ()
     """`latency`, `throughput`."""
     cores_at_least: int = 1
     nodes_at_least: int = 0
     hyperthreads: bool = False
-    """Only where cores have more than one thread."""
+    """Requires cores with more than one thread."""
     glibc_at_least: str = ""
 
 
@@ -134,178 +134,181 @@ class ChoiceTable:
     """One value of one dimension."""
 
     dimension: str
-    """What is set; a contender has at most one choice of it."""
+    """What is set; a configuration has at most one choice per dimension."""
     name: str
     """Letters, digits, dots, dashes and underscores."""
     about: str = ""
     variables: dict[str, str | int] = field(default_factory=dict)
-    """Environment variables; `{node-cores}` stands for the cores of the first NUMA node, also in
-    `cores`, and `{nodes}` for the numbers of all nodes, also in `memory`."""
+    """Environment variables; `{node-cores}` is replaced by the cores of the first NUMA node, also in
+    `cores`, and `{nodes}` by the numbers of all nodes, also in `memory`."""
     library: str = ""
-    """Shared library to preload: a name that the loader knows, or a path relative to the file."""
+    """Shared library to preload: a name that the loader finds, or a path relative to the file."""
     package: str = ""
-    """The package that has the library, for whoever misses it."""
+    """The package that provides the library, shown if it is missing."""
     threads: int | str | None = None
-    """Threads inside operators: a number, `half`, `physical` or `node`."""
+    """Intra-op threads: a number, `half`, `physical` or `node`."""
     cores: str = ""
-    """Processors that the process may use, such as `0-3`."""
+    """Cores that the process may use, such as `0-3`."""
     memory: str = ""
-    """NUMA nodes that its memory comes from: `bind:0`, or `interleave:{nodes}`."""
+    """NUMA policy of its memory: `bind:0` or `interleave:{nodes}`."""
     instances: int | str = 1
-    """Processes side by side: a number, `nodes` (one for each NUMA node) or `cores`."""
+    """Parallel processes: a number, `nodes` (one per NUMA node) or `cores`."""
     backend: str = ""
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Options of a variant, such as `channels-last = true`."""
     code: str = ""
-    """What a program writes to get the same."""
+    """Code that gives a program the same setting."""
     changes_results: bool = False
-    """Numbers come out differently by design: tried only when asked for."""
+    """Results differ by design; tried only with `--with-changed-results`."""
     takes_long: bool = False
-    """It compiles for minutes: tried after the others, if time is left."""
+    """Compilation takes minutes; tried after the others, if time is left."""
     when: WhenTable = field(default_factory=WhenTable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceFile:
-    """A space: the choices of a race."""
+    """A search space: the choices of a race."""
 
     name: str = ""
     choices: tuple[ChoiceTable, ...] = ()
 
 
 def load_space(text: str) -> SpaceFile:
-    """Read and check the space `default`, or that of a file, for whatever machine."""
+    """Read and check the space `default` or a space file, independently of the machine."""
     if text == DEFAULT:
         raw = resources.files("torchyard.tune").joinpath("spaces/default.toml").read_text("utf-8")
     else:
         raw = _read(Path(text).expanduser())
     try:
-        said = decode(SpaceFile, parse_toml(raw, where=text), where="")
+        space = decode(SpaceFile, parse_toml(raw, where=text), where="")
     except UsageError as error:
         what = error.what.removeprefix(f"{text}: ")
         raise UsageError(f"{text}: {what}", why=error.why, hint=error.hint) from error
     seen: set[str] = set()
-    for index, table in enumerate(said.choices):
+    for index, table in enumerate(space.choices):
         _check(table, f"{text}: choices[{index}]", seen)
-    return said
+    return space
 
 
-def read_space(text: str, place: Place, *, with_changes: bool = False) -> Space:
-    """The space `default`, or that of a file, as far as it exists here."""
+def read_space(text: str, context: RaceContext, *, with_changes: bool = False) -> Space:
+    """Return the choices of the space `default` or of a space file that are available here."""
     path = Path(text).expanduser()
     folder = Path() if text == DEFAULT else path.resolve().parent
-    said = load_space(text)
+    space_file = load_space(text)
     choices: list[Choice] = []
     missing: list[Missing] = []
-    for index, table in enumerate(said.choices):
+    for index, table in enumerate(space_file.choices):
         where = f"{text}: choices[{index}]"
-        if not _fits(table.when, place):
+        if not _fits(table.when, context):
             continue
         if table.changes_results and not with_changes:
             continue
-        made = _made(table, place, folder, where)
-        if isinstance(made, Missing):
-            missing.append(made)
+        choice = _made(table, context, folder, where)
+        if isinstance(choice, Missing):
+            missing.append(choice)
         else:
-            choices.append(made)
+            choices.append(choice)
     if not choices:
         raise NothingToDo(
-            f"{text}: nothing can be tried here",
+            f"{text}: no setting of this space is available here",
             why="; ".join(f"{one.name}: {one.why}" for one in missing),
-            hint="install what is missing, or give another space",
+            hint="install a missing package, or use another space",
         )
-    return Space(name=said.name or path.stem, choices=tuple(choices), missing=tuple(missing))
+    return Space(name=space_file.name or path.stem, choices=tuple(choices), missing=tuple(missing))
 
 
 def _read(path: Path) -> str:
-    return read_text_file(path, what="space", hint="give `default` or the path of a TOML file")
+    return read_text_file(path, what="space", hint="use `default` or the path of a TOML file")
 
 
 def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
-    """What the grammar does not say by itself."""
+    """Check rules that the types do not express."""
     if not _NAME.fullmatch(table.name):
         raise UsageError(
-            f"{where}.name: {table.name!r} is no name",
+            f"{where}.name: {table.name!r} is not a valid name",
             hint="use letters, digits, dots, dashes and underscores",
         )
     if table.name in seen:
-        raise UsageError(f"{where}.name: {table.name!r} is there twice", hint="rename one")
+        raise UsageError(f"{where}.name: {table.name!r} is used twice", hint="rename one of them")
     seen.add(table.name)
     for key in table.variables:
         if not _VARIABLE.fullmatch(key):
-            raise UsageError(f"{where}.variables: {key!r} is no variable", hint="mend the name")
+            raise UsageError(
+                f"{where}.variables: {key!r} is not a valid variable name",
+                hint="use letters, digits and underscores",
+            )
         if key == "LD_PRELOAD":
             raise UsageError(
-                f"{where}.variables: LD_PRELOAD is not set here",
-                why="the loader only warns of a library that it cannot load, and goes on",
-                hint="name it as library: then it is checked that it was loaded",
+                f"{where}.variables: LD_PRELOAD is not allowed",
+                why="the loader only warns if it cannot load a library, and continues",
+                hint="use the key library, which checks that the library was loaded",
             )
     threads = table.threads
     words = isinstance(threads, str) and threads not in _THREADS
     most = most_threads()
     if words or (isinstance(threads, int) and not 1 <= threads <= most):
         raise UsageError(
-            f"{where}.threads: {threads!r} is no number of threads",
+            f"{where}.threads: {threads!r} is not a number of threads",
             hint=f"a number from 1 to {most}, or one of {', '.join(_THREADS)}",
         )
-    many = table.instances
-    if many not in _INSTANCES and not (isinstance(many, int) and 1 <= many <= most):
+    instances = table.instances
+    if instances not in _INSTANCES and not (isinstance(instances, int) and 1 <= instances <= most):
         raise UsageError(
-            f"{where}.instances: {many!r} is no number of processes",
+            f"{where}.instances: {instances!r} is not a number of processes",
             hint=f"a number from 1 to {most}, or one of {', '.join(_INSTANCES)}",
         )
     sets = (table.variables, table.library, threads, table.backend, table.options)
-    if not any((*sets, table.cores, table.memory, many != 1)):
+    if not any((*sets, table.cores, table.memory, instances != 1)):
         raise UsageError(
             f"{where}: {table.name!r} sets nothing",
             hint="add variables, library, threads, cores, memory, instances, backend or options",
         )
 
 
-def _fits(when: WhenTable, place: Place) -> bool:
+def _fits(when: WhenTable, context: RaceContext) -> bool:
     one_of: Sequence[tuple[tuple[str, ...], tuple[str, ...]]] = (
-        (when.architecture, (place.architecture,)),
-        (when.device, (place.device,)),
-        (when.mode, (place.mode,)),
-        (when.backend, (place.backend,)),
-        (when.openmp, place.openmp),
-        (when.goal, (place.goal,)),
+        (when.architecture, (context.architecture,)),
+        (when.device, (context.device,)),
+        (when.mode, (context.mode,)),
+        (when.backend, (context.backend,)),
+        (when.openmp, context.openmp),
+        (when.goal, (context.goal,)),
     )
     return (
-        all(not wanted or set(wanted) & set(there) for wanted, there in one_of)
-        and place.cores >= when.cores_at_least
-        and len(place.nodes) >= when.nodes_at_least
-        and (not when.hyperthreads or place.physical_cores < place.cores)
-        and (not when.glibc_at_least or _version(place.glibc) >= _version(when.glibc_at_least))
+        all(not allowed or set(allowed) & set(present) for allowed, present in one_of)
+        and context.cores >= when.cores_at_least
+        and len(context.nodes) >= when.nodes_at_least
+        and (not when.hyperthreads or context.physical_cores < context.cores)
+        and (not when.glibc_at_least or _version(context.glibc) >= _version(when.glibc_at_least))
     )
 
 
-def _made(table: ChoiceTable, place: Place, folder: Path, where: str) -> Choice | Missing:
+def _made(table: ChoiceTable, context: RaceContext, folder: Path, where: str) -> Choice | Missing:
     preload: tuple[str, ...] = ()
     if table.library:
-        found = _library(table.library, folder)
-        if found is None:
+        library_path = _library(table.library, folder)
+        if library_path is None:
             return Missing(
                 dimension=table.dimension,
                 name=table.name,
-                why=f"there is no {table.library} here",
+                why=f"{table.library} is not installed",
                 package=table.package,
             )
-        if any(table.library == loaded for loaded in place.allocators):
+        if any(table.library == loaded for loaded in context.allocators):
             return Missing(
-                dimension=table.dimension, name=table.name, why="the target loads it by itself"
+                dimension=table.dimension, name=table.name, why="the target already loads it"
             )
-        preload = (str(found),)
+        preload = (str(library_path),)
     return Choice(
         dimension=table.dimension,
         name=table.name,
         about=table.about,
-        variables=_variables(table.variables, place),
+        variables=_variables(table.variables, context),
         preload=preload,
-        threads=_threads(table.threads, place),
-        cores=check_cores(_filled(table.cores, place), where=f"{where}.cores"),
-        memory=check_memory(_filled(table.memory, place), where=f"{where}.memory"),
-        instances=_instances(table.instances, place),
+        threads=_threads(table.threads, context),
+        cores=check_cores(_filled(table.cores, context), where=f"{where}.cores"),
+        memory=check_memory(_filled(table.memory, context), where=f"{where}.memory"),
+        instances=_instances(table.instances, context),
         backend=table.backend,
         options=_sorted(table.options),
         code=table.code,
@@ -321,30 +324,32 @@ def _library(name: str, folder: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _variables(said: Mapping[str, str | int], place: Place) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, _filled(str(value), place)) for key, value in said.items()))
+def _variables(
+    variables: Mapping[str, str | int], context: RaceContext
+) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, _filled(str(value), context)) for key, value in variables.items()))
 
 
-def _filled(text: str, place: Place) -> str:
-    node = ",".join(map(str, place.nodes[0])) if place.nodes else ""
-    nodes = ",".join(map(str, range(len(place.nodes))))
+def _filled(text: str, context: RaceContext) -> str:
+    node = ",".join(map(str, context.nodes[0])) if context.nodes else ""
+    nodes = ",".join(map(str, range(len(context.nodes))))
     return text.replace("{node-cores}", node).replace("{nodes}", nodes)
 
 
-def _instances(said: int | str, place: Place) -> int:
-    if said == "nodes":
-        return max(1, len(place.nodes))
-    return place.cores if said == "cores" else int(said)
+def _instances(setting: int | str, context: RaceContext) -> int:
+    if setting == "nodes":
+        return max(1, len(context.nodes))
+    return context.cores if setting == "cores" else int(setting)
 
 
-def _threads(said: int | str | None, place: Place) -> int | None:
-    if said == "half":
-        return max(1, place.cores // 2)
-    if said == "physical":
-        return place.physical_cores
-    if said == "node":
-        return len(place.nodes[0]) if place.nodes else place.cores
-    return int(said) if said is not None else None
+def _threads(setting: int | str | None, context: RaceContext) -> int | None:
+    if setting == "half":
+        return max(1, context.cores // 2)
+    if setting == "physical":
+        return context.physical_cores
+    if setting == "node":
+        return len(context.nodes[0]) if context.nodes else context.cores
+    return int(setting) if setting is not None else None
 
 
 def _sorted(options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
@@ -355,8 +360,8 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-LONGEST_STEP: Final = 0.25
-"""Of the time: a choice that takes longer to compile could not be raced, and the others would not be."""
+MAX_STEP_SHARE: Final = 0.25
+"""Share of the time budget that one step may take: a choice that compiles longer cannot be measured."""
 SHORTEST_LIMIT_S: Final = 30.0
 
 
@@ -369,18 +374,18 @@ def plan_race(
     goal: Goal = "latency",
     step_limit_given: bool = False,
 ) -> Race:
-    """A race for the first workload of the study, with its baseline as the default."""
+    """Return a race for the first workload of the study, with its baseline as the default."""
     settings = study.settings
     if not step_limit_given:
         limit_s = min(settings.step_limit_s, _step_limit_s(budget_s))
         settings = replace(settings, step_limit_s=limit_s)
     workload, default = study.workloads[0], study.baseline
-    load_space(space)  # a wrong file is told before a process is started
-    place = place_of(workload, default, inspect_target(default.target), goal=goal)
+    load_space(space)  # report an invalid file before starting a process
+    context = context_of(workload, default, inspect_target(default.target), goal=goal)
     return Race(
         workload=workload,
         default=replace(default, name=DEFAULT_NAME),
-        space=read_space(space, place, with_changes=with_changes),
+        space=read_space(space, context, with_changes=with_changes),
         alpha=study.budget.alpha,
         budget_s=budget_s,
         goal=goal,
@@ -389,12 +394,12 @@ def plan_race(
 
 
 def with_budget(race: Race, budget_s: float) -> Race:
-    """The same race with more time, also for a step."""
+    """Return the race with a larger time budget and step limit."""
     if budget_s < race.budget_s:
         raise UsageError(
-            f"--budget: {budget_s:g} s are less than the {race.budget_s:g} s that the race has",
-            why="what was measured in that time would be left out",
-            hint="give it more, or begin another race",
+            f"--budget: {budget_s:g} s is less than the current budget of {race.budget_s:g} s",
+            why="finished rounds would be dropped",
+            hint="use a larger budget, or start a new race",
         )
     limit_s = max(race.settings.step_limit_s, _step_limit_s(budget_s))
     settings = replace(race.settings, step_limit_s=limit_s)
@@ -402,4 +407,4 @@ def with_budget(race: Race, budget_s: float) -> Race:
 
 
 def _step_limit_s(budget_s: float) -> float:
-    return max(SHORTEST_LIMIT_S, LONGEST_STEP * budget_s)
+    return max(SHORTEST_LIMIT_S, MAX_STEP_SHARE * budget_s)

@@ -26,32 +26,32 @@ __all__ = [
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _INTEROP = "TORCHYARD_INTEROP_THREADS"
-"""Means something to our own worker only; programs are told by `code`."""
+"""Understood by the Torchyard worker only; programs use `Choice.code`."""
 
 
 def is_set_outside(winner: Contender, default: Variant) -> bool:
-    """Whether any of it is settled when the program is started."""
+    """Whether any setting must be made when the program starts."""
     environment = winner.variant(default).environment
     places = environment.cores or environment.memory or environment.instances > 1
     return bool(places or variables_of(winner, default))
 
 
 def variables_of(winner: Contender, default: Variant) -> dict[str, str]:
-    """Everything that a process is started with, the preloaded libraries and threads included."""
+    """Return the environment variables of the winner, including preloaded libraries and threads."""
     environment = winner.variant(default).environment
-    found = {key: value for key, value in environment.variables if key != _INTEROP}
+    variables = {key: value for key, value in environment.variables if key != _INTEROP}
     threads = environment.threads
     if environment.instances > 1:
         threads = threads or len(cores_of(environment)[0])
     if threads is not None:
-        found["OMP_NUM_THREADS"] = str(threads)
+        variables["OMP_NUM_THREADS"] = str(threads)
     if environment.preload:
-        found["LD_PRELOAD"] = ":".join(environment.preload)
-    return dict(sorted(found.items()))
+        variables["LD_PRELOAD"] = ":".join(environment.preload)
+    return dict(sorted(variables.items()))
 
 
 def environment_file(winner: Contender, default: Variant) -> str:
-    """`NAME=value` lines that a POSIX shell can read: `set -a; . FILE; set +a`."""
+    """Return `NAME=value` lines for a POSIX shell: `set -a; . FILE; set +a`."""
     lines = [f"# {choice.name}: {choice.about}" for choice in winner.choices]
     lines += [f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()]
     environment = winner.variant(default).environment
@@ -62,7 +62,7 @@ def environment_file(winner: Contender, default: Variant) -> str:
 
 
 def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> str:
-    """The program with the variables in front of it; several of them for several instances."""
+    """Return the shell command that runs the program with the variables, once per instance."""
     variables = [
         f"{key}={shlex.quote(value)}" for key, value in variables_of(winner, default).items()
     ]
@@ -75,7 +75,7 @@ def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> s
 
 
 def _start(environment: Environment, part: int) -> list[str]:
-    """The command that puts an instance in its place."""
+    """Return the command prefix that pins an instance to its cores and memory."""
     placed = environment.instances > 1 or environment.cores
     cores = cpu_list(cores_of(environment)[part]) if placed else ""
     if environment.memory:
@@ -86,12 +86,12 @@ def _start(environment: Environment, part: int) -> list[str]:
 
 
 def code_lines(winner: Contender) -> list[str]:
-    """What the program itself must do."""
+    """Return the code that the program itself must contain."""
     return [choice.code for choice in winner.choices if choice.code]
 
 
 def study_text(winner: Contender, default: Variant) -> str:
-    """A study that compares the default with the winner, in TOML."""
+    """Return a study file that compares the default with the winner."""
     variant = winner.variant(default)
     environment = variant.environment
     parts = [variant.backend]
@@ -130,7 +130,7 @@ def _one_line(text: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A basic string of TOML; its escapes are those of JSON."""
+    """Return a TOML basic string, which has the escapes of JSON."""
     return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 

@@ -18,50 +18,50 @@ if TYPE_CHECKING:
 
 __all__ = ["batch_size"]
 
-MOST: Final = 1024
-"""Written out because the workflow must not be loaded for `--help`; a test holds the two together."""
+LARGEST_TRIED: Final = 1024
+"""Equals `batch_search.LARGEST_TRIED`, which is not imported to keep `--help` fast; a test compares both."""
 _BACKENDS: Final = ("eager", "inductor")
 
 _HELP = """
 \b
 Examples:
   torchyard batch-size models/gpt
-      the largest batch that eager and inductor both take
+      the largest batch that fits with both eager and inductor
   torchyard batch-size models/resnet --mode training --memory-limit 4GiB
-      with 4 GiB for each worker
+      with at most 4 GiB for each worker
   torchyard batch-size huggingface/BertForMaskedLM --device cuda --precision bfloat16
-      on a GPU, until it is full
+      on a GPU, up to its memory
   torchyard batch-size mine.py --backend inductor:max-autotune --largest 256
 
-Find the largest batch with which WORKLOAD fits into memory. Sizes are doubled and then halved in
-between; each is tried in a fresh process, so that lack of memory ends nothing else. The table shows
-memory and throughput of every size, and from where on a larger one hardly pays.
+Find the largest batch size of WORKLOAD that fits in memory. Sizes are doubled until one fails, then
+bisected; each is tried in a fresh process, so that running out of memory affects only that size. The
+table shows memory and throughput of every size, and where larger batches stop paying off.
 """
 
-# Headings of the options that other commands have, too.
+# Same headings as in the other commands.
 _what, _run, _how = section("What to run"), section("What to compare"), section("How to measure")
 
 
 def _options(command: Any) -> Any:
     for option in reversed(
         (
-            _what("--mode", type=click.Choice(MODES), help="inference when left out."),
-            _what("--device", metavar="DEVICE", help="cpu (when left out), cuda, cuda:1, ..."),
+            _what("--mode", type=click.Choice(MODES), help="[default: inference]"),
+            _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ... [default: cpu]"),
             _run(
                 "--backend",
                 "backends",
                 multiple=True,
                 metavar="SPEC",
-                help="What the batch must fit with: a backend or any variant, as in `bench "
-                "--candidate`. Give it several times; eager and inductor when left out.",
+                help="Variant that the batch must fit with, as in `bench --candidate`. May be repeated. "
+                "[default: eager and inductor]",
             ),
             _run(
                 "--precision",
                 type=click.Choice(PRECISIONS),
-                help="For every variant that names none; float32 when left out.",
+                help="Precision of every variant that names none. [default: float32]",
             ),
             *PLACE_OPTIONS,
-            _how("--largest", metavar="N", help=f"No larger size is tried; {MOST}."),
+            _how("--largest", metavar="N", help=f"Largest size to try. [default: {LARGEST_TRIED}]"),
             *LIMIT_OPTIONS,
             _how("-q", "--quiet", is_flag=True, help="No progress on stderr."),
         )
@@ -75,41 +75,45 @@ def _options(command: Any) -> Any:
 @_options
 @common_options
 def batch_size(workload: str, as_json: bool, **options: Any) -> int:
-    """Search and show what was found."""
+    """Run the search and print its result."""
     from torchyard.bench.batch_search import find_batch_size
     from torchyard.bench.batch_sizes import search_json, search_text, tries_text, try_line
     from torchyard.bench.target_checks import check_devices
     from torchyard.core.number_checks import CHECKS
 
-    most = MOST
+    largest = LARGEST_TRIED
     if options["largest"] is not None:
-        most = CHECKS["batch_size"].read(options["largest"], where="--largest")
+        largest = CHECKS["batch_size"].read(options["largest"], where="--largest")
     study, backends = _study(workload, options)
     check_devices([study])
-    heard: list[BatchTry] = []
+    tries: list[BatchTry] = []
 
-    def told(one: BatchTry) -> None:
-        heard.append(one)
+    def on_try(one: BatchTry) -> None:
+        tries.append(one)
         if not options["quiet"]:
             talk(try_line(one))
 
     try:
-        found = find_batch_size(
-            study.workloads[0], study.variants[:backends], study.settings, most=most, told=told
+        search = find_batch_size(
+            study.workloads[0],
+            study.variants[:backends],
+            study.settings,
+            largest=largest,
+            on_try=on_try,
         )
     except KeyboardInterrupt:
-        if heard and not as_json:
-            print_data(printable(tries_text(heard)))
+        if tries and not as_json:
+            print_data(printable(tries_text(tries)))
         raise
     if as_json:
-        print_json(search_json(found))
+        print_json(search_json(search))
     else:
-        print_data(printable(search_text(found)))
-    return 0 if found.batch_size is not None else 5
+        print_data(printable(search_text(search)))
+    return 0 if search.batch_size is not None else 5
 
 
 def _study(workload: str, options: dict[str, Any]) -> tuple[Study, int]:
-    """The study that the options mean, of which only the first variants were asked for."""
+    """Return the study that the options describe, and how many of its variants to try."""
     from dataclasses import replace
 
     from torchyard.bench.commands.options import request_of_study_options, spec_of_option

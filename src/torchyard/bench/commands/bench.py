@@ -31,20 +31,20 @@ _HELP = """
 \b
 Examples:
   torchyard bench --only models/gpt
-      eager against inductor on one model
+      inductor against eager on one model
   torchyard bench --suite kernels --target old=~/old/venv --target new=~/new/venv
-      two builds of torch against each other
+      one PyTorch build against another
   torchyard bench --only models/resnet --mode training --preload tcmalloc=libtcmalloc.so.4
-      the system's allocator against another
+      tcmalloc against the default allocator
   torchyard bench --only mine.py --baseline inductor --candidate inductor+bfloat16
-      two precisions on a workload of yours
+      two precisions on your own workload
   sudo torchyard bench --only models/gpt --tune
-      on a quieted machine, put back afterwards
+      on a quieted machine; its settings are restored afterwards
   torchyard bench study.toml --time 5m --html report.html
-      a study file; options override what it says
+      run a study file; options override its keys
 
-Compare variants on workloads. The verdict is faster, slower, same or undecided, with an
-interval that holds for processes started anew. Results are kept in a run folder.
+Compare variants on workloads. The verdict is faster, slower, same or undecided, with a 95 %
+confidence interval that includes process-to-process variation. Results are kept in a run folder.
 """
 
 
@@ -63,37 +63,37 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.bench.study_assembly import assemble
     from torchyard.bench.study_file import read_study_file
 
-    searched = options["batch_size"] == LARGEST
-    if searched:
+    search_batch = options["batch_size"] == LARGEST
+    if search_batch:
         options = {**options, "batch_size": None}
-    below = read_study_file(study) if study is not None else Request()
-    wanted = assemble(merge(below, request_of_options(options)), here=sys.executable)
+    from_file = read_study_file(study) if study is not None else Request()
+    assembled = assemble(merge(from_file, request_of_options(options)), here=sys.executable)
     if options["dry_run"]:
         if as_json:
             from torchyard.core.records import encode
 
-            print_json({"study": encode(wanted)})
+            print_json({"study": encode(assembled)})
         else:
             from torchyard.bench.commands.execution import plan_text
 
-            print_data(plan_text(wanted))
-        if searched:
-            talk("the batch size of each workload would be searched for first")
+            print_data(plan_text(assembled))
+        if search_batch:
+            talk("the largest batch size of each workload would be searched for first")
         return 0
     from torchyard.bench.commands.execution import BenchSession
     from torchyard.bench.target_checks import check_devices
 
-    wish = _wish(options, wanted)
+    wish = _wish(options, assembled)
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
-    check_devices([wanted])
+    check_devices([assembled])
     notes = [note.strip() for note in options["notes"] if note.strip()]
-    if searched:
-        wanted, found = _with_largest_batches(wanted, quiet=options["quiet"])
-        notes += found
+    if search_batch:
+        assembled, batch_notes = _with_largest_batches(assembled, quiet=options["quiet"])
+        notes += batch_notes
     session = BenchSession(
-        study=wanted,
+        study=assembled,
         folder=_folder(options["run_dir"], replace=options["replace"]),
         quiet=options["quiet"],
         wish=wish,
@@ -107,38 +107,38 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     else:
         session.print_table()
     if not options["quiet"]:
-        shown = shlex.quote(str(session.folder))
-        unread = session.unread_guards()
-        if unread:
-            talk(f"guards that did not read: {', '.join(unread)}; `torchyard report` says why")
+        quoted_folder = shlex.quote(str(session.folder))
+        unavailable = session.unavailable_sensors()
+        if unavailable:
+            talk(f"unavailable sensors: {', '.join(unavailable)}; `torchyard report` shows why")
         talk(f"run folder: {session.folder}")
         if options["html"] is None:
-            talk(f"next: torchyard report {shown} --format html --output report.html")
+            talk(f"next: torchyard report {quoted_folder} --format html --output report.html")
     return code
 
 
-def revision_of_option(said: str | None) -> str:
-    """What is measured, as the user or the CI job names it; torch's own commit is known later."""
+def revision_of_option(option: str | None) -> str:
+    """Return the revision from the option, else the commit of the CI job, else an empty string."""
     from torchyard.results.run_reader import revision_from_ci
 
-    return (revision_from_ci(os.environ) if said is None else said).strip()
+    return (revision_from_ci(os.environ) if option is None else option).strip()
 
 
 def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str]]:
     from torchyard.bench.batch_search import with_largest_batches
     from torchyard.bench.batch_sizes import try_line
 
-    found, notes = with_largest_batches(
+    sized_study, notes = with_largest_batches(
         study, told=None if quiet else lambda one: talk(try_line(one))
     )
     if not quiet:
         for note in notes:
             talk(note)
-    return found, list(notes)
+    return sized_study, list(notes)
 
 
 def _wish(options: dict[str, Any], study: Study) -> Wish | None:
-    """How the machine is to be tuned; raises before an earlier run is replaced."""
+    """Return how to quiet the machine; raise before an earlier run is replaced."""
     from torchyard.errors import UsageError
     from torchyard.machine.command_options import with_cores
     from torchyard.machine.knob import Machine
@@ -147,7 +147,7 @@ def _wish(options: dict[str, Any], study: Study) -> Wish | None:
 
     if not options["tune"]:
         if options["cores"] is not None:
-            raise UsageError("--cores has no effect", hint="add --tune, which sets cores apart")
+            raise UsageError("--cores has no effect", hint="add --tune, which reserves cores")
         return None
     machine = Machine()
     check_may_tune(machine)
@@ -167,7 +167,7 @@ def _folder(run_dir: Path | None, *, replace: bool) -> Path:
         if replace:
             raise UsageError(
                 "--replace has no effect",
-                why="a run in the runs' home gets a new folder each time",
+                why="each run in the results directory gets a new folder",
                 hint="add --run-dir FOLDER",
             )
         return new_run_folder(runs_home())

@@ -24,7 +24,7 @@ from torchyard.worker.bench.options import as_text
 
 
 def plan_text(study: Study) -> str:
-    """Variants, workloads, budget and settings; nothing is left to a default unsaid."""
+    """Describe variants, workloads, budget and settings, with every default spelled out."""
     budget, settings = study.budget, study.settings
     rows = len(study.candidates) * len(study.workloads)
     limit = settings.memory_limit_bytes
@@ -38,18 +38,19 @@ def plan_text(study: Study) -> str:
         "budget",
         (
             f"  {_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time"
-            f" for each workload ({_seconds(budget.time_s * len(study.workloads))} in all, without"
-            " the first start and compiling)"
+            f" per workload ({_seconds(budget.time_s * len(study.workloads))} in total, excluding the"
+            " first start and compilation)"
         ),
         (
-            f"  until the interval is ±{format_percent(budget.precision_goal)} or the verdict is sure;"
-            f" below {format_percent(budget.margin)} is the same"
+            f"  until the verdict is clear and the confidence interval is within"
+            f" ±{format_percent(budget.precision_goal)}; differences below"
+            f" {format_percent(budget.margin)} count as the same"
         ),
         f"  {budget.min_launches} to {budget.max_launches} launches, alpha {budget.alpha:g}",
         "settings",
         (
             f"  blocks of {_seconds(settings.block_s)}, seed {settings.seed},"
-            f" threads {settings.threads or 'one for each core'}"
+            f" threads {settings.threads or 'one per core'}"
         ),
         f"  reseat {settings.reseat}, {_layout(settings.paired_layout)},"
         f" accuracy {'checked' if settings.check_accuracy else 'not checked'}"
@@ -87,12 +88,12 @@ def _environment(environment: Environment) -> list[str]:
     lines += [f"    cores {environment.cores}"] if environment.cores else []
     lines += [f"    memory {environment.memory}"] if environment.memory else []
     if environment.instances > 1:
-        lines.append(f"    {environment.instances} instances side by side")
+        lines.append(f"    {environment.instances} parallel instances")
     return lines
 
 
 def _layout(paired: bool) -> str:
-    return "paired layout" if paired else "each side its own layout"
+    return "paired layout" if paired else "independent layouts"
 
 
 def _seconds(duration_s: float) -> str:
@@ -109,52 +110,52 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class BenchSession:
-    """A study on its way into a run folder."""
+    """Run a study into a run folder, and print its results."""
 
     study: Study
     folder: Path
     quiet: bool
     wish: Wish | None = None
-    """How the machine is tuned for the run; None leaves it as it is."""
+    """How to quiet the machine for the run; None leaves it as it is."""
     revision: str = ""
     notes: Sequence[str] = ()
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> int:
-        """Measure; the exit code. After Ctrl-C, what was measured so far is kept."""
+        """Measure and return the exit code. After Ctrl-C, the results so far are kept."""
         from torchyard.machine.quieting.quiet_run import QuietMachine
 
-        heard = Heard()
+        progress = Heard()
         quieted = QuietMachine(self.wish)
         try:
             try:
-                self._measure(quieted, heard)
+                self._measure(quieted, progress)
             finally:
                 for line in quieted.after:
                     talk(f"warning: {line}")
         except KeyboardInterrupt:
-            self.comparisons = self._kept() or heard.comparisons
+            self.comparisons = self._kept() or progress.comparisons
             if not self.comparisons:
                 raise
-            wanted = len(self.study.candidates) * len(self.study.workloads)
-            talk(f"interrupted: {len(self.comparisons)} of {wanted} comparisons were made")
+            planned = len(self.study.candidates) * len(self.study.workloads)
+            talk(f"interrupted: {len(self.comparisons)} of {planned} comparisons completed")
             return INTERRUPTED
         code = exit_code_of(self.comparisons)
         if code == WorkerFailed.exit_code:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
+            talk("some results are untrusted; see the notes and `torchyard explain untrusted`")
         elif code == WrongResults.exit_code:
-            talk("every candidate computes wrong results: see the notes")
+            talk("every candidate computes wrong results; see the notes")
         return code if code or quieted.is_back else StepFailed.exit_code
 
-    def _measure(self, quieted: QuietMachine, heard: Heard) -> None:
+    def _measure(self, quieted: QuietMachine, progress: Heard) -> None:
         from torchyard.bench.bench_run import run_bench
 
         with quieted:
             for line in quieted.before:
                 talk(f"warning: {line}")
-            with show_progress(heard, quiet=self.quiet) as listener:
+            with show_progress(progress, quiet=self.quiet) as listener:
                 self.comparisons = run_bench(
                     self.study,
                     folder=self.folder,
@@ -166,13 +167,13 @@ class BenchSession:
                 )
 
     def print_json(self) -> None:
-        """The run as one JSON object."""
+        """Print the run as one JSON object."""
         from torchyard.bench.commands.report import render
 
         print_data(render(self.folder, "json"))
 
     def print_table(self) -> None:
-        """The verdicts as a table that fits the terminal, and the summary below it."""
+        """Print the verdicts as a table that fits the terminal, followed by the summary."""
         from rich.console import Console
 
         from torchyard.bench.report.suite_summary import disturbed_lines
@@ -186,12 +187,12 @@ class BenchSession:
         for line in disturbed_lines(self.comparisons):
             console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
 
-    def unread_guards(self) -> list[str]:
-        """Names of guards that could not read on this machine."""
-        from torchyard.bench.report.suite_summary import unread_guards
+    def unavailable_sensors(self) -> list[str]:
+        """Return the names of sensors that are unavailable on this machine."""
+        from torchyard.bench.report.suite_summary import unavailable_sensors
         from torchyard.results.run_reader import read_run
 
-        return [name for name, _ in unread_guards(read_run(self.folder))]
+        return [name for name, _ in unavailable_sensors(read_run(self.folder))]
 
     def _kept(self) -> list[Comparison]:
         from torchyard.results.run_reader import read_run
@@ -199,12 +200,12 @@ class BenchSession:
         try:
             return list(read_run(self.folder).comparisons)
         except ResultsDamaged:
-            # Ctrl-C came before the folder was made.
+            # Interrupted before the folder was created.
             return []
 
 
 def exit_code_of(comparisons: Sequence[Comparison]) -> int:
-    """5 when every comparison failed, 9 when none is right, 6 when one must not be trusted, else 0."""
+    """Return 5 if every comparison failed, 9 if no result is correct, 6 if any is untrusted, else 0."""
     verdicts = {row.verdict for row in comparisons}
     if verdicts == {Verdict.FAILED}:
         return WorkerFailed.exit_code

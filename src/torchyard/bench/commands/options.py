@@ -17,29 +17,30 @@ from torchyard.cli.options import all_options, section
 
 Option = Callable[[Any], Any]
 
-# Written out because `core` must not be loaded for `--help`; a test holds it to the type there.
+# Repeated here to keep `--help` fast, which does not import `core`; a test compares both.
 RESEATS: Final = ("auto", "pages", "heap", "off")
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
 _how, _out = section("How to measure"), section("Where results go")
 
 BATCH_OPTION: Final[Option] = _what(
-    "--batch-size", metavar="N", help="The workload's own when left out."
+    "--batch-size", metavar="N", help="Batch size. [default: the workload's own]"
 )
 LARGEST: Final = "largest"
-"""As a batch size: search for it."""
+"""Value of `--batch-size` that searches for the largest size."""
 LARGEST_BATCH_OPTION: Final[Option] = _what(
     "--batch-size",
     metavar=f"N|{LARGEST}",
-    help=f"The workload's own when left out; `{LARGEST}` searches for the largest that fits first.",
+    help=f"Batch size; `{LARGEST}` searches for the largest that fits first. [default: the "
+    "workload's own]",
 )
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
-    _what("--device", metavar="DEVICE", help="cpu (when left out), cuda, cuda:1, ..."),
+    _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ... [default: cpu]"),
     BATCH_OPTION,
     _what(
         "--optimizer-step/--no-optimizer-step",
         default=None,
-        help="Whether training includes the optimiser's step.",
+        help="Include the optimizer step in a training iteration. [default: no-optimizer-step]",
     ),
 )
 
@@ -48,8 +49,7 @@ BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
         "--baseline",
         metavar="SPEC",
         help="Variant to compare with: parts joined by +, each a backend, precision, target, "
-        "environment or option, such as eager+channels-last. Without it: eager, on the first "
-        "target.",
+        "environment or option, such as eager+channels-last. [default: eager on the first target]",
     ),
 )
 
@@ -59,21 +59,21 @@ PLACE_OPTIONS: Final[tuple[Option, ...]] = (
         "targets",
         multiple=True,
         metavar="NAME=PYTHON",
-        help="An interpreter with a torch: a path, the folder of a virtual environment, or build:NAME.",
+        help="Interpreter with PyTorch: a path, the folder of a virtual environment, or build:NAME.",
     ),
     _run(
         "--env",
         "environments",
         multiple=True,
         metavar="NAME=K=V[,K=V...]",
-        help="An environment: variables that its processes start with.",
+        help="Environment: variables set in its processes.",
     ),
     _run(
         "--preload",
         "preloads",
         multiple=True,
         metavar="NAME=LIB[:LIB]",
-        help="Shared libraries that the environment NAME loads first.",
+        help="Shared libraries preloaded in the environment NAME.",
     ),
 )
 
@@ -81,57 +81,67 @@ STOP_OPTIONS: Final[tuple[Option, ...]] = (
     _when(
         "--time",
         metavar="DURATION",
-        help="Measuring time of one workload, shared by its candidates; 60s.",
+        help="Measuring time of one workload, shared by its candidates. [default: 60s]",
     ),
     _when(
         "--precision-goal",
         metavar="PERCENT",
-        help="Half-width of the interval that is wanted; 1%. 0% uses the whole time.",
+        help="Target half-width of the confidence interval; 0% uses the whole time. [default: 1%]",
     ),
-    _when("--margin", metavar="PERCENT", help="Differences below it are called the same; 1%."),
-    _when("--launches", "max_launches", metavar="N", help="Launches at most; 60."),
+    _when(
+        "--margin",
+        metavar="PERCENT",
+        help="Differences below this count as the same. [default: 1%]",
+    ),
+    _when(
+        "--launches", "max_launches", metavar="N", help="Maximum number of launches. [default: 60]"
+    ),
 )
 
 MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
-    _how("--threads", metavar="N", help="Threads of torch; one for each core when left out."),
-    _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
+    _how("--threads", metavar="N", help="PyTorch threads. [default: one per core]"),
+    _how(
+        "--seed",
+        metavar="N",
+        help="Seed of inputs, weights and the order of pairs. [default: 1337]",
+    ),
     _how(
         "--reseat",
         type=click.Choice(RESEATS),
-        help="How data moves to fresh memory between blocks; auto.",
+        help="How data is relocated in memory between blocks. [default: auto]",
     ),
     _how(
         "--paired-layout/--randomize-addresses",
         "paired_layout",
         default=None,
-        help="Both sides of a launch start with one memory layout (this is so when left out), or "
-        "each with its own.",
+        help="Start both variants of a launch with the same memory layout, or each with its own. "
+        "[default: paired-layout]",
     ),
     _how(
         "--flush-l2/--no-flush-l2",
         default=None,
-        help="Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration; "
-        "no when left out.",
+        help="Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration. "
+        "[default: no-flush-l2]",
     ),
     _how(
         "--accuracy/--no-accuracy",
         "check_accuracy",
         default=None,
-        help="Check results against the baseline and float64; yes when left out.",
+        help="Check results against the baseline and a float64 reference. [default: accuracy]",
     ),
 )
 
 MEMORY_LIMIT: Final[Option] = _how(
-    "--memory-limit", metavar="SIZE", help="Memory of one worker, such as 8GiB."
+    "--memory-limit", metavar="SIZE", help="Memory limit of one worker, such as 8GiB."
 )
 
 
-def step_limit(when_left_out: str) -> Option:
-    """The time for one step of a worker; what it is when left out differs from command to command."""
+def step_limit(default: str) -> Option:
+    """Return the option for the time limit of one worker step; the default depends on the command."""
     return _how(
         "--step-limit",
         metavar="DURATION",
-        help=f"For building, checking, compiling and warming up; {when_left_out}.",
+        help=f"Time limit of building, checking, compiling and warming up. [default: {default}]",
     )
 
 
@@ -141,16 +151,22 @@ NOTE_OPTIONS: Final[tuple[Option, ...]] = (
     _out(
         "--revision",
         metavar="TEXT",
-        help="What is measured, such as a commit; the CI job's commit or torch's own when left out.",
+        help="What is measured, such as a commit. [default: the commit of the CI job, else of torch]",
     ),
-    _out("--note", "notes", multiple=True, metavar="TEXT", help="Keep a note with the run."),
+    _out(
+        "--note",
+        "notes",
+        multiple=True,
+        metavar="TEXT",
+        help="Store a note with the run. May be repeated.",
+    ),
 )
 
 
 def request_of_study_options(options: dict[str, Any]) -> Any:
-    """The part of a `Request` that these options say; paths are relative to the current folder.
+    """Return the part of a `Request` that these options set; paths are relative to the current folder.
 
-    A command need not have them all: one that it has not is one that was not given.
+    A command may have only some of them; a missing option counts as not given.
     """
     from torchyard.bench.request import Request
     from torchyard.cli.build_target import with_build_folder
@@ -190,20 +206,20 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
 
 
 def spec_of_option(text: str, where: str, folder: Path) -> Any:
-    """The text of an option that is a variant or a workload."""
+    """Return the text of an option that names a variant or a workload."""
     from torchyard.bench.request import SpecText
 
     return SpecText(text=text, where=where, folder=folder)
 
 
 def checked_numbers(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Those of the options that are given, read and in range, by the field that each fills."""
+    """Return the given options as checked numbers, by the name of the field that each sets."""
     from torchyard.core.number_checks import CHECKS
 
-    said = {"max_launches": "--launches"}
+    option_names = {"max_launches": "--launches"}
     return {
         CHECKS[name].field_name: CHECKS[name].read(
-            options[name], where=said.get(name, "--" + name.replace("_", "-"))
+            options[name], where=option_names.get(name, "--" + name.replace("_", "-"))
         )
         for name in names
         if options.get(name) is not None
@@ -213,7 +229,7 @@ def checked_numbers(options: dict[str, Any], *names: str) -> dict[str, Any]:
 def _environments(
     texts: tuple[str, ...], preloads: tuple[str, ...], folder: Path
 ) -> dict[str, Any]:
-    """Environments by name; a preload joins the variables of the same name."""
+    """Return environments by name; a preload is merged with variables of the same name."""
     from torchyard.core.study import Environment
     from torchyard.core.variant_parts import check_name
     from torchyard.errors import UsageError
@@ -227,22 +243,22 @@ def _environments(
             key, equals, value = item.partition("=")
             if not equals or not key:
                 raise UsageError(
-                    f"--env: {item!r} in {text!r} is no variable",
+                    f"--env: {item!r} in {text!r} is not a variable",
                     hint="write NAME=KEY=VALUE,KEY=VALUE, such as one=OMP_NUM_THREADS=1",
                 )
             variables.setdefault(name, {})[key] = value
     for text in preloads:
         name, equals, rest = text.partition("=")
         check_name(name, where="--preload")
-        found = [library for library in rest.split(":") if library]
-        if not equals or not found:
+        names = [library for library in rest.split(":") if library]
+        if not equals or not names:
             raise UsageError(
                 f"--preload: {text!r} names no library",
                 hint="write NAME=LIBRARY, such as tcmalloc=libtcmalloc.so.4",
             )
         libraries.setdefault(name, []).extend(
             str(folder / Path(library).expanduser()) if "/" in library else library
-            for library in found
+            for library in names
         )
     return {
         name: Environment(
@@ -256,46 +272,48 @@ def _environments(
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Written out because `core` must not be loaded for `--help`; a test holds them to the types there.
+# Repeated here to keep `--help` fast, which does not import `core`; a test compares both.
 MODES: Final = ("inference", "training")
 PRECISIONS: Final = ("float32", "float16", "bfloat16", "amp")
 TUNES: Final = ("auto", "cpu", "gpu", "all")
 
-_bench_what, _bench_run = section("What to run"), section("What to compare")
-_how, _out = section("How to measure"), section("Where results go")
 
 _OPTIONS: Final = (
-    _bench_what(
-        "--suite", "suites", multiple=True, metavar="SUITE", help="Every workload of a suite."
+    _what(
+        "--suite",
+        "suites",
+        multiple=True,
+        metavar="SUITE",
+        help="Run every workload of a suite. May be repeated.",
     ),
-    _bench_what(
+    _what(
         "--only",
         multiple=True,
         metavar="WORKLOAD",
         help="One workload: SUITE/NAME, NAME, NAME:key=value,..., FILE.py or FILE.py:THING.",
     ),
-    _bench_what(
+    _what(
         "--mode",
         "modes",
         multiple=True,
         type=click.Choice(MODES),
-        help="Give it twice for both; inference when left out.",
+        help="May be repeated for both. [default: inference]",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
     *BASELINE_OPTIONS,
-    _bench_run(
+    _run(
         "--candidate",
         "candidates",
         multiple=True,
         metavar="SPEC",
-        help="Variant to judge, such as inductor, inductor:max-autotune+bfloat16 or "
-        "mine.py:function. Without it: the other targets, else the environments, else inductor.",
+        help="Variant to compare with the baseline, such as inductor, inductor:max-autotune+bfloat16 "
+        "or mine.py:function. [default: the other targets, else the environments, else inductor]",
     ),
-    _bench_run(
+    _run(
         "--precision",
         type=click.Choice(PRECISIONS),
-        help="For every variant that names none; float32 when left out.",
+        help="Precision of every variant that names none. [default: float32]",
     ),
     *PLACE_OPTIONS,
     *STOP_OPTIONS,
@@ -303,26 +321,26 @@ _OPTIONS: Final = (
     _how(
         "--tune",
         is_flag=True,
-        help="Quiet the machine for this run and put everything back after it; needs root.",
+        help="Quiet the machine for this run and restore its settings afterwards; needs root.",
     ),
     _how(
         "--tune-profile",
         type=click.Choice(TUNES),
         default="auto",
-        help="With --tune: cpu, gpu or all, as in `torchyard machine tune`; auto is what the "
-        "devices need.",
+        help="With --tune: what to quiet, as in `torchyard machine quiet`; auto follows the devices. "
+        "[default: auto]",
     ),
     _how(
         "--cores",
         metavar="LIST|auto",
-        help="With --tune: set these processors apart, such as 2-7, and measure on them.",
+        help="With --tune: reserve these cores, such as 2-7, and measure on them.",
     ),
     *LIMIT_OPTIONS,
     _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Keep the run here instead of in the runs' home.",
+        help="Store the run here instead of in the results directory.",
     ),
     *NOTE_OPTIONS,
     _out("--replace", is_flag=True, help="Remove an earlier run in --run-dir."),
@@ -338,31 +356,31 @@ _OPTIONS: Final = (
         metavar="FILE",
         help="Write the table as CSV.",
     ),
-    _out("--dry-run", is_flag=True, help="Show what would run, and run nothing."),
+    _out("--dry-run", is_flag=True, help="Show the plan without running it."),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )
 
 
 def bench_options(command: F) -> F:
-    """Every option of `bench` except those that all commands have."""
+    """Add the options of `bench`, except those common to all commands."""
     return all_options(_OPTIONS)(command)
 
 
 def request_of_options(options: dict[str, Any]) -> Any:
-    """The `Request` that the options make; paths in them are relative to the current folder."""
+    """Return the `Request` of the options; paths are relative to the current folder."""
     from dataclasses import replace
 
     from torchyard.bench.request import WorkloadChoice
     from torchyard.bench.workload_text import check_suite, choose_workload
 
     folder = Path.cwd()
-    said = request_of_study_options(options)
+    request = request_of_study_options(options)
     for suite in options["suites"]:
         check_suite(suite, where="--suite")
     whole = [WorkloadChoice(where="--suite", suite=suite) for suite in options["suites"]]
     single = [choose_workload(spec_of_option(text, "--only", folder)) for text in options["only"]]
     return replace(
-        said,
+        request,
         candidates=tuple(
             spec_of_option(text, "--candidate", folder) for text in options["candidates"]
         ),

@@ -1,4 +1,4 @@
-"""`torchyard report`: show a run again, in any format."""
+"""`torchyard report`: show a run in any format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard.cli.output import common_options
 
 __all__ = ["render", "report"]
 
-# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+# Repeated here to keep `--help` fast, which does not import the reports; a test compares both.
 FORMATS: Final = (
     "terminal",
     "json",
@@ -43,10 +43,10 @@ Examples:
   torchyard report --format roofline
   torchyard report --output roofline.svg
 
-Show a run again. RUN is a run's folder, the id of a run in the runs' home or the beginning of one,
-or `latest`.
-`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo. `roofline` is how near kernels came
-to the machine's peak, `roofline-svg` its picture.
+Show a run in any format. RUN is a run folder, the id of a run in the results directory or a unique
+prefix of one, or `latest`.
+`dynamo-csv` has the columns of PyTorch's benchmarks/dynamo. `roofline` compares kernels with the
+machine's peak; `roofline-svg` is the same as a chart.
 """
 
 
@@ -61,7 +61,7 @@ to the machine's peak, `roofline-svg` its picture.
 def report(
     run: str, format_name: str | None, output: Path | None, share: bool, as_json: bool
 ) -> None:
-    """Read the run and write it in the format."""
+    """Read a run and write it in the chosen format."""
     from torchyard.results.commands.options import find_run
 
     name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
@@ -69,7 +69,7 @@ def report(
 
 
 def render(folder: Path, format_name: str, *, share: bool = False) -> str:
-    """The run in that folder as text."""
+    """Return the run in a folder as text in the given format."""
     from torchyard.bench.report.formats import FORMATS as WRITERS
     from torchyard.bench.report.sharing import shared_run
     from torchyard.results.run_reader import read_run

@@ -18,8 +18,8 @@ Examples:
   torchyard target nightly=/opt/nightly/bin/python --json
   torchyard target build:pytorch-2.6.0-trimmed
 
-Start a worker in an interpreter and show its torch, devices and threads. PYTHON is the path
-of a python, the folder of a virtual environment, a command on PATH, or build:NAME for a build.
+Start a worker in an interpreter and show its torch, devices and threads. PYTHON is the path of a
+Python interpreter, the folder of a virtual environment, a command on PATH, or build:NAME.
 """
 
 
@@ -27,28 +27,28 @@ of a python, the folder of a virtual environment, a command on PATH, or build:NA
 @click.argument("python", metavar="PYTHON|NAME=PYTHON")
 @common_options
 def target(python: str, as_json: bool) -> None:
-    """Show the handshake of a target."""
+    """Show what a worker in the target reports."""
     from torchyard.cli.build_target import with_build_folder
     from torchyard.core.records import encode
     from torchyard.core.variant_parts import parse_target
 
-    wanted = parse_target(
+    parsed = parse_target(
         with_build_folder(python), folder=Path.cwd(), where="PYTHON", default_name="target"
     )
     from torchyard.bench.target_checks import inspect_target
 
-    facts = inspect_target(wanted)
+    facts = inspect_target(parsed)
     if as_json:
-        print_json({"target": encode(wanted), "facts": encode(facts)})
+        print_json({"target": encode(parsed), "facts": encode(facts)})
         return
-    lines = [f"{'target':<14} {wanted.name}", f"{'interpreter':<14} {wanted.python}"]
+    lines = [f"{'target':<14} {parsed.name}", f"{'interpreter':<14} {parsed.python}"]
     for key, value in facts.items():
         lines += _rows(str(key), value)
     print_data(printable("\n".join(lines)))
 
 
 def _rows(key: str, value: Any) -> list[str]:
-    """A value as lines under its key; nested values are indented."""
+    """Return a value as lines under its key; nested values are indented."""
     label = f"{key.replace('_', ' '):<14}"
     if isinstance(value, dict):
         inner = [row for name, item in value.items() for row in _rows(str(name), item)]

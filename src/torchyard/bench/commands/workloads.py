@@ -16,11 +16,12 @@ from torchyard.cli.output import common_options, print_data, print_json, printab
 
 if TYPE_CHECKING:
     from torchyard.bench.target_checks import Loading
+    from torchyard.worker.catalog import Listed
     from torchyard.worker.suites.torchbench.checkout import Tree
 
 
 def checkout_of(torchbench: Path | None, suite: str | None) -> Tree | None:
-    """The checkout that an option names, or the variable when its suite is asked for."""
+    """Return the checkout named by the option, or by the variable if its suite is selected."""
     from torchyard.bench.workload_text import SUITE, tree_of
     from torchyard.errors import UsageError
     from torchyard.worker.suites.torchbench.checkout import VARIABLE
@@ -28,7 +29,7 @@ def checkout_of(torchbench: Path | None, suite: str | None) -> Tree | None:
     if torchbench is not None:
         if suite not in (None, SUITE):
             raise UsageError(
-                f"--torchbench: the suite {suite!r} has no checkout", hint=f"say --suite {SUITE}"
+                f"--torchbench: the suite {suite!r} has no checkout", hint=f"use --suite {SUITE}"
             )
         return tree_of(torchbench, where="--torchbench")
     named = os.environ.get(VARIABLE, "")
@@ -36,19 +37,19 @@ def checkout_of(torchbench: Path | None, suite: str | None) -> Tree | None:
 
 
 def list_checkout(tree: Tree, *, as_json: bool) -> None:
-    """Every model, with what is known of it without loading it."""
+    """List every model with its metadata, without loading it."""
     from torchyard.worker.suites.torchbench.checkout import listing
 
     rows = listing(tree)
     if as_json:
         print_json({"torchbench": tree.root, "models": rows})
         return
-    lines = [f"{'torchbench/' + row['name']:<42} {_said(row)}".rstrip() for row in rows]
+    lines = [f"{'torchbench/' + row['name']:<42} {_remarks(row)}".rstrip() for row in rows]
     print_data(printable("\n".join(lines)))
 
 
 def load_checkout(tree: Tree, *, mode: str, python: str, limit: str, as_json: bool) -> None:
-    """Load each model in a process of its own, and say what came of it."""
+    """Load each model in its own process and report the result."""
     from torchyard.bench.target_checks import LOADS, check_loading
     from torchyard.cli.build_target import with_build_folder
     from torchyard.core.records import encode
@@ -73,24 +74,24 @@ def load_checkout(tree: Tree, *, mode: str, python: str, limit: str, as_json: bo
         for each in MODES
         if each == mode
     ]
-    found: list[Loading] = []
+    loadings: list[Loading] = []
     try:
         for loading in check_loading(workloads, target, limit_s=limit_s):
-            found.append(loading)
-            talk(f"{len(found)}/{len(workloads)} {loading.name}: {loading.state}")
-    finally:  # what is known is said, even when Ctrl-C ends it
-        good = sum(loading.state == LOADS for loading in found)
+            loadings.append(loading)
+            talk(f"{len(loadings)}/{len(workloads)} {loading.name}: {loading.state}")
+    finally:  # after Ctrl-C, too
+        loadable = sum(loading.state == LOADS for loading in loadings)
         if as_json:
-            counts = {"models": len(workloads), "checked": len(found), "load": good}
-            rows = [encode(loading) for loading in found]
+            counts = {"models": len(workloads), "checked": len(loadings), "load": loadable}
+            rows = [encode(loading) for loading in loadings]
             print_json({"torchbench": tree.root, **counts, "loadings": rows})
         else:
-            lines = [line for loading in found for line in _lines(loading)]
-            ending = f"{good} of {len(workloads)} models load for {mode}"
+            lines = [line for loading in loadings for line in _lines(loading)]
+            ending = f"{loadable} of {len(workloads)} models load for {mode}"
             print_data(printable("\n".join([*lines, ending])))
 
 
-def _said(row: dict[str, Any]) -> str:
+def _remarks(row: dict[str, Any]) -> str:
     parts = ["canary"] if row["canary"] else []
     parts += ["has an install.py"] if row["install"] else []
     for rule in row["not_implemented"]:
@@ -110,11 +111,7 @@ def _lines(loading: Loading) -> list[str]:
     return [f"{name} {loading.state:<14} {reason}"]
 
 
-if TYPE_CHECKING:
-    from torchyard.worker.catalog import Listed
-
-
-# Written out because `core` must not be loaded for `--help`.
+# Repeated here to keep `--help` fast, which does not import `core`.
 MODES: Final = ("inference", "training")
 
 _HELP = """
@@ -127,18 +124,18 @@ Examples:
   torchyard workloads --torchbench ~/src/benchmark
   torchyard workloads --torchbench ~/src/benchmark --check --mode training
 
-List the built-in workloads: name, modes, default batch size and parameters. Give a
-name to `torchyard bench --only`, with other parameters as in kernels/matmul:size=500.
-Suites that take any name have lists, too: what `--suite NAME` runs, with the batch sizes
-on a large GPU and on a large server.
+List the built-in workloads: name, modes, default batch size and parameters. Pass a
+name to `torchyard bench --only`, optionally with parameters: kernels/matmul:size=500.
+Suites that accept any model name also have a list, which `--suite NAME` runs, with batch
+sizes for a large GPU and a large server.
 
-With a checkout of pytorch/benchmark, list its models; --check loads each of them, without
-network and in a process of its own, and says which cannot be loaded and why.
+With a checkout of pytorch/benchmark, list its models; --check loads each of them in its own
+process without network access, and reports which cannot be loaded and why.
 """
 
 
 @click.command(help=_HELP)
-@click.option("--suite", metavar="SUITE", help="Only this suite.")
+@click.option("--suite", metavar="SUITE", help="List only this suite.")
 @click.option(
     "--torchbench",
     type=click.Path(path_type=Path),
@@ -150,16 +147,19 @@ network and in a process of its own, and says which cannot be loaded and why.
     "--mode",
     type=click.Choice(MODES),
     default="inference",
-    help="With --check: what it is loaded for; inference when left out.",
+    help="With --check: mode to load models for. [default: inference]",
 )
 @click.option(
     "--target",
     metavar="PYTHON",
     default="",
-    help="With --check: an interpreter with a torch; this one when left out.",
+    help="With --check: interpreter with PyTorch. [default: this one]",
 )
 @click.option(
-    "--limit", metavar="DURATION", default="5m", help="With --check: time of one model; 5m."
+    "--limit",
+    metavar="DURATION",
+    default="5m",
+    help="With --check: time limit for one model. [default: 5m]",
 )
 @common_options
 def workloads(
@@ -171,7 +171,7 @@ def workloads(
     limit: str,
     as_json: bool,
 ) -> None:
-    """List the catalogue, or a checkout."""
+    """List the catalog or a checkout."""
     from torchyard.bench.workload_text import check_suite
     from torchyard.errors import UsageError
     from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES
@@ -186,7 +186,10 @@ def workloads(
         list_checkout(tree, as_json=as_json)
         return
     if check:
-        raise UsageError("--check loads the models of a checkout", hint="name it by --torchbench")
+        raise UsageError(
+            "--check loads the models of a checkout",
+            hint="give the checkout with --torchbench FOLDER",
+        )
     chosen = {name: entries for name, entries in SUITES.items() if suite in (None, name)}
     chosen_open = {name: about for name, about in OPEN_SUITES.items() if suite in (None, name)}
     if as_json:
@@ -207,7 +210,7 @@ def workloads(
             lines.append(f"{'':<28} {', '.join(entry.modes)}; {', '.join(defaults)}")
         lines.append("")
     for name, about in chosen_open.items():
-        count = f"; {len(LISTS[name])} are listed" if name in LISTS else ""
+        count = f"; {len(LISTS[name])} listed" if name in LISTS else ""
         lines.append(f"{name + '/NAME':<28} {about}{count}")
     if suite in LISTS:
         lines += ["", *_listed_lines(suite, LISTS[suite])]
@@ -215,7 +218,7 @@ def workloads(
 
 
 def _listed_lines(suite: str, entries: list[Listed]) -> list[str]:
-    """One line for each workload of a list: name, modes, batch sizes, what it is."""
+    """Return one line per workload of a list: name, modes, batch sizes, description."""
     width = max(len(entry.name) for entry in entries) + len(suite) + 1
     return [
         f"{suite + '/' + entry.name:<{width}}  {', '.join(entry.modes):<19}"
@@ -226,5 +229,5 @@ def _listed_lines(suite: str, entries: list[Listed]) -> list[str]:
 
 
 def _count(batch_size: int | None) -> str:
-    """A batch size, or a dash where the list for that device does not hold the workload."""
+    """Return the batch size, or a dash if the list for that device omits the workload."""
     return "-" if batch_size is None else str(batch_size)

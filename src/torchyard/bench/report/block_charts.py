@@ -67,7 +67,7 @@ _LAUNCH_BANDS: Final[dict[str, Any]] = {
 _ORDER_AXIS: Final[dict[str, Any]] = {
     "field": "order",
     "type": "quantitative",
-    "title": "in time order; launches numbered above",
+    "title": "in chronological order; launches numbered above",
     "scale": {"nice": False, "padding": 4},
     "axis": {"grid": False, "labels": False, "ticks": False},
 }
@@ -106,7 +106,7 @@ _SAMPLES: Final[dict[str, Any]] = {
                 },
                 "strokeWidth": {"condition": {"test": "datum.dirty > 0", "value": 1.1}, "value": 0},
                 "tooltip": [
-                    {"field": "variant", "title": "side"},
+                    {"field": "variant", "title": "variant"},
                     {"field": "said", "title": "time"},
                     {"field": "launch", "title": "launch"},
                     {"field": "block", "title": "block"},
@@ -252,8 +252,8 @@ _DISTURBANCES: Final[dict[str, Any]] = {
                 "color": {"field": "variant", "scale": _SIDES, "legend": None},
                 "shape": {"field": "variant", "scale": _SHAPES, "legend": None},
                 "tooltip": [
-                    {"field": "reason", "title": "why"},
-                    {"field": "variant", "title": "side"},
+                    {"field": "reason", "title": "reason"},
+                    {"field": "variant", "title": "variant"},
                     {"field": "launch", "title": "launch"},
                 ],
             },
@@ -275,15 +275,15 @@ BLOCKS_DRAWN: Final = 180
 PAIRS_DRAWN: Final = 240
 _EDGE: Final = 1.5
 _EDGE_SHARE: Final = 0.97
-"""The chart reaches to this many times the slower side's median, and at least as far as this share of
-the samples: a few slow ones would flatten all the others."""
+"""The time axis ends at this multiple of the slower median, or where it covers this share of the samples
+if that is more: a few slow samples would flatten all others."""
 _REASON_HEIGHT: Final = 22
 _UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChartData:
-    """What one comparison adds to a shape, and what a reader is told of it."""
+    """Data, title and description that one comparison adds to a base chart."""
 
     base: str
     own: Mapping[str, Any]
@@ -292,21 +292,21 @@ class ChartData:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
-    """Rows without their names, which `charts.js` puts back."""
+    """Return rows without column names, which `charts.js` restores."""
     return {"names": list(names), "rows": [list(row) for row in rows]}
 
 
 def in_order(blocks: Iterable[Block], baseline: str, candidate: str) -> list[Block]:
-    """The blocks of both sides as they were taken."""
+    """Return the blocks of both variants in chronological order."""
     own = [block for block in blocks if block.variant in {baseline, candidate}]
     return sorted(own, key=lambda block: (block.launch, block.round, block.position))
 
 
 def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
-    """Every sample of both sides, or as many as can be told apart."""
+    """Return the samples of both variants, thinned out if there are too many."""
     shown = _thinned_rounds(blocks)
     each = max(2, SAMPLES_DRAWN // max(1, len(shown)))
-    taken = [_spread(block.samples_ns, each) for block in shown]
+    taken = [_thinned_samples(block.samples_ns, each) for block in shown]
     total = sum(len(block.samples_ns) for block in blocks)
     drawn = sum(len(samples) for samples in taken)
     middles = [
@@ -324,13 +324,13 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         times = [_short(min(sample, edge) / scale) for sample in samples]
         side = "b" if block.variant == baseline else "c"
         rows.append([block.launch + 1, side, reasons.of(block.dirty), times])
-    title = "Samples in time order"
+    title = "Samples in chronological order"
     if drawn < total:
-        title += f": {drawn:,} of {total:,} drawn, in each block evenly spaced and its slowest"
+        title += f": {drawn:,} of {total:,} drawn, evenly spaced plus the slowest of each block"
         if len(shown) < len(blocks):
             title += f", in {len(shown):,} of {len(blocks):,} blocks"
     if beyond:
-        title += f"; {beyond} slower than {_short(edge / scale):g} {unit} are at the top edge"
+        title += f"; {beyond} slower than {_short(edge / scale):g} {unit} are drawn at the top edge"
     return ChartData(
         base="samples",
         own={
@@ -340,8 +340,8 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
                 {"name": "unit", "value": unit},
             ],
         },
-        title=f"{title}. Hollow ones are from disturbed blocks.",
-        description="Time of each sample, both sides, in the order they were taken",
+        title=f"{title}. Hollow marks are from disturbed blocks.",
+        description="Time of each sample of both variants, in chronological order",
     )
 
 
@@ -352,7 +352,7 @@ def launch_chart(
     high: float | None,
     speedup: float | None,
 ) -> ChartData:
-    """The pairs of each launch and their median, from log speedups."""
+    """Return the pairs of each launch and their median, from log speedups."""
     total = sum(map(len, launches))
     each = max(1, PAIRS_DRAWN // max(1, len(launches)))
     rows: list[list[object]] = []
@@ -364,15 +364,17 @@ def launch_chart(
         ],
         reach=1.0,
     )
-    # What is not known lies at the bottom, unseen.
+    # Unknown values are placed at the bottom, where they are not visible.
     bottom = round(math.exp(ends.low), 6)
     for number, launch in enumerate(launches, start=1):
         if launch:
-            taken = _every(launch, each)
+            taken = _evenly_spaced(launch, each)
             drawn += len(taken)
             ratios = [_short(math.exp(value)) for value in taken]
             rows.append([number, _short(math.exp(median(launch))), ratios])
-    title = "Speedup of each launch (dot), of its pairs (ticks), and the interval (band)"
+    title = (
+        "Speedup of each launch (dot) and of its pairs (ticks), and the confidence interval (band)"
+    )
     if drawn < total:
         title += f": {drawn:,} of {total:,} pairs drawn"
     return ChartData(
@@ -394,12 +396,12 @@ def launch_chart(
 
 
 def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
-    """When the guards saw what, block by block."""
+    """Return the disturbed blocks by reason, in chronological order."""
     reasons = _Reasons()
     rows: list[list[object]] = []
     dirty = [place for place, block in enumerate(blocks) if block.dirty]
-    kept = set(_every(dirty, BLOCKS_DRAWN))
-    # The first and the last block of each launch say how wide it is.
+    kept = set(_evenly_spaced(dirty, BLOCKS_DRAWN))
+    # The first and the last block of each launch set its width.
     ends = {
         place
         for _, group in groupby(range(len(blocks)), key=lambda place: blocks[place].launch)
@@ -410,7 +412,7 @@ def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         side = "b" if block.variant == baseline else "c"
         why = [reasons.of((reason,)) for reason in block.dirty] or [0]
         rows.append([place + 1, block.launch + 1, side, why])
-    title = "Disturbed blocks in time order"
+    title = "Disturbed blocks in chronological order"
     if len(kept) < len(dirty):
         title += f": {len(kept):,} of {len(dirty):,} drawn"
     return ChartData(
@@ -421,12 +423,12 @@ def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
             "params": [{"name": "reasons", "value": reasons.texts}],
         },
         title=title,
-        description="Which blocks the guards saw disturbed, by reason, in the order they were taken",
+        description="Blocks that the guards found disturbed, by reason, in chronological order",
     )
 
 
 class _Reasons:
-    """Numbers for texts that come again and again; 0 is none."""
+    """Index of repeated texts; 0 means none."""
 
     def __init__(self) -> None:
         self.texts = [""]
@@ -439,31 +441,31 @@ class _Reasons:
 
 
 def _edge_of(blocks: Sequence[Block], slower_ns: float) -> float:
-    everything = sorted(sample for block in blocks for sample in block.samples_ns)
-    most = everything[int(_EDGE_SHARE * (len(everything) - 1))]
-    return max(_EDGE * slower_ns, 1.1 * most)
+    samples = sorted(sample for block in blocks for sample in block.samples_ns)
+    high_quantile = samples[int(_EDGE_SHARE * (len(samples) - 1))]
+    return max(_EDGE * slower_ns, 1.1 * high_quantile)
 
 
 def _thinned_rounds(blocks: Sequence[Block]) -> list[Block]:
-    """All blocks, or both sides of evenly spaced rounds."""
+    """Return all blocks, or those of evenly spaced rounds if there are too many."""
     rounds = list(dict.fromkeys((block.launch, block.round) for block in blocks))
     if len(blocks) <= BLOCKS_DRAWN:
         return list(blocks)
-    wanted = set(_every(rounds, BLOCKS_DRAWN * len(rounds) // len(blocks)))
-    return [block for block in blocks if (block.launch, block.round) in wanted]
+    kept_rounds = set(_evenly_spaced(rounds, BLOCKS_DRAWN * len(rounds) // len(blocks)))
+    return [block for block in blocks if (block.launch, block.round) in kept_rounds]
 
 
-def _spread(samples: Sequence[float], count: int) -> list[float]:
-    """That many, evenly spaced, in order, the slowest among them."""
+def _thinned_samples(samples: Sequence[float], count: int) -> list[float]:
+    """Return `count` evenly spaced samples in order, including the slowest."""
     if len(samples) <= count:
         return list(samples)
     slowest = max(range(len(samples)), key=samples.__getitem__)
-    places = set(_every(range(len(samples)), count - 1)) | {slowest}
-    return [samples[place] for place in sorted(places)]
+    indices = set(_evenly_spaced(range(len(samples)), count - 1)) | {slowest}
+    return [samples[place] for place in sorted(indices)]
 
 
-def _every(items: Sequence[T], count: int) -> list[T]:
-    """At most that many, evenly spaced."""
+def _evenly_spaced(items: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` evenly spaced items."""
     if len(items) <= count:
         return list(items)
     return [items[place * len(items) // count] for place in range(max(1, count))]
@@ -474,7 +476,7 @@ def _ends(places: Sequence[int]) -> tuple[int, int]:
 
 
 def _short(number: float) -> float:
-    """Four digits that count; 0 for what is no number."""
+    """Round to four significant digits; return 0 if not finite."""
     if not math.isfinite(number):
         return 0
     short = float(f"{number:.4g}")

@@ -1,4 +1,4 @@
-"""What the HTML report shows of one comparison: its row, details and charts.
+"""One comparison in the HTML report: its row, details and charts.
 
 Launch effects come from the same pairs as the estimate. `templates/report.html.j2` defines the
 layout.
@@ -46,31 +46,31 @@ from torchyard.stats.pairs import pair_blocks, summarize_guards
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchEffects:
-    """The speedup of each launch, and how often each guard dropped a pair."""
+    """Speedup of each launch, and pairs dropped by reason."""
 
     speedups: tuple[float, ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()
     guards: GuardSummary = field(default_factory=GuardSummary)
-    """From the blocks, so that runs older than the count have it, too."""
+    """Computed from the blocks, because old runs did not record it."""
 
 
 def blocks_by_workload(run: Run) -> dict[str, list[Block]]:
-    """One pass over the samples: every block by its workload's label."""
-    found: dict[str, list[Block]] = defaultdict(list)
+    """Return all blocks by label of the workload, in one pass over the samples."""
+    blocks: dict[str, list[Block]] = defaultdict(list)
     for label, block in run.blocks():
         if block.samples_ns and block.median_ns > 0:
-            found[label].append(block)
-    return found
+            blocks[label].append(block)
+    return blocks
 
 
 def effects_of(comparison: Comparison, blocks: Mapping[str, Sequence[Block]]) -> LaunchEffects:
-    """The comparison's launches, from the blocks of its two variants."""
-    own = blocks.get(comparison.workload.label, ())
-    pairs = pair_blocks(own, comparison.baseline, comparison.candidate)
+    """Return the launch effects of a comparison from the blocks of its two variants."""
+    own_blocks = blocks.get(comparison.workload.label, ())
+    pairs = pair_blocks(own_blocks, comparison.baseline, comparison.candidate)
     return LaunchEffects(
         speedups=tuple(math.exp(median(launch)) for launch in pairs.medians if launch),
         dropped=tuple((one_line(reason), count) for reason, count in pairs.reasons),
-        guards=summarize_guards(own, comparison.baseline, comparison.candidate),
+        guards=summarize_guards(own_blocks, comparison.baseline, comparison.candidate),
     )
 
 
@@ -80,7 +80,7 @@ def comparison_part(
     blocks: Mapping[str, Sequence[Block]],
     precision_goal: float,
 ) -> dict[str, Any]:
-    """Everything the template asks for."""
+    """Return the template variables of one comparison."""
     estimate = comparison.estimate if _has_number(comparison) else None
     shown = "{}".format if comparison.trusted else "({})".format
     effects = effects_of(comparison, blocks)
@@ -113,7 +113,7 @@ def comparison_part(
         "temperature": temperature_text(effects.guards),
         "accuracy": accuracy_text(comparison.accuracy),
         "sides": [
-            *_side_rows(comparison.baseline_metrics, comparison.candidate_metrics),
+            *_metric_rows(comparison.baseline_metrics, comparison.candidate_metrics),
             *_break_even_rows(comparison),
         ],
         "failure": failure_text(failure) if failure else "",
@@ -129,13 +129,13 @@ def _has_number(comparison: Comparison) -> bool:
 def _charts(
     comparison: Comparison, estimate: Estimate | None, blocks: Sequence[Block]
 ) -> list[ChartData]:
-    own = in_order(blocks, comparison.baseline, comparison.candidate)
-    if not own:
+    own_blocks = in_order(blocks, comparison.baseline, comparison.candidate)
+    if not own_blocks:
         return []
-    charts = [sample_chart(own, comparison.baseline)]
-    pairs = pair_blocks(own, comparison.baseline, comparison.candidate)
+    charts = [sample_chart(own_blocks, comparison.baseline)]
+    pairs = pair_blocks(own_blocks, comparison.baseline, comparison.candidate)
     if estimate is not None and pairs.pairs:
-        # A speed that does not count has no interval to show.
+        # A speedup that does not count is shown without an interval.
         counts = bool(numbers_of(comparison))
         interval = estimate.interval if counts else None
         charts.append(
@@ -146,77 +146,79 @@ def _charts(
                 speedup=estimate.speedup if counts else None,
             )
         )
-    if any(block.dirty for block in own):
-        charts.append(disturbance_chart(own, comparison.baseline))
+    if any(block.dirty for block in own_blocks):
+        charts.append(disturbance_chart(own_blocks, comparison.baseline))
     return charts
 
 
-def _side_rows(*sides: VariantMetrics) -> list[tuple[str, list[str]]]:
-    """What is known of both sides besides their speed: one row per thing, one cell per side."""
-    batches = [_said(side, "batch_size", side.batch_size) for side in sides]
+def _metric_rows(*variants: VariantMetrics) -> list[tuple[str, list[str]]]:
+    """Return the metrics of both variants: one row per metric, one cell per variant."""
+    batches = [_shown(variant, "batch_size", variant.batch_size) for variant in variants]
     return [
-        *([("batch size", batches)] if any(side.batch_size for side in sides) else []),
+        *([("batch size", batches)] if any(variant.batch_size for variant in variants) else []),
         *(
-            [("loss", [one_line(side.loss) for side in sides])]
-            if any(s.loss for s in sides)
+            [("loss", [one_line(variant.loss) for variant in variants])]
+            if any(variant.loss for variant in variants)
             else []
         ),
-        ("time of one iteration", [time_text(side) for side in sides]),
-        ("compile, cold cache", [_seconds(side, "compile_cold_s") for side in sides]),
-        ("compile, warm cache", [_seconds(side, "compile_warm_s") for side in sides]),
-        ("peak memory", [_memory(side) for side in sides]),
-        ("operations", [_operations(side) for side in sides]),
-        ("graphs", [_said(side, "graphs", side.graphs) for side in sides]),
-        ("graph breaks", [_graph_breaks(side) for side in sides]),
-        ("compiled again", [_recompiles(side) for side in sides]),
-        ("energy of one iteration", [_energy(side) for side in sides]),
-        ("torch", [side.torch_version or ABSENT for side in sides]),
+        ("iteration time", [time_text(variant) for variant in variants]),
+        ("compile time, cold cache", [_seconds(variant, "compile_cold_s") for variant in variants]),
+        ("compile time, warm cache", [_seconds(variant, "compile_warm_s") for variant in variants]),
+        ("peak memory", [_memory(variant) for variant in variants]),
+        ("floating-point operations", [_operations(variant) for variant in variants]),
+        ("graphs", [_shown(variant, "graphs", variant.graphs) for variant in variants]),
+        ("graph breaks", [_graph_breaks(variant) for variant in variants]),
+        ("recompilations", [_recompiles(variant) for variant in variants]),
+        ("energy per iteration", [_energy(variant) for variant in variants]),
+        ("torch", [variant.torch_version or ABSENT for variant in variants]),
     ]
 
 
-def _said(side: VariantMetrics, name: str, value: object) -> str:
+def _shown(metrics: VariantMetrics, name: str, value: object) -> str:
     if value is not None:
         return str(value)
-    reason = dict(side.unavailable).get(name)
+    reason = dict(metrics.unavailable).get(name)
     return f"unavailable: {one_line(reason)}" if reason else ABSENT
 
 
-def _seconds(side: VariantMetrics, name: str) -> str:
-    seconds = getattr(side, name)
-    return _said(side, name, None if seconds is None else f"{seconds:.3g} s")
+def _seconds(metrics: VariantMetrics, name: str) -> str:
+    seconds = getattr(metrics, name)
+    return _shown(metrics, name, None if seconds is None else f"{seconds:.3g} s")
 
 
-def _memory(side: VariantMetrics) -> str:
-    if side.peak_memory_bytes is None:
-        return _said(side, "peak_memory_bytes", None)
-    method = f" ({one_line(side.memory_method)})" if side.memory_method else ""
-    return format_bytes(side.peak_memory_bytes) + method
+def _memory(metrics: VariantMetrics) -> str:
+    if metrics.peak_memory_bytes is None:
+        return _shown(metrics, "peak_memory_bytes", None)
+    method = f" ({one_line(metrics.memory_method)})" if metrics.memory_method else ""
+    return format_bytes(metrics.peak_memory_bytes) + method
 
 
-def _operations(side: VariantMetrics) -> str:
-    if side.flops is None:
-        return _said(side, "flops", None)
-    rate = side.flops_per_second
+def _operations(metrics: VariantMetrics) -> str:
+    if metrics.flops is None:
+        return _shown(metrics, "flops", None)
+    rate = metrics.flops_per_second
     speed = f", {format_flops(rate, per_second=True)}" if rate is not None else ""
-    return format_flops(side.flops) + speed
+    return format_flops(metrics.flops) + speed
 
 
-def _graph_breaks(side: VariantMetrics) -> str:
-    breaks = [f"{count} × {one_line(reason)}" for reason, count in side.graph_breaks]
+def _graph_breaks(metrics: VariantMetrics) -> str:
+    breaks = [f"{count} × {one_line(reason)}" for reason, count in metrics.graph_breaks]
     if breaks:
         return "; ".join(breaks)
-    return "none" if side.graphs is not None else _said(side, "graph_breaks", None)
+    return "none" if metrics.graphs is not None else _shown(metrics, "graph_breaks", None)
 
 
-def _recompiles(side: VariantMetrics) -> str:
-    if not side.recompiles:
-        return _said(side, "recompiles", side.recompiles)
-    reasons = [f"{count} × {one_line(reason)}" for reason, count in side.recompile_reasons]
-    return f"{side.recompiles}: {'; '.join(reasons)}" if reasons else str(side.recompiles)
+def _recompiles(metrics: VariantMetrics) -> str:
+    if not metrics.recompiles:
+        return _shown(metrics, "recompiles", metrics.recompiles)
+    reasons = [f"{count} × {one_line(reason)}" for reason, count in metrics.recompile_reasons]
+    return f"{metrics.recompiles}: {'; '.join(reasons)}" if reasons else str(metrics.recompiles)
 
 
-def _energy(side: VariantMetrics) -> str:
-    return _said(side, "energy_j", None if side.energy_j is None else format_energy(side.energy_j))
+def _energy(metrics: VariantMetrics) -> str:
+    return _shown(
+        metrics, "energy_j", None if metrics.energy_j is None else format_energy(metrics.energy_j)
+    )
 
 
 def _break_even_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:

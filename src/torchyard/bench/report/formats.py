@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.suite_summary import (
+    excluded_from_means,
     guard_rows,
-    left_out,
     suite_means,
     suite_rows,
     verdict_counts,
@@ -36,11 +36,11 @@ from torchyard.results.run_reader import Run, revision_of_run
 
 SCHEMA: Final = "torchyard.run-report"
 SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Incremented when a key changes its meaning or is removed, not when one is added."""
 
 
 def to_json(run: Run) -> str:
-    """Valid JSON: numbers that are none become null."""
+    """Return the run as JSON; numbers that are not finite become null."""
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -79,7 +79,7 @@ def to_json(run: Run) -> str:
             ),
             "not_in_mean": [
                 {"label": one.workload.label, "candidate": one.candidate, "reason": reason}
-                for one, reason in left_out(run.comparisons)
+                for one, reason in excluded_from_means(run.comparisons)
             ],
         },
         "comparisons": [
@@ -103,7 +103,7 @@ def to_json(run: Run) -> str:
 
 
 def _estimate(comparison: Comparison) -> dict[str, Any] | None:
-    """The numbers; a verdict on times that must not be trusted is not among them."""
+    """Return the estimate; the verdict of an untrusted comparison is replaced."""
     record: dict[str, Any] | None = encode(comparison.estimate)
     if record is not None and comparison.state is Verdict.UNTRUSTED:
         record["verdict"] = comparison.state.value
@@ -111,7 +111,7 @@ def _estimate(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _break_even(comparison: Comparison) -> dict[str, Any] | None:
-    """Iterations that pay for compiling. Infinity is no number in JSON: `never` says it."""
+    """Return the iterations after which compilation pays off; `never` stands for infinity, which JSON lacks."""
     iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
     if iterations is None:
         return None
@@ -141,11 +141,11 @@ _FORMULA_STARTS: Final = ("=", "+", "-", "@")
 _EMPTY: Final = Comparison(
     workload=Workload(suite="", name=""), baseline="", candidate="", verdict=Verdict.FAILED
 )
-"""Gives the headings, also to a run that has no comparisons."""
+"""Provides the header row, also for a run without comparisons."""
 
 
 def to_csv(run: Run) -> str:
-    """The comparisons as comma-separated rows."""
+    """Return the comparisons as CSV."""
     page = StringIO()
     rows = [_csv_row(run, comparison) for comparison in run.comparisons]
     writer = csv.writer(page, lineterminator="\n")
@@ -227,12 +227,12 @@ def _side(side: str, metrics: VariantMetrics) -> dict[str, Cell]:
 
 
 def _or_inf(iterations: float | None) -> Cell:
-    """`inf` is what readers of CSV take for infinity; an empty cell would mean unknown."""
+    """Return `inf` for infinity, which CSV readers parse; an empty cell would mean unknown."""
     return "inf" if iterations == math.inf else iterations
 
 
 def safe_cell(cell: Cell) -> Cell:
-    """A cell that no spreadsheet runs, and that every reader of CSV takes for what it is."""
+    """Return a cell that no spreadsheet evaluates as a formula and every CSV reader parses."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, float) and not math.isfinite(cell):
@@ -263,8 +263,8 @@ _NS_PER_MS: Final = 10**6
 
 
 def to_dynamo_csv(run: Run) -> str:
-    """The comparisons as comma-separated rows."""
-    # As in the harness, the tag is there when something must be told apart by it.
+    """Return the comparisons as CSV with the columns of PyTorch's benchmarks/dynamo."""
+    # As in the harness, the column `tag` is present only with several candidates.
     tagged = len({one.candidate for one in run.comparisons}) > 1
     columns = [name for name in COLUMNS if name != "tag" or tagged]
     page = StringIO()
@@ -304,7 +304,7 @@ def _dynamo_row(comparison: Comparison) -> dict[str, Cell]:
 
 
 def _name(comparison: Comparison) -> str:
-    """The workload's label less what has a column of its own."""
+    """Return the label of the workload without the parts that have their own column."""
     workload = comparison.workload
     text = f"{workload.suite}/{workload.name} {workload.mode}"
     if workload.optimizer_step:
@@ -323,10 +323,10 @@ def _ratio(baseline: VariantMetrics, candidate: VariantMetrics) -> float | None:
 
 
 class Render(Protocol):
-    """What a report format does."""
+    """A report format."""
 
     def __call__(self, run: Run) -> str:
-        """The whole report."""
+        """Return the whole report of a run."""
 
 
 FORMATS: Final[Mapping[str, Render]] = {

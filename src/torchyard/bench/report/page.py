@@ -24,8 +24,8 @@ from torchyard.bench.report.suite_charts import (
     verdicts_spec,
 )
 from torchyard.bench.report.suite_summary import (
+    excluded_from_means,
     guard_rows,
-    left_out,
     pass_text,
     suite_means,
     suite_rows,
@@ -53,34 +53,35 @@ from torchyard.presentation.wording import MARKS, about_duration, number_text, t
 from torchyard.results.run_reader import Run, revision_of_run
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 
 SHARED_SCRIPTS: Final = "'self' file:"
-"""Where a page's policy lets a shared script come from: the place of the page. A browser that takes
-every file for a place of its own needs the second word; on a web host it allows nothing."""
+"""Script sources of a page that shares scripts: its own origin. Browsers that treat every local file
+as a separate origin need `file:`, which allows nothing on a web server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Links to the other pages, and what they share."""
+    """Navigation and shared files of a page that is one of many."""
 
     navigation: Markup
     style: str
-    """For the navigation, added to the page's own."""
+    """Style of the navigation, added to the page's own."""
     runtime: str
-    """Address of the file with the text of `vega_runtime.runtime_script`, seen from the page."""
+    """URL, relative to the page, of the file with the text of `vega.runtime_script`."""
 
 
 def method_sentences(study: Study) -> list[str]:
-    """For readers who were not there."""
+    """Describe how the study was measured, one sentence per aspect."""
     budget, settings = study.budget, study.settings
     confidence = f"{100 * (1 - budget.alpha):g}%"
     stop = (
-        f"Measuring a comparison stopped at a verdict with an interval of "
+        f"Measuring stopped at a verdict with a confidence interval within "
         f"±{format_percent(budget.precision_goal)}, or after {about_duration(budget.time_s)}."
         if budget.precision_goal
-        else f"Every comparison used its whole {about_duration(budget.time_s)}."
+        else f"Every comparison used its whole time budget of {about_duration(budget.time_s)}."
     )
     sentences = [
         (
@@ -89,57 +90,52 @@ def method_sentences(study: Study) -> list[str]:
         ),
         (
             f"Baseline and candidate ran in pairs of short blocks (about {settings.block_s:g} s), in "
-            "random order, after warm-up. Compile time is not part of the times."
+            "random order, after warm-up. Times exclude compilation."
         ),
         (
-            "A speedup is baseline time over candidate time: above 1 the candidate is faster. Each "
-            "launch gives the median over its pairs; the speedup is their geometric mean."
+            "The speedup is baseline time divided by candidate time: above 1 the candidate is faster. "
+            "Each launch contributes the median over its pairs; the speedup is their geometric mean."
         ),
         (
-            f"The interval covers the true speedup in {confidence} of cases and speaks for launches, "
-            "not for single iterations, because the same code differs between processes. Where only "
-            "one launch ran, it speaks for those processes only, and the notes say so."
+            f"The {confidence} confidence interval includes process-to-process variation: the launch is "
+            "the independent unit, because the speed of the same code varies between processes. With a "
+            "single launch, the interval applies to those processes only, which a note states."
         ),
         (
             f"Same means that the whole interval lies within ±{format_percent(budget.margin)} of no "
-            "difference. Undecided is an answer too: the data allow more than one verdict."
+            "difference. Undecided means that the data are consistent with more than one verdict."
         ),
         stop,
         (
-            "p-values are two-sided, valid for stopping early, and adjusted for the number of "
-            "comparisons (Benjamini-Hochberg)."
+            "p-values are two-sided, valid under early stopping (group sequential design), and adjusted "
+            "for the number of comparisons (Benjamini-Hochberg)."
         ),
         (
-            "Pairs that the guards saw disturbed (waiting for a core, paging, stolen time, throttled "
-            "or fallen clocks) were dropped and are counted."
+            "Pairs that the guards found disturbed (waiting for a core, page faults, steal time, "
+            "throttled or lower clocks) were dropped and counted."
         ),
     ]
     if settings.check_accuracy:
         sentences.append(
-            "The candidate's results were compared with the baseline's on the same inputs and "
-            "seeds, and with a float64 run where there was memory for one. A candidate whose error "
-            "rounding does not explain is wrong and never called faster."
+            "The candidate's results were compared with the baseline's for the same inputs and seeds, "
+            "and with a float64 reference if it fit in memory. A candidate whose error exceeds what "
+            "rounding explains is wrong, and never reported as faster."
         )
     else:
-        sentences.append("Results were not compared: the check of accuracy was switched off.")
+        sentences.append("Results were not compared: the accuracy check was disabled.")
     return sentences
-
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
 
 
 _COMMIT: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 _STATES = {
-    "running": "This run is still going. What follows is what it has so far.",
-    "interrupted": "This run was interrupted. What follows is what it had by then.",
-    "failed": "This run failed. What follows is what it had by then.",
+    "running": "This run is in progress. The page shows the results so far.",
+    "interrupted": "This run was interrupted. The page shows the results until then.",
+    "failed": "This run failed. The page shows the results until then.",
 }
 
 
 def to_html(run: Run, *, frame: Frame | None = None) -> str:
-    """The whole page; with a frame it is one of many."""
+    """Return the page of a run; with a frame, it links to other pages."""
     blocks = blocks_by_workload(run)
     budget, comparisons = run.study.budget, run.comparisons
     confidence = 1 - budget.alpha
@@ -176,11 +172,13 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
                 sum(one.not_checked for one in comparisons),
             ),
             suites=suites,
-            left_out=[(one, reason, anchors[id(one)]) for one, reason in left_out(comparisons)],
+            excluded=[
+                (one, reason, anchors[id(one)]) for one, reason in excluded_from_means(comparisons)
+            ],
             forest=_forest(run) if charts and any(map(numbers_of, comparisons)) else "",
             verdict_bars=inline_chart(
                 verdicts_spec(suites),
-                title="Verdicts of each suite",
+                title="Verdicts by suite",
                 description="Share of each verdict by suite; the numbers are in the table above",
             )
             if charts and len(suites) > 1
@@ -239,8 +237,8 @@ def _forest(run: Run) -> Markup:
 
 
 def _choices(run: Run) -> list[tuple[str, str, list[str]]]:
-    """What the table can be filtered by: only what tells rows apart."""
-    found: dict[str, list[str]] = {
+    """Return the filters of the table: columns with more than one value."""
+    values_by_column: dict[str, list[str]] = {
         "verdict": [
             verdict.value for verdict in Verdict if verdict in verdict_counts(run.comparisons)
         ],
@@ -250,25 +248,25 @@ def _choices(run: Run) -> list[tuple[str, str, list[str]]]:
     }
     return [
         (name, name.capitalize(), values)
-        for name, all_values in found.items()
+        for name, all_values in values_by_column.items()
         if len(values := list(dict.fromkeys(all_values))) > 1
     ]
 
 
 def _command(run: Run) -> str:
     if run.info.get("shared"):
-        return "left out for sharing"
+        return "omitted for sharing"
     return shlex.join(str(word) for word in run.info.get("command") or ()) or "not recorded"
 
 
 def _revision(run: Run) -> str:
-    """As short as people write it; the whole of it is among the facts of the targets."""
+    """Return the revision with commit hashes shortened; full hashes are in the target facts."""
     return _COMMIT.sub(r"\1", one_line(revision_of_run(run.info, run.study)))
 
 
 def _notes(run: Run) -> list[str]:
-    kept = run.info.get("notes")
-    return [one_line(str(note)) for note in kept] if isinstance(kept, list) else []
+    notes = run.info.get("notes")
+    return [one_line(str(note)) for note in notes] if isinstance(notes, list) else []
 
 
 def _warning(run: Run) -> str:
@@ -278,9 +276,9 @@ def _warning(run: Run) -> str:
         verb = "is" if untrusted == 1 else "are"
         text += (
             f" {untrusted} of {len(run.comparisons)} comparisons {verb} untrusted: do not use these"
-            " numbers. They are in parentheses and in no mean."
+            " numbers. They are shown in parentheses and excluded from means."
         )
     if run.torn_lines:
         noun = "record was" if run.torn_lines == 1 else "records were"
-        text += f" {run.torn_lines} {noun} cut off by a kill and left out."
+        text += f" {run.torn_lines} {noun} truncated when the run was killed, and omitted."
     return text.strip()

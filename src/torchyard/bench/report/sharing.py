@@ -24,23 +24,23 @@ from torchyard.results.run_reader import Run
 
 __all__ = ["cleaner_of", "shared_run"]
 
-_LEFT_OUT: Final = "<left out>"
+_OMITTED: Final = "<omitted>"
 _DROPPED: Final = frozenset({"owner", "measured_by", "sweep", "command"})
 _PRIVATE_KEYS: Final = re.compile(
     r"(?i)^(host(_?name)?|node(_?name)?|user(_?name)?|home|cwd|folder|serial.*|.*uuid|boot(_?id)?"
     r"|mac|ip|address|env(ironment)?|variables|argv|command)$"
 )
 _BUILD_FACTS: Final = frozenset({"torch_config"})
-"""How torch was built is full of NAME=value, none of which is of this machine's environment."""
+"""The build configuration of torch is full of NAME=value, none of it from this machine's environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _SharedRun(Run):
-    """A run whose samples and launches are cleaned as they are read."""
+    """A run whose samples and launches are redacted as they are read."""
 
     cleaner: PrivateText
     labels: Mapping[str, str]
-    """Labels of workloads by the ones in the run's folder."""
+    """Redacted labels of workloads by their label in the run folder."""
 
     def blocks(self, workload: Workload | None = None) -> Iterator[tuple[str, Block]]:
         for label, block in super().blocks():
@@ -53,7 +53,7 @@ class _SharedRun(Run):
 
 
 def shared_run(run: Run, *, cleaner: PrivateText | None = None) -> Run:
-    """The run without anything private; runs that are shown together share a cleaner."""
+    """Return a redacted copy of the run; runs that are shown together share a cleaner."""
     cleaner = cleaner or cleaner_of([run])
     study = _cleaned(run.study, cleaner)
     comparisons = tuple(_cleaned(one, cleaner) for one in run.comparisons)
@@ -83,7 +83,7 @@ def shared_run(run: Run, *, cleaner: PrivateText | None = None) -> Run:
 
 
 def cleaner_of(runs: Iterable[Run]) -> PrivateText:
-    """With everything that is known to be private, of the runs and of who shares them."""
+    """Return a cleaner that knows the private names of the runs and of the current user."""
     hosts, users, values, paths = {platform.node()}, {_own_name()}, set[str](), set[str]()
     for run in runs:
         variants = run.study.variants
@@ -115,14 +115,14 @@ def cleaner_of(runs: Iterable[Run]) -> PrivateText:
 def _own_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without an entry
+    except (KeyError, OSError):  # no passwd entry
         return ""
 
 
 def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
-    """The same value, cleaned; what a key says is private is left out whatever it holds."""
+    """Return the redacted value; values of private keys are omitted entirely."""
     if isinstance(value, (Target, Environment)):
-        return _cleaned_surroundings(value, cleaner)
+        return _cleaned_process_settings(value, cleaner)
     if isinstance(value, Enum) or value is None or isinstance(value, (bool, int, float)):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -135,7 +135,7 @@ def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
         return cleaner.clean(value, assignments=key not in _BUILD_FACTS)
     if isinstance(value, Mapping):
         return {
-            cleaner.clean(str(name)): _LEFT_OUT
+            cleaner.clean(str(name)): _OMITTED
             if _PRIVATE_KEYS.fullmatch(str(name))
             else _cleaned(item, cleaner, str(name))
             for name, item in value.items()
@@ -145,7 +145,7 @@ def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
     return cleaner.clean(str(value))
 
 
-def _cleaned_surroundings(
+def _cleaned_process_settings(
     value: Target | Environment, cleaner: PrivateText
 ) -> Target | Environment:
     variables = tuple(

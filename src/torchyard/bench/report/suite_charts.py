@@ -20,7 +20,7 @@ from torchyard.presentation.wording import MARKS, number_text, speedup_text, tit
 __all__ = ["ROWS_NAMED", "forest_description", "forest_spec", "verdicts_spec"]
 
 ROWS_NAMED: Final = 40
-"""A forest plot with more comparisons than this is a curve without names."""
+"""A forest plot with more comparisons than this is drawn as a curve without names."""
 _WIDTH: Final = 560
 _CURVE_WIDTH, _CURVE_HEIGHT = 900, 300
 _ROW: Final = 19
@@ -34,16 +34,16 @@ _PLOTTED: Final = (
     Verdict.UNTRUSTED,
 )
 _KINDS: Final = [*(verdict.value for verdict in _PLOTTED), _MEAN]
-_COLOURS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
+_COLORS: Final = [*(f"var(--{verdict.value})" for verdict in _PLOTTED), "var(--text)"]
 _SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "cross", "diamond"]
 
 
 def forest_spec(
     comparisons: Sequence[Comparison], means: Sequence[SuiteMean], *, margin: float
 ) -> dict[str, Any]:
-    """Speedups with their intervals, the fastest first, and the means below them.
+    """Return the forest plot: speedups with intervals, fastest first, then the means.
 
-    More than a reader can take in as rows are one curve.
+    More than `ROWS_NAMED` comparisons are drawn as one curve.
     """
     plotted = sorted(
         (one for one in comparisons if numbers_of(one)), key=lambda one: -numbers_of(one)[0]
@@ -70,11 +70,11 @@ def forest_spec(
     axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
     ends = [math.exp(axis.low), math.exp(axis.high)]
     for row in rows:
-        # A logarithmic axis has no place for 0 or infinity; what lies beyond is put at the end.
+        # A logarithmic axis cannot show 0 or infinity: clamp values to its ends.
         row.update(
             {key: min(max(row[key], ends[0]), ends[1]) for key in ("speedup", "low", "high")}
         )
-    # Labels are told apart by place, because two rows may have one label.
+    # Rows are keyed by position, because two rows may have the same label.
     names = {str(row["place"]): row["label"] for row in rows}
     scale = {"type": "log", "domain": ends, "nice": False, "clamp": True}
     x = {
@@ -104,7 +104,7 @@ def forest_spec(
         },
     }
     shape = {"field": "kind", "scale": {"domain": _KINDS, "range": _SHAPES}, "legend": None}
-    colour = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLOURS}, "legend": None}
+    color = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLORS}, "legend": None}
     band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
     return {
         "width": _WIDTH,
@@ -128,7 +128,7 @@ def forest_spec(
                     "x": {**x, "field": "low"},
                     "x2": {"field": "high"},
                     "y": y,
-                    "color": colour,
+                    "color": color,
                 },
             },
             {
@@ -142,7 +142,7 @@ def forest_spec(
                 "encoding": {
                     "x": {**x, "field": "speedup"},
                     "y": y,
-                    "stroke": colour,
+                    "stroke": color,
                     "shape": shape,
                     "fill": {
                         "condition": {
@@ -150,7 +150,7 @@ def forest_spec(
                             "value": "var(--page)",
                         },
                         "field": "kind",
-                        "scale": {"domain": _KINDS, "range": _COLOURS},
+                        "scale": {"domain": _KINDS, "range": _COLORS},
                         "legend": None,
                     },
                 },
@@ -174,22 +174,22 @@ def forest_spec(
 
 
 def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, Any]:
-    """All speedups in order, from left to right."""
+    """Return all speedups in descending order as one curve."""
     rows = [_row(place, one, several=False) for place, one in enumerate(plotted)]
     for row in rows:
         del row["label"], row["text"]
     axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
     ends = [math.exp(axis.low), math.exp(axis.high)]
     kinds = [verdict.value for verdict in _PLOTTED]
-    colour = {
+    color = {
         "field": "kind",
-        "scale": {"domain": kinds, "range": _COLOURS[:-1]},
+        "scale": {"domain": kinds, "range": _COLORS[:-1]},
         "legend": {"title": None, "orient": "top", "symbolType": "square"},
     }
     x = {
         "field": "place",
         "type": "quantitative",
-        "title": f"{len(rows)} comparisons, the fastest first",
+        "title": f"{len(rows)} comparisons, fastest first",
         "scale": {"domain": [-1, len(rows)], "nice": False},
         "axis": {"labels": False, "ticks": False, "grid": False},
     }
@@ -225,19 +225,19 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, An
                     "x": x,
                     "y": {**y, "field": "low"},
                     "y2": {"field": "high"},
-                    "color": colour,
+                    "color": color,
                 },
             },
             {
                 "mark": {"type": "point", "size": 22, "opacity": 1},
-                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": colour},
+                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": color},
             },
         ],
     }
 
 
 def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
-    """One bar per suite and candidate: which share of its comparisons got which verdict."""
+    """Return one bar per suite and candidate, with the share of each verdict."""
     several = len({row.candidate for row in rows}) > 1
     names: dict[str, str] = {}
     values = []
@@ -317,18 +317,18 @@ def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
 
 
 def forest_description(comparisons: Sequence[Comparison], *, margin: float) -> str:
-    """The forest plot in words, for who does not see it."""
+    """Describe the forest plot in words, for screen readers."""
     count = sum(bool(numbers_of(one)) for one in comparisons)
     noun = "comparison" if count == 1 else "comparisons"
     return (
-        f"Speedups of {count} {noun} with their intervals on a logarithmic axis; "
+        f"Speedups of {count} {noun} with confidence intervals on a logarithmic axis; "
         f"the band is ±{format_percent(margin)}. All numbers are in the table below."
     )
 
 
 def _row(place: int, comparison: Comparison, *, several: bool) -> dict[str, Any]:
     estimate = comparison.estimate
-    if estimate is None:  # numbers_of leaves these out
+    if estimate is None:  # `numbers_of` excludes these
         raise AssertionError(comparison)
     interval = estimate.interval
     return {

@@ -43,14 +43,14 @@ class SuiteMean:
     interval: Interval
     comparisons: int
     scope: Scope
-    """What the interval speaks for: new processes, or only the ones that ran."""
+    """Scope of the interval: new processes, or only the processes that ran."""
     untrusted: int = 0
-    """Comparisons that were left out because their numbers must not be trusted."""
+    """Number of untrusted comparisons excluded from the mean."""
 
 
 def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) -> list[SuiteMean]:
-    """One mean per baseline and candidate, in the order of the table."""
-    # numpy comes with it, and a report without a number needs none.
+    """Return one mean per baseline and candidate, in the order of the table."""
+    # Imported here because it loads numpy, which a report without numbers does not need.
     from torchyard.stats.suite import counts_in_mean, geometric_mean
 
     means = []
@@ -75,20 +75,20 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
     return means
 
 
-def left_out(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str]]:
-    """The comparisons that are in no mean, each with its reason."""
-    found: list[tuple[Comparison, str]] = []
+def excluded_from_means(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str]]:
+    """Return the comparisons that are in no mean, each with its reason."""
+    excluded: list[tuple[Comparison, str]] = []
     for baseline, candidate in dict.fromkeys((one.baseline, one.candidate) for one in comparisons):
         rows = [
             one for one in comparisons if (one.baseline, one.candidate) == (baseline, candidate)
         ]
         counted = {id(one) for one in _counted(rows)}
-        found.extend((one, _reason(one)) for one in rows if id(one) not in counted)
-    return found
+        excluded.extend((one, _reason(one)) for one in rows if id(one) not in counted)
+    return excluded
 
 
 def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Of one candidate's rows, those that `geometric_mean` averages."""
+    """Return the comparisons of one candidate that `geometric_mean` averages."""
     from torchyard.stats.suite import counts_in_mean
 
     sound = [one for one in rows if one.state not in WITHOUT_SPEED]
@@ -104,63 +104,67 @@ def _reason(comparison: Comparison) -> str:
     if comparison.failure is not None:
         return failure_text(comparison.failure)
     if comparison.verdict is Verdict.FAILED:
-        return "no reason was recorded"
+        return "no reason recorded"
     if comparison.verdict is Verdict.WRONG:
         return f"results {accuracy_text(comparison.accuracy)}"
     if not comparison.trusted:
         return "; ".join(one_line(reason) for reason in comparison.untrusted)
-    return "too few launches for a spread between them"
+    return "too few launches to estimate the variation between them"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRow:
-    """What a suite says of one candidate."""
+    """Summary of one suite and candidate."""
 
     suite: str
     baseline: str
     candidate: str
     counts: Mapping[Verdict, int]
     mean: SuiteMean | None
-    """None when no comparison of it counts."""
+    """None if no comparison counts."""
     passed: int
-    """Those that ran with results that were found right."""
+    """Number of comparisons that ran with correct results."""
     not_checked: int = 0
-    """Those that ran and whose results could not be checked."""
+    """Number of comparisons that ran but could not be checked."""
 
     @property
     def total(self) -> int:
-        """All comparisons."""
+        """Number of comparisons."""
         return sum(self.counts.values())
 
 
 def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[SuiteRow]:
-    """In the order of the table."""
+    """Return one row per suite, baseline and candidate, in the order of the table."""
     keys = dict.fromkeys((one.workload.suite, one.baseline, one.candidate) for one in comparisons)
     rows = []
     for suite, baseline, candidate in keys:
-        own = [
+        suite_comparisons = [
             one
             for one in comparisons
             if (one.workload.suite, one.baseline, one.candidate) == (suite, baseline, candidate)
         ]
-        found = Counter(one.state for one in own)
-        means = suite_means(own, confidence=confidence)
+        count_by_verdict = Counter(one.state for one in suite_comparisons)
+        means = suite_means(suite_comparisons, confidence=confidence)
         rows.append(
             SuiteRow(
                 suite=suite,
                 baseline=baseline,
                 candidate=candidate,
-                counts={verdict: found[verdict] for verdict in Verdict if found[verdict]},
+                counts={
+                    verdict: count_by_verdict[verdict]
+                    for verdict in Verdict
+                    if count_by_verdict[verdict]
+                },
                 mean=means[0] if means else None,
-                passed=sum(one.passed for one in own),
-                not_checked=sum(one.not_checked for one in own),
+                passed=sum(one.passed for one in suite_comparisons),
+                not_checked=sum(one.not_checked for one in suite_comparisons),
             )
         )
     return rows
 
 
 def pass_text(passed: int, total: int, not_checked: int = 0) -> str:
-    """`5 of 6 (83%), 1 not checked`; only all is 100 %, and rows not checked are in no share."""
+    """Return `5 of 6 (83%), 1 not checked`; the share excludes unchecked rows, and 100 % means all."""
     if not total:
         return "none"
     checked = total - not_checked
@@ -172,13 +176,13 @@ def pass_text(passed: int, total: int, not_checked: int = 0) -> str:
 
 
 def verdict_counts(comparisons: Sequence[Comparison]) -> dict[Verdict, int]:
-    """How many comparisons are in each state, in the order of the table's legend."""
+    """Return the number of comparisons by verdict, in the order of the legend."""
     counts = Counter(comparison.state for comparison in comparisons)
     return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 
 def counts_text(comparisons: Sequence[Comparison]) -> str:
-    """`3 comparisons: ▲ 2 faster, ✗ 1 failed`."""
+    """Return for example `3 comparisons: ▲ 2 faster, ✗ 1 failed`."""
     total = len(comparisons)
     if not total:
         return "no comparisons"
@@ -190,11 +194,11 @@ def counts_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def mean_text(mean: SuiteMean) -> str:
-    """`inductor against eager: geometric mean 1.052x [1.031, 1.073] over 5 comparisons`."""
-    scope = ", for the processes that ran only" if mean.scope == "processes" else ""
-    untrusted = f" ({mean.untrusted} untrusted left out)" if mean.untrusted else ""
+    """Return for example `inductor vs eager: geometric mean 1.052x [1.031, 1.073] over 5 comparisons`."""
+    scope = ", valid for the measured processes only" if mean.scope == "processes" else ""
+    untrusted = f" ({mean.untrusted} untrusted excluded)" if mean.untrusted else ""
     return (
-        f"{one_line(mean.candidate)} against {one_line(mean.baseline)}: geometric mean "
+        f"{one_line(mean.candidate)} vs {one_line(mean.baseline)}: geometric mean "
         f"{number_text(mean.speedup)}x "
         f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}] "
         f"over {mean.comparisons} comparison{'s' if mean.comparisons != 1 else ''}{untrusted}{scope}"
@@ -202,31 +206,31 @@ def mean_text(mean: SuiteMean) -> str:
 
 
 def summary_lines(comparisons: Sequence[Comparison], *, confidence: float = 0.95) -> list[str]:
-    """Counts, one mean per candidate, and the failures beside them."""
+    """Return verdict counts, one mean per candidate, and the excluded comparisons."""
     lines = [counts_text(comparisons)]
     lines.extend(mean_text(mean) for mean in suite_means(comparisons, confidence=confidence))
-    missing = left_out(comparisons)
-    if missing:
-        lines.append("not in the mean:")
+    excluded = excluded_from_means(comparisons)
+    if excluded:
+        lines.append("excluded from the mean:")
         lines.extend(
             f"  {verdict_text(comparison.state)}  {title_of(comparison)}: {reason}"
-            for comparison, reason in missing
+            for comparison, reason in excluded
         )
     return lines
 
 
-READ = "read"
+AVAILABLE = "available"
 
 
 def blocks_text(guards: GuardSummary) -> str:
-    """`12 of 320 blocks dirty: waited for a core 9, core slowed down 3`."""
-    text = f"{guards.dirty} of {guards.blocks} block{'s' if guards.blocks != 1 else ''} dirty"
+    """Return for example `12 of 320 blocks disturbed: waited for a core 9, core slowed down 3`."""
+    text = f"{guards.dirty} of {guards.blocks} block{'s' if guards.blocks != 1 else ''} disturbed"
     reasons = ", ".join(f"{one_line(reason)} {count}" for reason, count in guards.reasons)
     return f"{text}: {reasons}" if reasons else text
 
 
 def temperature_text(guards: GuardSummary) -> str:
-    """`41 to 63 °C`; empty when it was not read."""
+    """Return for example `41 to 63 °C`; empty if unknown."""
     if guards.temperature_c is None:
         return ""
     low, high = (f"{degrees:.0f}" for degrees in guards.temperature_c)
@@ -234,7 +238,7 @@ def temperature_text(guards: GuardSummary) -> str:
 
 
 def disturbed_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """One line for each comparison that had dirty blocks."""
+    """Return one line per comparison with disturbed blocks."""
     return [
         f"{title_of(comparison)}: {blocks_text(comparison.guards)}"
         for comparison in comparisons
@@ -243,26 +247,26 @@ def disturbed_lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def guard_rows(run: Run) -> list[tuple[str, str]]:
-    """Each guard, and whether it could read in the launches of this run; none in an old run."""
+    """Return each sensor and its state over the launches of this run; empty for old runs."""
     states: dict[str, list[str]] = defaultdict(list)
     for launch in run.launches():
-        found = launch.get("guards")
-        for name, because in found.items() if isinstance(found, dict) else ():
+        recorded_states = launch.get("guards")
+        for name, because in recorded_states.items() if isinstance(recorded_states, dict) else ():
             states[one_line(str(name))].append(one_line(str(because)))
     return [(name, _state_text(reasons)) for name, reasons in states.items()]
 
 
-def unread_guards(run: Run) -> list[tuple[str, str]]:
-    """Guards that read nothing, or not in every launch, with the reason."""
-    return [(name, text) for name, text in guard_rows(run) if text != READ]
+def unavailable_sensors(run: Run) -> list[tuple[str, str]]:
+    """Return sensors that were unavailable in some launch, with the reason."""
+    return [(name, text) for name, text in guard_rows(run) if text != AVAILABLE]
 
 
 def _state_text(reasons: Sequence[str]) -> str:
-    """From what each launch said: empty where the guard could read."""
-    missing = [reason for reason in reasons if reason]
-    if not missing:
-        return READ
-    said = "; ".join(dict.fromkeys(missing))
-    if len(missing) == len(reasons):
-        return f"unavailable, because {said}"
-    return f"unavailable in {len(missing)} of {len(reasons)} launches, because {said}"
+    """Summarize the reasons of all launches; an empty reason means that the sensor was available."""
+    failures = [reason for reason in reasons if reason]
+    if not failures:
+        return AVAILABLE
+    reason_text = "; ".join(dict.fromkeys(failures))
+    if len(failures) == len(reasons):
+        return f"unavailable, because {reason_text}"
+    return f"unavailable in {len(failures)} of {len(reasons)} launches, because {reason_text}"

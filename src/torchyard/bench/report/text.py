@@ -15,13 +15,13 @@ from torchyard.bench.report.suite_summary import (
     blocks_text,
     counts_text,
     disturbed_lines,
-    left_out,
+    excluded_from_means,
     mean_text,
     pass_text,
     suite_means,
     suite_rows,
     summary_lines,
-    unread_guards,
+    unavailable_sensors,
 )
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.presentation.safe_text import escaped, one_line
@@ -59,7 +59,7 @@ _STYLES: Final[dict[Verdict, str]] = {
     Verdict.WRONG: "bold red",
     Verdict.FAILED: "bold red",
 }
-# A terminal without Unicode still shows every mark.
+# Replacements for terminals without Unicode.
 _ASCII: Final = str.maketrans(
     {"▲": "^", "▼": "v", "✗": "x", "–": "-", "±": "+-", "µ": "u", "·": "/", "×": "x"}
 )
@@ -68,12 +68,12 @@ _ASCII: Final = str.maketrans(
 def comparison_table(
     comparisons: Sequence[Comparison], *, precision_goal: float | None = None
 ) -> ComparisonTable:
-    """A table that fits the console it is printed on."""
+    """Return a table that fits the console it is printed on."""
     return ComparisonTable(comparisons, precision_goal)
 
 
 def to_text(run: Run) -> str:
-    """The terminal's table and summary as plain text."""
+    """Return the table and the summary as plain text."""
     from rich.console import Console
 
     page = StringIO()
@@ -96,10 +96,10 @@ def to_text(run: Run) -> str:
 
 
 def guard_lines(run: Run) -> list[str]:
-    """Below the summary: what disturbed blocks, and which guards did not read."""
+    """Return the lines below the summary: disturbed blocks and unavailable sensors."""
     sections = {
         "disturbed blocks:": disturbed_lines(run.comparisons),
-        "guards that did not read:": [f"{name}: {text}" for name, text in unread_guards(run)],
+        "unavailable sensors:": [f"{name}: {text}" for name, text in unavailable_sensors(run)],
     }
     return [
         line
@@ -109,7 +109,7 @@ def guard_lines(run: Run) -> list[str]:
 
 
 class ComparisonTable:
-    """What `rich` draws; it asks for the width when it is drawn."""
+    """A `rich` renderable that adapts to the width of the console."""
 
     def __init__(self, comparisons: Sequence[Comparison], precision_goal: float | None) -> None:
         self._comparisons = comparisons
@@ -129,7 +129,7 @@ class ComparisonTable:
             yield self._note_list()
 
     def _numbers(self) -> list[str]:
-        """The number of each row's note; empty where there is nothing to note."""
+        """Return the note number of each row; empty for rows without notes."""
         numbers, count = [], 0
         for notes in self._notes:
             count += bool(notes)
@@ -209,13 +209,13 @@ class ComparisonTable:
     def _add(self, table: Table, comparison: Comparison, *cells: str) -> None:
         from rich.text import Text
 
-        said = verdict_text(comparison.state)
+        verdict = verdict_text(comparison.state)
         plain = "" if comparison.trusted else "dim"
         table.add_row(
             *(
                 Text(
                     self._fit(cell),
-                    style=_STYLES[comparison.state] if cell.startswith(said) else plain,
+                    style=_STYLES[comparison.state] if cell.startswith(verdict) else plain,
                 )
                 for cell in cells
             )
@@ -256,7 +256,7 @@ _RIGHT: Final = (2, 4, 5, 6, 8)
 
 
 def to_markdown(run: Run) -> str:
-    """A table that reads well as text too."""
+    """Return the run as Markdown."""
     lines = [f"## {escaped(run.study.name)}", "", f"Run {escaped(run.id)}, {run.state}.", ""]
     lines.append("| " + " | ".join(_HEADINGS) + " |")
     rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))
@@ -279,7 +279,9 @@ def to_markdown(run: Run) -> str:
     lines += [""] * bool(means) + [f"- {escaped(mean_text(mean))}" for mean in means]
     lines += _suite_table(suite_rows(run.comparisons, confidence=1 - run.study.budget.alpha))
     sections = {
-        "Not in the mean": [(item, reason) for item, reason in left_out(run.comparisons)],
+        "Excluded from the mean": [
+            (item, reason) for item, reason in excluded_from_means(run.comparisons)
+        ],
         "Notes": [
             (item, "; ".join(notes))
             for item in run.comparisons
@@ -293,26 +295,31 @@ def to_markdown(run: Run) -> str:
         if items:
             lines += ["", f"**{heading}**", ""]
             lines += [f"- {escaped(title_of(item))}: {escaped(text)}" for item, text in items]
-    unread = unread_guards(run)
-    if unread:
-        lines += ["", "**Guards that did not read**", ""]
-        lines += [f"- {escaped(name)}: {escaped(text)}" for name, text in unread]
+    unavailable = unavailable_sensors(run)
+    if unavailable:
+        lines += ["", "**Unavailable sensors**", ""]
+        lines += [f"- {escaped(name)}: {escaped(text)}" for name, text in unavailable]
     return "\n".join(lines) + "\n"
 
 
 def _suite_table(rows: Sequence[SuiteRow]) -> list[str]:
-    """What each suite says; nothing when there is only one."""
+    """Return the table by suite; empty if there is only one row."""
     if len(rows) < 2:  # noqa: PLR2004 - two suites, or two candidates
         return []
     lines = ["", "| suite | candidate | geometric mean | passed |", "| --- | --- | ---: | ---: |"]
     for row in rows:
         mean = row.mean
-        said = (
+        mean_cell = (
             f"{number_text(mean.speedup)}x "
             f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}]"
             if mean
             else "none"
         )
-        cells = (row.suite, row.candidate, said, pass_text(row.passed, row.total, row.not_checked))
+        cells = (
+            row.suite,
+            row.candidate,
+            mean_cell,
+            pass_text(row.passed, row.total, row.not_checked),
+        )
         lines.append("| " + " | ".join(escaped(cell) for cell in cells) + " |")
     return lines

@@ -33,27 +33,27 @@ from torchyard.presentation.vega import charts_available, drawn_svg, inline_char
 from torchyard.results.run_reader import Run
 
 WIDTH, HEIGHT = 820, 460
-_COLOURS: Final = ("baseline", "candidate", "slower", "same", "wrong", "undecided")
-"""Names of the page's colours, which are told apart by people who see fewer of them."""
+_COLORS: Final = ("baseline", "candidate", "slower", "same", "wrong", "undecided")
+"""Names of the page's colors, distinguishable by color-blind readers."""
 _RATE_LABEL: Final = "replace(format(datum.value, '~s'), regexp('([kMGTP])$'), ' $1') + 'FLOP/s'"
 _SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down")
 
 
 def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[str, Any]:
-    """The picture of one peak with the rows that have a place in it."""
+    """Return the roofline chart of one peak with its rows."""
     rows = roofline.placed(key)
     x_ends, y_ends = _ends(rows, peak)
     variants = list(dict.fromkeys(row.variant for row in rows))
     points = [_point(row, variants) for row in rows]
     x = {
         "type": "quantitative",
-        "title": "operations per byte that must be moved (logarithmic)",
+        "title": "arithmetic intensity (FLOP/byte, logarithmic)",
         "scale": {"type": "log", "domain": list(x_ends), "nice": False, "clamp": True},
         "axis": {"format": "~g", "grid": True, "domain": False, "values": _decades(x_ends)},
     }
     y = {
         "type": "quantitative",
-        "title": "operations per second (logarithmic)",
+        "title": "FLOP/s (logarithmic)",
         "scale": {"type": "log", "domain": list(y_ends), "nice": False, "clamp": True},
         "axis": {
             "labelExpr": _RATE_LABEL,
@@ -64,15 +64,15 @@ def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[s
     }
     names = [one_line(name) for name in variants]
     plane = _Plane(x_ends, y_ends)
-    slanted, level, taken = plane.roof_names(peak)
+    slanted, level, taken = plane.bound_labels(peak)
     return {
         "width": WIDTH,
         "height": HEIGHT,
         "layer": [
-            _roof(_line(peak.cache_bytes_per_second, peak, x_ends, y_ends), x, y, dashed=True),
-            _roof(_line(peak.bytes_per_second, peak, x_ends, y_ends), x, y, dashed=False),
-            _texts(slanted, x, y, colour="var(--muted)", angle=plane.angle),
-            _texts(level, x, y, colour="var(--muted)"),
+            _bound(_line(peak.cache_bytes_per_second, peak, x_ends, y_ends), x, y, dashed=True),
+            _bound(_line(peak.bytes_per_second, peak, x_ends, y_ends), x, y, dashed=False),
+            _texts(slanted, x, y, color="var(--muted)", angle=plane.angle),
+            _texts(level, x, y, color="var(--muted)"),
             {
                 "data": {"values": points},
                 "mark": {"type": "point", "size": 70, "opacity": 1, "strokeWidth": 1.4},
@@ -90,22 +90,24 @@ def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[s
                         "type": "nominal",
                         "scale": {
                             "domain": names,
-                            "range": [f"var(--{c})" for c in _cycle(_COLOURS, len(names))],
+                            "range": [f"var(--{c})" for c in _cycle(_COLORS, len(names))],
                         },
                         "legend": {"orient": "top", "title": None},
                     },
                 },
             },
-            _texts(plane.names(points, taken), x, y, colour="var(--text)"),
+            _texts(plane.names(points, taken), x, y, color="var(--text)"),
         ],
     }
 
 
 def roofline_description(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> str:
-    """The picture in words, for who does not see it."""
+    """Describe the chart in words, for screen readers."""
     rows = roofline.placed(key)
     shares = [row.attainment.roof_share for row in rows if row.attainment]
-    span = f" from {min(shares):.0%} to {max(shares):.0%} of their roofs" if shares else ""
+    span = (
+        f" from {min(shares):.0%} to {max(shares):.0%} of their roofline bounds" if shares else ""
+    )
     noun = "mark" if len(rows) == 1 else "marks"
     return one_line(
         f"Roofline of {key.text}: {format_flops(peak.flops_per_second, per_second=True)} and "
@@ -115,12 +117,12 @@ def roofline_description(key: PeakKey, peak: MachinePeak, roofline: Roofline) ->
 
 
 def _point(row: RooflineRow, variants: Sequence[str]) -> dict[str, Any]:
-    found = row.attainment
-    if found is None or not found.intensity or found.flops_per_second is None:
-        raise AssertionError(row)  # `placed` leaves these out
+    attainment = row.attainment
+    if attainment is None or not attainment.intensity or attainment.flops_per_second is None:
+        raise AssertionError(row)  # `placed` excludes these
     return {
-        "intensity": found.intensity,
-        "rate": found.flops_per_second,
+        "intensity": attainment.intensity,
+        "rate": attainment.flops_per_second,
         "variant": one_line(row.variant),
         "name": one_line(row.name),
         "rank": variants.index(row.variant),
@@ -130,11 +132,11 @@ def _point(row: RooflineRow, variants: Sequence[str]) -> dict[str, Any]:
 def _ends(
     rows: Sequence[RooflineRow], peak: MachinePeak
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """What the axes hold: all marks, the ridge, and a little of both roofs."""
-    found = [row.attainment for row in rows if row.attainment]
-    across = [one.intensity for one in found if one.intensity] + [peak.ridge]
+    """Return the ranges of the axes: all marks, the ridge, and part of both bounds."""
+    attainments = [row.attainment for row in rows if row.attainment]
+    across = [one.intensity for one in attainments if one.intensity] + [peak.ridge]
     low, high = min(across) / 2, max(across) * 3
-    rates = [one.flops_per_second for one in found if one.flops_per_second]
+    rates = [one.flops_per_second for one in attainments if one.flops_per_second]
     bottom = min([*rates, low * peak.bytes_per_second]) / 1.6
     return (low, high), (bottom, max([peak.flops_per_second, *rates]) * 2)
 
@@ -149,7 +151,7 @@ def _decades(ends: tuple[float, float]) -> list[float]:
 def _line(
     rate: float | None, peak: MachinePeak, x_ends: tuple[float, float], y_ends: tuple[float, float]
 ) -> list[dict[str, float]]:
-    """From the left edge or the bottom up to the roof of arithmetic, and on to the right edge."""
+    """Return the bound: from the left or bottom edge to the ridge, then level to the right edge."""
     if rate is None:
         return []
     start = max(x_ends[0], y_ends[0] / rate)
@@ -161,7 +163,7 @@ def _line(
     ]
 
 
-def _roof(
+def _bound(
     line: list[dict[str, float]], x: dict[str, Any], y: dict[str, Any], *, dashed: bool
 ) -> dict[str, Any]:
     mark: dict[str, Any] = {"type": "line", "color": "var(--text)", "strokeWidth": 2}
@@ -179,7 +181,7 @@ def _texts(
     x: dict[str, Any],
     y: dict[str, Any],
     *,
-    colour: str,
+    color: str,
     angle: float = 0.0,
 ) -> dict[str, Any]:
     return {
@@ -189,7 +191,7 @@ def _texts(
             "align": "left",
             "baseline": "middle",
             "fontSize": 11,
-            "color": colour,
+            "color": color,
             "angle": angle,
         },
         "encoding": {
@@ -201,7 +203,7 @@ def _texts(
 
 
 class _Plane:
-    """From values to pixels of the picture and back."""
+    """Conversion between values and pixels of the chart."""
 
     def __init__(self, x_ends: tuple[float, float], y_ends: tuple[float, float]) -> None:
         self._x = [math.log(end) for end in x_ends]
@@ -209,29 +211,29 @@ class _Plane:
 
     @property
     def angle(self) -> float:
-        """Of the memory's roof, in degrees as Vega counts them: rising is negative."""
+        """Angle of the memory bound in degrees as in Vega: rising is negative."""
         rise = HEIGHT / (self._y[1] - self._y[0])
         run = WIDTH / (self._x[1] - self._x[0])
         return -math.degrees(math.atan2(rise, run))
 
     def pixel(self, x: float, y: float) -> tuple[float, float]:
-        """Where a value lies, from the top left."""
+        """Return the pixel of a value, from the top left."""
         across = (math.log(x) - self._x[0]) / (self._x[1] - self._x[0])
         up = (math.log(y) - self._y[0]) / (self._y[1] - self._y[0])
         return across * WIDTH, (1 - up) * HEIGHT
 
     def value(self, x: float, y: float) -> dict[str, float]:
-        """The value that lies at a pixel."""
+        """Return the value at a pixel."""
         across = self._x[0] + x / WIDTH * (self._x[1] - self._x[0])
         up = self._y[0] + (1 - y / HEIGHT) * (self._y[1] - self._y[0])
         return {"x": math.exp(across), "y": math.exp(up)}
 
     def names(self, points: list[dict[str, Any]], taken: Sequence[Box]) -> list[dict[str, Any]]:
-        """A name for each workload, at the mark of its fastest variant where there is room."""
+        """Return the label of each workload, at its fastest variant, where it fits."""
         best: dict[str, dict[str, Any]] = {}
         for point in points:
-            known = best.get(point["name"])
-            if known is None or point["rate"] > known["rate"]:
+            fastest = best.get(point["name"])
+            if fastest is None or point["rate"] > fastest["rate"]:
                 best[point["name"]] = point
         marks = [
             (
@@ -240,15 +242,15 @@ class _Plane:
             )
             for point in points
         ]
-        # Marks at the edges have the least room, and those in a crowd the least hope.
+        # Marks near the edges have the least space, so their labels are placed first.
         marks.sort(key=lambda mark: -abs(mark[0] - WIDTH / 2))
         labels = place_labels(marks, width=WIDTH, height=HEIGHT, taken=taken)
         return [{**self.value(label.x, label.y), "text": label.text} for label in labels]
 
-    def roof_names(
+    def bound_labels(
         self, peak: MachinePeak
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Box]]:
-        """Names of the slanted roofs and of the level one, and the room they take."""
+        """Return the labels of the sloped and the level bounds, and the boxes they occupy."""
         taken: list[Box] = []
         slanted: list[dict[str, Any]] = []
         slope = math.radians(-self.angle)
@@ -259,7 +261,7 @@ class _Plane:
             text = f"{name} {format_bandwidth(rate)}"
             start = max(math.exp(self._x[0]), math.exp(self._y[0]) / rate)
             left, bottom = self.pixel(start, start * rate)
-            # Above the line, near its foot.
+            # Above the line, near its lower end.
             x = left + 14 * math.cos(slope) - 9 * math.sin(slope)
             y = bottom - 14 * math.sin(slope) - 9 * math.cos(slope)
             slanted.append({**self.value(x, y), "text": text})
@@ -268,8 +270,8 @@ class _Plane:
                 taken.append(Box(left=across - 7, top=up - 7, right=across + 12, bottom=up + 7))
         text = f"arithmetic {format_flops(peak.flops_per_second, per_second=True)}"
         length = LETTER * len(text)
-        _, roof = self.pixel(peak.ridge, peak.flops_per_second)
-        x, y = WIDTH - length - 4, roof - 10
+        _, bound_y = self.pixel(peak.ridge, peak.flops_per_second)
+        x, y = WIDTH - length - 4, bound_y - 10
         taken.append(Box(left=x, top=y - 8, right=WIDTH, bottom=y + 8))
         return slanted, [{**self.value(x, y), "text": text}], taken
 
@@ -279,7 +281,7 @@ def _cycle(values: Sequence[str], count: int) -> list[str]:
 
 
 def roofline_part(run: Run) -> dict[str, Any] | None:
-    """Everything `templates/roofline.html.j2` asks for."""
+    """Return the variables of `templates/roofline.html.j2`; None if the run has no rows."""
     roofline = roofline_of(run)
     if not roofline.rows:
         return None
@@ -309,10 +311,10 @@ _VARIABLE: Final = re.compile(r"(--[a-z]+):\s*(#[0-9a-f]{3,6})")
 
 
 def to_roofline_svg(run: Run) -> str:
-    """The picture of the first peak that has marks; raises when there is none."""
+    """Return the chart of the first peak that has rows; raise NothingToDo if there is none."""
     if not charts_available():
         raise MissingTool(
-            "a picture needs vl-convert-python, which is not installed",
+            "drawing a chart needs vl-convert-python, which is not installed",
             hint="install it, or use --format roofline for the table",
         )
     roofline = roofline_of(run)
@@ -322,21 +324,21 @@ def to_roofline_svg(run: Run) -> str:
                 roofline_spec(key, peak, roofline),
                 description=roofline_description(key, peak, roofline),
             )
-            return _with_colours(svg)
+            return _with_theme_colors(svg)
     notes = notes_of_roofline(roofline)
     raise NothingToDo(
-        "this run has no roofline picture",
-        why=notes[0] if notes else "none of its workloads says both operations and bytes",
-        hint="torchyard report --format roofline shows what is known",
+        "this run has no roofline chart",
+        why=notes[0] if notes else "none of its workloads states both operations and bytes",
+        hint="`torchyard report --format roofline` shows the rates",
     )
 
 
-def _with_colours(svg: str) -> str:
-    """The same picture with the page's colours inside, dark where the reader likes it dark."""
+def _with_theme_colors(svg: str) -> str:
+    """Embed the page's colors for light and dark color schemes into the SVG."""
     page = asset("report.css")
     style = (
-        f"svg{{background:var(--page);font-family:sans-serif;{_colours(_LIGHT, page)}}}"
-        f"@media(prefers-color-scheme:dark){{svg{{{_colours(_DARK, page)}}}}}"
+        f"svg{{background:var(--page);font-family:sans-serif;{_theme_colors(_LIGHT, page)}}}"
+        f"@media(prefers-color-scheme:dark){{svg{{{_theme_colors(_DARK, page)}}}}}"
     )
     head, tag_end, rest = svg.partition(">")
     if 'xmlns="http://www.w3.org/2000/svg"' not in head:
@@ -344,9 +346,9 @@ def _with_colours(svg: str) -> str:
     return f"{head}{tag_end}<style>{style}</style>{rest}\n"
 
 
-def _colours(theme: re.Pattern[str], page: str) -> str:
-    found = theme.search(page)
-    if found is None:
+def _theme_colors(theme: re.Pattern[str], page: str) -> str:
+    match = theme.search(page)
+    if match is None:
         raise AssertionError(theme.pattern)
-    colours = dict(_VARIABLE.findall(found[1]))
-    return "".join(f"{name}:{value};" for name, value in sorted(colours.items()))
+    colors = dict(_VARIABLE.findall(match[1]))
+    return "".join(f"{name}:{value};" for name, value in sorted(colors.items()))

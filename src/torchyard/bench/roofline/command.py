@@ -1,4 +1,4 @@
-"""The command `torchyard machine peak`: measure and keep peak arithmetic and memory rates."""
+"""`torchyard machine peak`: measure and store the peak arithmetic and memory rates."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _HELP = """
 \b
 Examples:
   torchyard machine peak
-      of the processor, in float32, with one thread for each core
+      of the CPU, in float32, with one thread per core
   torchyard machine peak --device cuda --precision bfloat16
   torchyard machine peak --threads 1 --measure
-      measure again, though one is kept
+      measure again, ignoring the stored peak
   torchyard machine peak --target build:pytorch-2.6.0-trimmed --json
 
-Measure what kernels are held against: operations per second of matrix products and bytes per second of
-memory, each the best of many short runs. Takes about fifteen seconds, and is kept in the home folder
-for 30 days, for each machine, device, precision, number of threads and torch. Reports of runs show
-how near each kernel came, and a picture: `torchyard report --format roofline`.
+Measure the peak that kernels are compared with: FLOP/s of matrix products and bytes/s of memory, each
+the best of many short runs. Takes about fifteen seconds. The peak is stored in the results directory
+for 30 days, per machine, device, precision, number of threads and torch version. Reports show the
+share that each kernel reaches, and a chart: `torchyard report --format roofline`.
 """
 
 
 @click.command(help=_HELP)
 @click.option(
-    "--device", metavar="DEVICE", default="cpu", help="cpu (when left out), cuda, cuda:1, ..."
+    "--device", metavar="DEVICE", default="cpu", help="cpu, cuda, cuda:1, ... [default: cpu]"
 )
 @click.option(
     "--precision",
     type=click.Choice(_PRECISIONS),
     default="float32",
-    help="Of the products; float32 when left out.",
+    help="Precision of the matrix products. [default: float32]",
 )
 @click.option(
     "--threads",
     metavar="N",
     type=Threads(),
-    help="Threads of torch; one for each core when left out.",
+    help="PyTorch threads. [default: one per core]",
 )
 @click.option(
     "--target",
     metavar="PYTHON|build:NAME",
-    help="Interpreter with torch: a path, a virtual environment, or a build. This one when left out.",
+    help="Interpreter with PyTorch: a path, a virtual environment, or a build. [default: this one]",
 )
-@click.option("--measure", is_flag=True, help="Measure now, though a peak is kept.")
+@click.option("--measure", is_flag=True, help="Measure again even if a stored peak is recent.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @common_options
 def peak(
@@ -71,28 +71,28 @@ def peak(
     """Measure or show the peak."""
     from typing import cast
 
-    from torchyard.bench.roofline.machine_peak import LASTS_DAYS, PeakWish, peak_of_machine
+    from torchyard.bench.roofline.machine_peak import MAX_AGE_DAYS, PeakRequest, peak_of_machine
     from torchyard.bench.roofline.report import peak_text
     from torchyard.cli.progress import Heard, show_progress
     from torchyard.core.records import encode
     from torchyard.core.study import Precision
     from torchyard.core.variant_parts import check_device
 
-    wish = PeakWish(
+    request = PeakRequest(
         target=_target(target),
         device=check_device(device, where="--device"),
         precision=cast("Precision", precision),
         threads=threads,
     )
     with show_progress(Heard(), quiet=quiet) as listener:
-        found = peak_of_machine(wish, measure=measure, listener=listener)
+        stored = peak_of_machine(request, measure=measure, listener=listener)
     if as_json:
-        print_json({"peak": encode(found.peak), "fresh": found.fresh, "kept": str(found.path)})
+        print_json({"peak": encode(stored.peak), "fresh": stored.fresh, "kept": str(stored.path)})
     else:
-        text = peak_text(found.peak, fresh=found.fresh, lasts_days=LASTS_DAYS)
+        text = peak_text(stored.peak, fresh=stored.fresh, lasts_days=MAX_AGE_DAYS)
         print_data(printable(text))
     if not quiet:
-        talk(f"kept: {found.path}")
+        talk(f"stored: {stored.path}")
 
 
 def _target(text: str | None) -> Target:

@@ -39,21 +39,21 @@ from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 from torchyard.results.directory import home_folder
 
 FORMAT: Final = 1
-"""Raised when an older Torchyard would misread a file."""
-LASTS_DAYS: Final = 30.0
-"""A peak is used that long before it is measured again: drivers, cooling and neighbours change."""
+"""Incremented when an older Torchyard would misread a file."""
+MAX_AGE_DAYS: Final = 30.0
+"""Age at which a peak is measured again, since drivers, cooling and other tenants change."""
 
 
 def peaks_home() -> Path:
-    """The folder of peaks."""
+    """Return the folder of stored peaks."""
     return home_folder() / "peaks"
 
 
 def peak_path(peak: MachinePeak) -> Path:
-    """Where this peak is kept; a later one of the same replaces it."""
+    """Return the path of this peak; a later one with the same key replaces it."""
     keys = (
         peak.machine,
-        same_device(peak.device),
+        canonical_device(peak.device),
         peak.precision,
         str(peak.threads),
         peak.torch_version,
@@ -63,13 +63,13 @@ def peak_path(peak: MachinePeak) -> Path:
     return peaks_home() / f"{slug}-{digest}.json"
 
 
-def same_device(device: str) -> str:
-    """`cuda` and `cuda:0` are one device."""
+def canonical_device(device: str) -> str:
+    """Return the device with its index: `cuda` is `cuda:0`."""
     return f"{device}:0" if device == "cuda" else device
 
 
 def write_peak(peak: MachinePeak) -> Path:
-    """Keep it; a reader sees all of it or what was there before."""
+    """Store a peak atomically."""
     path = peak_path(peak)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,34 +81,34 @@ def write_peak(peak: MachinePeak) -> Path:
 
 
 def read_peaks() -> list[MachinePeak]:
-    """Every peak that can be read, the newest first."""
+    """Return every readable peak, newest first."""
     try:
         paths = sorted(peaks_home().glob("*.json"))
     except OSError:
         return []
-    found = [peak for path in paths if (peak := _read(path)) is not None]
-    return sorted(found, key=lambda peak: peak.measured, reverse=True)
+    peaks = [peak for path in paths if (peak := _read(path)) is not None]
+    return sorted(peaks, key=lambda peak: peak.measured, reverse=True)
 
 
 def find_peak(
     machine: str, device: str, precision: str, threads: int, *, torch_version: str = ""
 ) -> MachinePeak | None:
-    """The peak of that machine, device, precision and number of threads.
+    """Return the peak of that machine, device, precision and number of threads.
 
-    Of the same torch where there is one, else the newest: the machine is the same.
+    Prefers the same torch version; otherwise the newest peak.
     """
-    wanted = (machine, same_device(device), precision, threads)
-    found = [
+    key = (machine, canonical_device(device), precision, threads)
+    matching = [
         peak
         for peak in read_peaks()
-        if (peak.machine, same_device(peak.device), peak.precision, peak.threads) == wanted
+        if (peak.machine, canonical_device(peak.device), peak.precision, peak.threads) == key
     ]
-    alike = [peak for peak in found if peak.torch_version == torch_version]
-    return next(iter(alike or found), None)
+    same_torch = [peak for peak in matching if peak.torch_version == torch_version]
+    return next(iter(same_torch or matching), None)
 
 
 def age_days(peak: MachinePeak, now: datetime | None = None) -> float:
-    """How long ago it was measured; infinite when its date cannot be read."""
+    """Return the age of a peak; infinite if its date is invalid."""
     try:
         measured = datetime.fromisoformat(peak.measured)
     except ValueError:
@@ -132,36 +132,36 @@ def _read(path: Path) -> MachinePeak | None:
 
 CPU_SIZES: Final = (128, 256, 512, 768, 1024, 1536, 2048, 4096)
 CUDA_SIZES: Final = (512, 1024, 2048, 4096, 8192, 16384)
-"""Of square matrices. Rates rise with size until the caches are used well, and then stay."""
+"""Sizes of square matrices; rates rise with size until caches are used well, then stay."""
 ROUNDS: Final = 3
-"""Every size is measured so often, with the others in between: who disturbs one rarely meets all."""
+"""Number of passes over all sizes, so that a short disturbance rarely affects all runs of one size."""
 PRODUCT_S: Final = 0.2
 STREAM_S: Final = 0.05
 MEMORY_STREAM_S: Final = 0.2
 SMALLEST_SET_BYTES: Final = 2**18
 MEMORY_SET_BYTES: Final = {"cpu": 2**27, "cuda": 2**31}
-"""At least so large are arrays that stand for memory; four times the last cache where that is more."""
+"""Minimum size of arrays that measure memory; four times the last-level cache if that is more."""
 CACHES: Final = 4
 LARGEST_SHARE: Final = 4
-"""Arrays take no more than one part in so many of the free memory."""
+"""Arrays use at most 1/4 of the free memory."""
 ANSWER_LIMIT_S: Final = 120.0
-BYTES_OF_ALL: Final = 3 * 4
-"""Three matrices of float32, which is what they are drawn in."""
+BYTES_PER_ELEMENT: Final = 3 * 4
+"""Three matrices of float32, in which they are generated."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeakWish:
-    """Of what the peak is wanted."""
+class PeakRequest:
+    """What to measure the peak of."""
 
     target: Target = field(default_factory=lambda: Target(name="here", python=sys.executable))
     device: str = "cpu"
     precision: Precision = "float32"
     threads: int | None = None
-    """None: one for each core that may be used, as in `torchyard bench`."""
-    patience: float = 1.0
-    """How much longer than usual every size is measured."""
+    """None: one per usable core, as in `torchyard bench`."""
+    duration_factor: float = 1.0
+    """Factor on the measuring time of every size."""
     longest_call_s: float = 1.5
-    """A product that is expected to take longer is left out: rates do not rise forever."""
+    """Products that are expected to take longer are skipped."""
 
     @property
     def kind(self) -> str:
@@ -170,42 +170,42 @@ class PeakWish:
 
     @property
     def threads_used(self) -> int:
-        """0 where threads do not matter."""
+        """Number of threads; 0 on a GPU."""
         return 0 if self.kind != "cpu" else self.threads or available_cores()
 
 
-def measure_peak(wish: PeakWish, *, listener: Listener = ignore_events) -> MachinePeak:
-    """Measure it now; takes about fifteen seconds."""
+def measure_peak(request: PeakRequest, *, listener: Listener = ignore_events) -> MachinePeak:
+    """Measure the peak; takes about fifteen seconds."""
     facts = read_facts()
-    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    started, started_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torchyard-peak-") as name, WorkerGroup() as group:
         try:
-            worker = _start(wish, group, Path(name))
+            worker = _start(request, group, Path(name))
             hello = worker.ask("hello", limit_s=ANSWER_LIMIT_S)
-            check_seen(wish.device, hello)
-            asking = _Asking(wish, worker, listener)
-            products, streams, memory, notes = asking.products(), *asking.streams()
+            check_seen(request.device, hello)
+            measurement = _PeakMeasurement(request, worker, listener)
+            products, streams, memory, notes = measurement.products(), *measurement.streams()
         except WorkerTrouble as trouble:
-            raise _failed(trouble, wish) from trouble
+            raise _failed(trouble, request) from trouble
     return MachinePeak(
-        machine=machine_of(facts, hello, wish.device),
-        device=wish.device,
-        precision=wish.precision,
-        threads=wish.threads_used,
+        machine=machine_of(facts, hello, request.device),
+        device=request.device,
+        precision=request.precision,
+        threads=request.threads_used,
         flops_per_second=max(one.flops_per_second for one in products),
         bytes_per_second=memory,
         products=tuple(products),
         streams=tuple(streams),
         torch_version=str(hello.get("torch", "")),
         measured=started,
-        duration_s=round(time.monotonic() - began, 1),
+        duration_s=round(time.monotonic() - started_s, 1),
         load=facts.get("load", ""),
         notes=tuple(notes),
     )
 
 
 def machine_of(facts: dict[str, str], hello: dict[str, Any], device: str) -> str:
-    """The name that a run with a workload on that device would have."""
+    """Return the machine name of a run with a workload on that device."""
     return machine_name(
         {
             "machine": facts,
@@ -215,20 +215,20 @@ def machine_of(facts: dict[str, str], hello: dict[str, Any], device: str) -> str
     )
 
 
-class _Asking:
-    """The questions to one worker, with progress."""
+class _PeakMeasurement:
+    """Measurements in one worker, with progress."""
 
-    def __init__(self, wish: PeakWish, worker: WorkerProcess, listener: Listener) -> None:
-        self._wish = wish
+    def __init__(self, request: PeakRequest, worker: WorkerProcess, listener: Listener) -> None:
+        self._request = request
         self._worker = worker
         self._listener = listener
-        limits = worker.ask("peak", limit_s=ANSWER_LIMIT_S, what="limits", device=wish.device)
+        limits = worker.ask("peak", limit_s=ANSWER_LIMIT_S, what="limits", device=request.device)
         self._free_bytes = int(limits["free_bytes"]) // LARGEST_SHARE
         self._cache_bytes = int(limits["last_cache_bytes"])
 
     def products(self) -> list[ProductRate]:
-        """Best rates of matrix products, of all sizes that are affordable."""
-        sizes = CPU_SIZES if self._wish.kind == "cpu" else CUDA_SIZES
+        """Return the best rates of matrix products, for all sizes that are fast enough and fit."""
+        sizes = CPU_SIZES if self._request.kind == "cpu" else CUDA_SIZES
         best: dict[int, float] = {}
         for turn in range(ROUNDS):
             for place, size in enumerate(sizes):
@@ -241,69 +241,73 @@ class _Asking:
         return [ProductRate(size=size, flops_per_second=rate) for size, rate in best.items()]
 
     def _affordable(self, size: int, rate: float) -> bool:
-        return 2.0 * size**3 / rate <= self._wish.longest_call_s and (
-            size * size * BYTES_OF_ALL <= self._free_bytes
+        return 2.0 * size**3 / rate <= self._request.longest_call_s and (
+            size * size * BYTES_PER_ELEMENT <= self._free_bytes
         )
 
     def streams(self) -> tuple[list[StreamRate], float, list[str]]:
-        """Best rates of all sizes, the rate of memory, and what is to be said of it."""
-        wanted = max(CACHES * self._cache_bytes, MEMORY_SET_BYTES[self._wish.kind])
-        largest = min(wanted, self._free_bytes)
+        """Return the best rates of all sizes, the memory rate, and notes."""
+        target_bytes = max(CACHES * self._cache_bytes, MEMORY_SET_BYTES[self._request.kind])
+        largest_bytes = min(target_bytes, self._free_bytes)
         sizes = []
         size = SMALLEST_SET_BYTES
-        while size * 2 < largest:
+        while size * 2 < largest_bytes:
             sizes.append(size)
             size *= 2
-        sizes.append(largest)
+        sizes.append(largest_bytes)
         best: dict[tuple[int, str], float] = {}
         for turn in range(ROUNDS):
             for place, size in enumerate(sizes):
                 done = (turn + place / len(sizes)) / ROUNDS
                 self._say(f"arrays of {format_bytes(size)}", 0.5 + done / 2)
                 for kind in ("copy", "triad"):
-                    seconds = MEMORY_STREAM_S if size == largest else STREAM_S
+                    seconds = MEMORY_STREAM_S if size == largest_bytes else STREAM_S
                     rate = float(self._ask(kind, size, seconds)["bytes_per_second"])
                     best[size, kind] = max(rate, best.get((size, kind), 0.0))
-        found = [
+        rates = [
             StreamRate(kind=kind, working_set_bytes=size, bytes_per_second=rate)
             for (size, kind), rate in best.items()
         ]
-        memory = max(one.bytes_per_second for one in found if one.working_set_bytes == largest)
+        memory = max(
+            one.bytes_per_second for one in rates if one.working_set_bytes == largest_bytes
+        )
         notes = (
-            ["too little memory is free for arrays beyond the caches: the rate may be a cache's"]
-            if largest < wanted
+            [
+                "too little free memory for arrays larger than the caches: the rate may be that of a cache"
+            ]
+            if largest_bytes < target_bytes
             else []
         )
-        return found, memory, notes
+        return rates, memory, notes
 
     def _ask(self, what: str, size: int, seconds: float) -> dict[str, Any]:
         return self._worker.ask(
             "peak",
             limit_s=ANSWER_LIMIT_S,
             what=what,
-            device=self._wish.device,
-            precision=self._wish.precision,
+            device=self._request.device,
+            precision=self._request.precision,
             size=size,
-            seconds=seconds * self._wish.patience,
+            seconds=seconds * self._request.duration_factor,
         )
 
     def _say(self, text: str, fraction: float) -> None:
         self._listener(Event(kind="launch", text=text, fraction=fraction))
 
 
-def _start(wish: PeakWish, group: WorkerGroup, folder: Path) -> WorkerProcess:
-    variant = Variant(name="peak", target=wish.target)
-    settings = MeasureSettings(threads=wish.threads)
+def _start(request: PeakRequest, group: WorkerGroup, folder: Path) -> WorkerProcess:
+    variant = Variant(name="peak", target=request.target)
+    settings = MeasureSettings(threads=request.threads)
     groups = {variant.process_key: [variant]}
     specs = launch_specs(groups, settings, draw_launch(random.Random(0)), folder / "cache", folder)
     (spec,) = specs[variant.process_key]
     return group.start(spec, log_path=folder / "worker.log")
 
 
-def _failed(trouble: WorkerTrouble, wish: PeakWish) -> Exception:
+def _failed(trouble: WorkerTrouble, request: PeakRequest) -> Exception:
     if trouble.kind in ("no-torch", "no-python"):
         return MissingTool(
-            f"a peak is measured with torch, and {wish.target.python} has none that works",
+            f"measuring a peak needs a working torch in {request.target.python}",
             why=trouble.what,
             hint="name another interpreter: --target PYTHON or --target build:NAME",
         )
@@ -313,8 +317,8 @@ def _failed(trouble: WorkerTrouble, wish: PeakWish) -> Exception:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptPeak:
-    """A peak, where it lies, and whether it was measured just now."""
+class StoredPeak:
+    """A peak, its path, and whether it was measured just now."""
 
     peak: MachinePeak
     path: Path
@@ -322,23 +326,25 @@ class KeptPeak:
 
 
 def peak_of_machine(
-    wish: PeakWish, *, measure: bool = False, listener: Listener = ignore_events
-) -> KeptPeak:
-    """The kept one of the same torch when it is not too old; `measure` always measures."""
-    if not measure and (kept := _kept(wish)) is not None:
-        return KeptPeak(peak=kept, path=peak_path(kept), fresh=False)
-    peak = measure_peak(wish, listener=listener)
-    return KeptPeak(peak=peak, path=write_peak(peak), fresh=True)
+    request: PeakRequest, *, measure: bool = False, listener: Listener = ignore_events
+) -> StoredPeak:
+    """Return a recent stored peak of the same torch, or measure one; `measure` always measures."""
+    if not measure and (stored := _stored_peak(request)) is not None:
+        return StoredPeak(peak=stored, path=peak_path(stored), fresh=False)
+    peak = measure_peak(request, listener=listener)
+    return StoredPeak(peak=peak, path=write_peak(peak), fresh=True)
 
 
-def _kept(wish: PeakWish) -> MachinePeak | None:
+def _stored_peak(request: PeakRequest) -> MachinePeak | None:
     try:
-        hello = inspect_target(wish.target)
+        hello = inspect_target(request.target)
     except WorkerTrouble:
-        return None  # measuring meets the same trouble, and says what it means for a peak
+        return None  # measuring fails in the same way and reports it
     torch = str(hello.get("torch", ""))
-    machine = machine_of(read_facts(), hello, wish.device)
-    peak = find_peak(machine, wish.device, wish.precision, wish.threads_used, torch_version=torch)
-    if peak is None or peak.torch_version != torch or age_days(peak) > LASTS_DAYS:
+    machine = machine_of(read_facts(), hello, request.device)
+    peak = find_peak(
+        machine, request.device, request.precision, request.threads_used, torch_version=torch
+    )
+    if peak is None or peak.torch_version != torch or age_days(peak) > MAX_AGE_DAYS:
         return None
     return peak

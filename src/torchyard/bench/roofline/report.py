@@ -32,7 +32,7 @@ _NAME: Final = 12
 
 
 def peak_text(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
-    """The whole of it, for a terminal."""
+    """Format a peak for the terminal."""
     rows = [
         ("machine", one_line(peak.machine)),
         ("device", one_line(f"{peak.device}, {peak.precision}{threads_text(peak.threads)}")),
@@ -42,7 +42,7 @@ def peak_text(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
     if peak.cache_bytes_per_second is not None:
         rows.append(("cache", f"up to {format_bandwidth(peak.cache_bytes_per_second)}"))
     rows += [
-        ("ridge", f"{peak.ridge:.3g} operations per byte: below it memory is the limit"),
+        ("ridge", f"{peak.ridge:.3g} FLOP/byte; below it, memory is the limit"),
         ("torch", one_line(peak.torch_version)),
         ("measured", one_line(_when(peak, fresh=fresh, lasts_days=lasts_days))),
     ]
@@ -54,7 +54,7 @@ def peak_text(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
 
 
 def peak_command(device: str, precision: str, threads: int) -> str:
-    """The command that measures this peak."""
+    """Return the command that measures this peak."""
     words = ["torchyard machine peak"]
     words += [f"--device {device}"] if device != "cpu" else []
     words += [f"--precision {precision}"] if precision != "float32" else []
@@ -63,18 +63,18 @@ def peak_command(device: str, precision: str, threads: int) -> str:
 
 
 def threads_text(threads: int) -> str:
-    """What is said of threads behind a precision; nothing where they do not matter."""
+    """Return `, 2 threads`; empty if threads do not matter."""
     return f", {threads} thread{'' if threads == 1 else 's'}" if threads else ""
 
 
 def _when(peak: MachinePeak, *, fresh: bool, lasts_days: float) -> str:
     if fresh:
         return f"{peak.measured}, in {peak.duration_s:.0f} s"
-    return f"{peak.measured}; kept, and used for {lasts_days:g} days; --measure measures again"
+    return f"{peak.measured}; stored, valid for {lasts_days:g} days (--measure measures again)"
 
 
 def _products(peak: MachinePeak) -> list[str]:
-    lines = ["products of square matrices, the best of several runs"]
+    lines = ["products of square matrices, best of several runs"]
     for one in peak.products:
         share = one.flops_per_second / peak.flops_per_second
         rate = format_flops(one.flops_per_second, per_second=True)
@@ -84,7 +84,7 @@ def _products(peak: MachinePeak) -> list[str]:
 
 def _streams(peak: MachinePeak) -> list[str]:
     lines = [
-        "bytes read and written, by size of all arrays together",
+        "memory streams (bytes read and written), by total size of the arrays",
         f"  {'':>10} {'copy':>12} {'triad':>12}",
     ]
     sizes = sorted({one.working_set_bytes for one in peak.streams})
@@ -99,13 +99,13 @@ def _streams(peak: MachinePeak) -> list[str]:
 
 
 ABOVE: Final = 1.05
-"""A share above this is more than noise: the peak is too low, or something was counted too high."""
+"""A share above this is not noise: the peak is too low, or the operations or bytes are overestimated."""
 _SUITE: Final = "kernels"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakKey:
-    """What a peak is of."""
+    """What a peak was measured for."""
 
     machine: str
     device: str
@@ -114,12 +114,12 @@ class PeakKey:
 
     @property
     def text(self) -> str:
-        """For people: `cpu, float32, 2 threads`."""
+        """The key as text: `cpu, float32, 2 threads`."""
         return f"{self.device}, {self.precision}{threads_text(self.threads)}"
 
     @property
     def command(self) -> str:
-        """What measures it."""
+        """The command that measures this peak."""
         return peak_command(self.device, self.precision, self.threads)
 
 
@@ -132,28 +132,28 @@ class RooflineRow:
     metrics: VariantMetrics
     key: PeakKey
     attainment: Attainment | None
-    """None without a peak."""
+    """None if no peak is known."""
     untrusted: bool = False
-    """Whether its times must not be trusted."""
+    """Whether its times are untrusted."""
 
     @property
     def name(self) -> str:
-        """The workload in short: without the suite, and without the mode where it is the usual one."""
+        """Short label: without the suite `kernels` and without the mode `inference`."""
         label = self.workload.label.removeprefix(f"{_SUITE}/")
         return label.replace(" inference", "", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """All rows of a run, and the peaks there are."""
+    """All rows of a run with the known peaks."""
 
     rows: tuple[RooflineRow, ...]
     peaks: tuple[tuple[PeakKey, MachinePeak], ...]
     missing: tuple[PeakKey, ...]
-    """Peaks that rows would need and nobody has measured."""
+    """Peaks that rows need but that were not measured."""
 
     def placed(self, key: PeakKey) -> list[RooflineRow]:
-        """Rows that have a place in the picture of that peak."""
+        """Return the rows that can be drawn in the chart of that peak."""
         return [
             row
             for row in self.rows
@@ -162,7 +162,7 @@ class Roofline:
 
 
 def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak) -> Roofline:
-    """What the run says of rooflines; without rows where no workload says what it moves."""
+    """Return the roofline of a run; without rows if no workload states the bytes it moves."""
     look_up = cache(find)
     variants = {variant.name: variant for variant in run.study.variants}
     rows: list[RooflineRow] = []
@@ -180,7 +180,7 @@ def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak
             torch_version=metrics.torch_version,
         )
         if peak is not None and run.study.settings.flush_l2 and key.device != "cpu":
-            peak = replace(peak, streams=())  # nothing is left in a cache that is emptied
+            peak = replace(peak, streams=())  # flushed caches hold no data
         peaks[key] = peaks.get(key) or peak
         rows.append(
             RooflineRow(
@@ -202,21 +202,21 @@ def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak
 def _sides(
     comparisons: tuple[Comparison, ...],
 ) -> Iterator[tuple[Comparison, str, VariantMetrics]]:
-    """Each variant of each workload once; what is wrong or failed has no speed to speak of."""
+    """Yield each variant of each workload once, without wrong and failed candidates."""
     seen: set[tuple[str, str]] = set()
     for comparison in comparisons:
-        sides = [(comparison.baseline, comparison.baseline_metrics)]
+        variants = [(comparison.baseline, comparison.baseline_metrics)]
         if comparison.verdict not in {Verdict.WRONG, Verdict.FAILED}:
-            sides.append((comparison.candidate, comparison.candidate_metrics))
-        for name, metrics in sides:
+            variants.append((comparison.candidate, comparison.candidate_metrics))
+        for name, metrics in variants:
             key = (comparison.workload.label, name)
-            if key not in seen and _tells(comparison.workload, metrics):
+            if key not in seen and _has_rates(comparison.workload, metrics):
                 seen.add(key)
                 yield comparison, name, metrics
 
 
-def _tells(workload: Workload, metrics: VariantMetrics) -> bool:
-    """Whether there are rates to be shown; models are left to the table of comparisons."""
+def _has_rates(workload: Workload, metrics: VariantMetrics) -> bool:
+    """Whether the row has rates to show; only kernels and workloads with known bytes do."""
     if not metrics.time_ns:
         return False
     return metrics.moved_bytes is not None or (
@@ -225,7 +225,7 @@ def _tells(workload: Workload, metrics: VariantMetrics) -> bool:
 
 
 def _key_of(run: Run, workload: Workload, variant: Variant) -> PeakKey:
-    # A run is named after its GPU when any workload ran on one; a peak is of one device.
+    # The machine name of a run includes its GPU if any workload used it; a peak is of one device.
     info = {**run.info, "study": {"workloads": [{"device": workload.device}]}}
     return PeakKey(
         machine=machine_name(info),
@@ -236,7 +236,7 @@ def _key_of(run: Run, workload: Workload, variant: Variant) -> PeakKey:
 
 
 def _threads(run: Run, variant: Variant) -> int:
-    """As `measure.starting` chose them; 0 when the number of cores was not recorded."""
+    """Return the threads as `bench.launch` chose them; 0 if the number of cores is not recorded."""
     chosen = variant.environment.threads or run.study.settings.threads
     if chosen:
         return chosen
@@ -245,18 +245,18 @@ def _threads(run: Run, variant: Variant) -> int:
     return int(cores) if cores.isdecimal() else 0
 
 
-HEADINGS = ("workload", "variant", "time", "FLOP/s", "bytes/s", "FLOP/byte", "of the roof", "limit")
-_LEFT = 2
-"""So many columns are texts, and stand at the left."""
+HEADINGS = ("workload", "variant", "time", "FLOP/s", "bytes/s", "FLOP/byte", "of bound", "limit")
+_TEXT_COLUMNS = 2
+"""Number of left-aligned text columns."""
 
 
 def to_roofline_text(run: Run) -> str:
-    """The whole report."""
+    """Return the roofline report as text."""
     roofline = roofline_of(run)
     lines = [f"{one_line(run.study.name)}  ({run.state}, {run.id})", ""]
     if not roofline.rows:
         lines += [
-            "No workload of this run says what it must move. Those of the suite `kernels` do:",
+            "No workload of this run states the bytes it moves. Those of the suite `kernels` do:",
             "  torchyard bench --suite kernels",
         ]
         return "\n".join(lines) + "\n"
@@ -268,8 +268,8 @@ def to_roofline_text(run: Run) -> str:
 
 
 def cells_of(row: RooflineRow) -> tuple[str, ...]:
-    """One row of the table, in the order of the headings."""
-    found = row.attainment
+    """Return one row of the table, in the order of the headings."""
+    attainment = row.attainment
     return (
         one_line(row.name),
         one_line(row.variant),
@@ -277,13 +277,13 @@ def cells_of(row: RooflineRow) -> tuple[str, ...]:
         _flops(row.metrics),
         _bandwidth(row.metrics),
         _intensity(row.metrics),
-        _share(found.roof_share) if found else ABSENT,
-        found.bound if found else ABSENT,
+        _share(attainment.roof_share) if attainment else ABSENT,
+        attainment.bound if attainment else ABSENT,
     )
 
 
 def peak_sentence(key: PeakKey, peak: MachinePeak) -> str:
-    """What the rows were held against."""
+    """Describe the peak that the rows are compared with."""
     cache = peak.cache_bytes_per_second
     return one_line(
         f"peak of {key.text}: {format_flops(peak.flops_per_second, per_second=True)}, "
@@ -294,9 +294,9 @@ def peak_sentence(key: PeakKey, peak: MachinePeak) -> str:
 
 
 def notes_of_roofline(roofline: Roofline) -> list[str]:
-    """What is missing, and what cannot be."""
+    """Return notes on missing peaks, untrusted rows and implausible shares."""
     notes = [
-        f"no peak of {one_line(key.text)} is known for this machine; measure it there with: "
+        f"no stored peak of {one_line(key.text)} for this machine; measure it there with: "
         f"{key.command}"
         for key in roofline.missing
     ]
@@ -312,14 +312,14 @@ def notes_of_roofline(roofline: Roofline) -> list[str]:
     ]
     if above:
         notes.append(
-            f"above the roof: {', '.join(above)}: the peak was measured too low, or the work is less "
-            "than was counted (a faster algorithm, a lower precision inside, a joined loss)"
+            f"above the roofline bound: {', '.join(above)}: the measured peak is too low, or the work is "
+            "overestimated (a faster algorithm, lower internal precision, a fused loss)"
         )
     return notes
 
 
 def _share(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - less than it shows
+    return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - below the precision shown
 
 
 def _flops(metrics: VariantMetrics) -> str:
@@ -333,16 +333,16 @@ def _bandwidth(metrics: VariantMetrics) -> str:
 
 
 def _intensity(metrics: VariantMetrics) -> str:
-    found = intensity(metrics)
-    return ABSENT if found is None else f"{found:.3g}"
+    value = intensity(metrics)
+    return ABSENT if value is None else f"{value:.3g}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
-            cell.ljust(width) if place < _LEFT else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if column < _TEXT_COLUMNS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]

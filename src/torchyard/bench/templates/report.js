@@ -1,6 +1,6 @@
 "use strict";
-// Sorting and filtering of the table. What is chosen stands in the address after the #, so that it
-// survives a reload and can be sent to others; an address without `=` there is a place on the page.
+// Sorting and filtering of the table. The choice is stored in the URL fragment, so that it survives a
+// reload and can be shared; a fragment without `=` is an anchor on the page.
 (() => {
   const table = document.querySelector("table.results");
   const body = table.tBodies[0];
@@ -39,7 +39,7 @@
     const ordered = sorted.key ? [...rows].sort((a, b) => {
       const left = valueOf(a, sorted.key);
       const right = valueOf(b, sorted.key);
-      // Rows without a number stay at the end whichever way the others go.
+      // Rows without a number stay at the end in both directions.
       if ((left === "") !== (right === "")) return left === "" ? 1 : -1;
       return sorted.rising ? compare(left, right) : compare(right, left);
     }) : rows;
@@ -47,10 +47,10 @@
     if (none) body.append(none);
   };
   const filter = () => {
-    const wanted = fields.filter((field) => field.value.trim() !== "");
+    const active = fields.filter((field) => field.value.trim() !== "");
     let shown = 0;
     for (const row of rows) {
-      const fits = wanted.every((field) => (field.name === "find"
+      const fits = active.every((field) => (field.name === "find"
         ? field.value.toLowerCase().split(/\s+/).every((word) => words.get(row).includes(word))
         : row.dataset[field.name] === field.value));
       row.hidden = !fits;
@@ -112,7 +112,7 @@
   }
   window.addEventListener("hashchange", readAddress);
   readAddress();
-  // A click on the link of the place one is already at changes no hash.
+  // Clicking the link of the current anchor does not change the hash.
   document.addEventListener("click", (event) => { if (event.target.closest("a[href^='#']")) setTimeout(readAddress); });
   const folds = document.querySelector("button.open-all");
   if (folds) {

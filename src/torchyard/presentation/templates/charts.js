@@ -1,6 +1,6 @@
 "use strict";
-// Draws the lazy charts of a page: each when it comes into view, with the runtime that is in the
-// page. `ast` has Vega read its expressions instead of compiling them, so that no eval is needed.
+// Draws the lazy charts of a page when they become visible, with the runtime in the page. With `ast`,
+// Vega interprets expressions instead of compiling them, so that no eval is needed.
 (() => {
   const shared = document.getElementById("chart-bases");
   const bases = shared ? JSON.parse(shared.textContent) : {};
@@ -48,8 +48,8 @@
     if (bubble.hidden) return;
     const lines = typeof value === "object" ? Object.entries(value).map(([name, text]) => `${name}: ${text}`) : [value];
     bubble.textContent = lines.join("\n");
-    const room = document.documentElement.clientWidth - bubble.offsetWidth - 8;
-    bubble.style.left = `${Math.max(4, Math.min(event.clientX + 14, room)) + window.scrollX}px`;
+    const maxLeft = document.documentElement.clientWidth - bubble.offsetWidth - 8;
+    bubble.style.left = `${Math.max(4, Math.min(event.clientX + 14, maxLeft)) + window.scrollX}px`;
     bubble.style.top = `${event.clientY + 16 + window.scrollY}px`;
   };
 

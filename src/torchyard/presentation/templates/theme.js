@@ -1,5 +1,5 @@
 "use strict";
-// Before the first paint: the theme a reader chose earlier. Without a choice the system decides.
+// Applies the stored theme before the first paint; without one, the system setting applies.
 (() => {
   const root = document.documentElement;
   const names = ["auto", "light", "dark"];
@@ -13,7 +13,7 @@
     if (button) button.textContent = `Theme: ${theme}`;
   };
   show();
-  // Chosen on another page that is open.
+  // Changed in another open page.
   window.addEventListener("storage", () => { theme = chosen(); show(); });
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.querySelector("button.theme");

@@ -23,47 +23,47 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One kind of history. Sizes are of the logarithm of the value."""
+    """One kind of synthetic history. Sizes are of the logarithm of the value."""
 
     name: str
     length: int = 300
     noise: float = 0.01
     steps: tuple[tuple[float, float], ...] = ()
-    """Where, as a share of the length, and how much; the first one's direction is drawn."""
+    """Position as a share of the length, and size; the direction is random."""
     drift: tuple[float, float, float] | None = None
-    """From where to where, and how much in all."""
+    """Start, end and total size."""
     outliers: float = 0.0
-    """Share of runs that are 10 to 50 % off."""
+    """Share of runs that are outliers by 10 to 50 %."""
     slow_share: float = 0.0
     slower: float = 0.0
-    """Share of runs that land in a slower mode, and how much slower it is."""
+    """Share of runs in a slower mode, and by how much."""
     correlation: float = 0.0
-    """Of neighbours: first-order autoregression."""
+    """Correlation of neighbors: first-order autoregression."""
     uneven: float = 1.0
-    """The noisiest run has so many times the noise of the quietest; errors are known if above 1."""
+    """Ratio of the noise of the noisiest run to that of the quietest; errors are known if above 1."""
     moved: float = 0.1
-    """Steps are moved by up to this share of the length."""
+    """Steps are shifted at random by up to this share of the length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Values in order of time, and the truth."""
+    """Values in order of time with the true changes."""
 
     values: Values
     errors: Values | None
     steps: tuple[int, ...]
-    """Places of the first value of each new level."""
+    """Indices of the first value of each new level."""
     drift: tuple[int, int] | None
 
 
 def with_step(size: float, *, noise: float, length: int) -> Plan:
-    """One step near the middle."""
+    """Return a plan with one step near the middle."""
     name = f"step of {size:.0%}, noise {noise:.1%}, {length} points"
     return Plan(name=name, length=length, noise=noise, steps=((0.5, np.log1p(size)),), moved=0.15)
 
 
 def draw(plan: Plan, rng: np.random.Generator) -> Labelled:
-    """One history of this kind."""
+    """Draw one history of this kind."""
     count = plan.length
     direction = rng.choice((-1.0, 1.0))
     shares = np.exp(rng.uniform(0.0, np.log(plan.uneven), count)) if plan.uneven > 1.0 else None
@@ -122,7 +122,7 @@ QUIET: Final[tuple[Plan, ...]] = (
         for length in (30, 300)
     ),
 )
-"""Histories in which nothing changed."""
+"""Histories without changes."""
 
 OTHERS: Final[tuple[Plan, ...]] = (
     Plan(name="two steps of 5 %, one direction", steps=_TWICE),
@@ -142,28 +142,30 @@ OTHERS: Final[tuple[Plan, ...]] = (
         uneven=10.0,
     ),
 )
-"""Steps in other company."""
+"""Histories with steps, combined with other effects."""
 
 
 _MOST_JUMPS: Final = 30
 
 
 def asv_steps(values: Values, *, smallest: float = 0.0) -> list[int]:
-    """asv: levels that minimise absolute deviations plus a price per jump (an L1 Potts fit).
+    """Apply the rule of asv: levels that minimize absolute deviations plus a price per jump (L1 Potts fit).
 
     The price is chosen by an information criterion, the log of the deviations plus 4 ln(n) / n per
-    jump, after neighbours' likeness was taken out of them by a first-order autoregression. Here the
-    best fit for each number of jumps is found exactly, and the criterion picks the number. Levels
-    have two values at least. `smallest` leaves out jumps below a fraction, as asv's threshold does.
+    jump, after first-order autocorrelation is removed. Here the best fit for each number of jumps is
+    computed exactly, and the criterion selects the number. Levels have at least two values. `smallest`
+    drops jumps below a fraction, as asv's threshold does.
     """
     count = values.size
     costs = _deviations(values)
     best_score, best = math.inf, [0, count]
     for ends in _fits(costs, min(_MOST_JUMPS, count // 2 - 1)):
         levels = [float(np.median(values[a:b])) for a, b in pairwise(ends)]
-        left = values - np.repeat(levels, np.diff(ends))
-        likeness = float(left[1:] @ left[:-1]) / max(float(left @ left), 1e-300)
-        rest = abs(left[0]) + float(np.abs(left[1:] - likeness * left[:-1]).sum())
+        residuals = values - np.repeat(levels, np.diff(ends))
+        correlation = float(residuals[1:] @ residuals[:-1]) / max(
+            float(residuals @ residuals), 1e-300
+        )
+        rest = abs(residuals[0]) + float(np.abs(residuals[1:] - correlation * residuals[:-1]).sum())
         score = math.log(max(rest, 1e-300)) + 4.0 * (len(ends) - 2) * math.log(count) / count
         if score < best_score:
             best_score, best = score, ends
@@ -176,7 +178,7 @@ def asv_steps(values: Values, *, smallest: float = 0.0) -> list[int]:
 
 
 def _deviations(values: Values) -> Values:
-    """Sum of distances from the median of values i to j, both included; infinite below two."""
+    """Return the sum of distances from the median of values i to j, inclusive; infinite below two."""
     count = values.size
     costs = np.full((count, count), math.inf)
     for length in range(2, count + 1):
@@ -189,7 +191,7 @@ def _deviations(values: Values) -> Values:
 
 
 def _fits(costs: Values, most_jumps: int) -> list[list[int]]:
-    """Ends of levels of the best fit with 0, 1, ... jumps."""
+    """Return the ends of levels of the best fit with 0, 1, ... jumps."""
     count = costs.shape[0]
     reached = [costs[0]]
     backs: list[NDArray[np.intp]] = []
@@ -210,9 +212,9 @@ def _fits(costs: Values, most_jumps: int) -> list[list[int]]:
 
 
 def threshold_alarms(values: Values, *, last: int = 10, limit: float = 0.05) -> list[int]:
-    """A value that is further than the limit from the median of the last so many.
+    """Return alarms: values further than `limit` from the median of the `last` values.
 
-    Alarms in a row are one, at the first of them.
+    Consecutive alarms count as one, at the first of them.
     """
     alarms: list[int] = []
     alarmed = False
@@ -229,4 +231,4 @@ RIVALS: Final[dict[str, Callable[[Values], list[int]]]] = {
     "asv, steps of 5 % or more": lambda values: asv_steps(values, smallest=0.05),
     "threshold of 5 %": threshold_alarms,
 }
-"""By the name used in tables."""
+"""Rules of other tools by name in tables."""

@@ -22,16 +22,16 @@ __all__ = ["Values", "mann_whitney_p", "shift_between", "weighted_ranks"]
 Values = NDArray[np.float64]
 
 _COUNTED_UP_TO: Final = 20
-"""Size of the smaller side up to which the orders are counted; above, Student's t on ranks is near
+"""Size of the smaller side up to which orders are counted; above, Student's t on ranks is accurate
 (Conover & Iman 1981)."""
 _COUNTED_FROM: Final = 1.5
-"""Standard deviations below which nothing depends on the chance being exact ..."""
+"""Standard deviations below which the p-value need not be exact ..."""
 _COUNTED_ALWAYS: Final = 30
-"""... unless there are so few values that the approximation is no longer one."""
+"""... unless there are too few values for the approximation."""
 
 
 def weighted_ranks(values: Values, weights: Values) -> Values:
-    """Weight of all that is smaller than each value, plus half of what is equal to it."""
+    """Return the weight of all smaller values, plus half that of equal ones, for each value."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     before = np.concatenate(([0.0], np.cumsum(weights[order])))
@@ -42,9 +42,9 @@ def weighted_ranks(values: Values, weights: Values) -> Values:
 
 
 def mann_whitney_p(one: int, other: int, larger_share: float) -> float:
-    """Two-sided chance of so uneven a share of pairs in which the first side's value is larger.
+    """Return the two-sided p-value of the share of pairs in which the value of the first side is larger.
 
-    Counted exactly where it is small and one side is. Ties make it larger than it has to be, never smaller.
+    Exact if it is small and one side is small. Ties make it conservative.
     """
     small, large = sorted((one, other))
     if small < 1:
@@ -53,17 +53,17 @@ def mann_whitney_p(one: int, other: int, larger_share: float) -> float:
     total = small + large
     score = (0.5 - uneven) * math.sqrt(12.0 * small * large / (total + 1))
     if small <= _COUNTED_UP_TO and (score > _COUNTED_FROM or total <= _COUNTED_ALWAYS):
-        # A share between two countable ones counts as the one that proves less.
+        # Round a share between two possible ones to the less significant one.
         fewest = math.ceil(uneven * small * large - 1e-9)
         table = _orders(small, large)
         return min(1.0, 2.0 * float(table[min(fewest, table.size - 1)]))
-    left = max(total - 1 - score**2, 1e-9)
-    return two_sided_p(score * math.sqrt(max(total - 2, 1) / left), max(total - 2.0, 1.0))
+    residual = max(total - 1 - score**2, 1e-9)
+    return two_sided_p(score * math.sqrt(max(total - 2, 1) / residual), max(total - 2.0, 1.0))
 
 
 @lru_cache(maxsize=2048)
 def _orders(small: int, large: int) -> Values:
-    """P(U <= u) for u up to the middle: coefficients of a Gaussian binomial, summed.
+    """Return P(U <= u) for u up to the middle: cumulative coefficients of a Gaussian binomial.
 
     Multiplied and divided factor by factor, so that the small counts of the tail come from small
     counts only and stay exact.
@@ -89,11 +89,11 @@ def shift_between(
     independent_share: float = 1.0,
     alpha: float = 0.05,
 ) -> tuple[float, float, float]:
-    """How much higher the second side lies, and the ends of its interval.
+    """Return the shift of the second side over the first, and the ends of its interval.
 
-    Median of all differences between the sides (Hodges & Lehmann 1963); the interval holds the
-    shifts that the rank test would not refuse. Each side is values and weights.
-    `independent_share` is how many of the values are worth an independent one.
+    Median of all differences between the sides (Hodges & Lehmann 1963); the interval contains the
+    shifts that the rank test does not reject. Each side is values and weights. `independent_share` is
+    the effective sample size per value.
     """
     differences = (after[0][:, np.newaxis] - before[0][np.newaxis, :]).ravel()
     weights = (after[1][:, np.newaxis] * before[1][np.newaxis, :]).ravel()
@@ -101,13 +101,13 @@ def shift_between(
     ordered = differences[order]
     below = np.cumsum(weights[order])
     below = (below - weights[order] / 2.0) / below[-1]
-    sizes = [independent_share * _worth(side[1]) for side in (before, after)]
+    sizes = [independent_share * _effective_size(side[1]) for side in (before, after)]
     product, total = sizes[0] * sizes[1], sizes[0] + sizes[1]
     reach = normal_quantile(1.0 - alpha / 2.0) * math.sqrt((total + 1.0) / (12.0 * product))
     low, middle, high = np.interp([0.5 - reach, 0.5, 0.5 + reach], below, ordered)
     return float(middle), float(low), float(high)
 
 
-def _worth(weights: Values) -> float:
-    """How many values of equal weight these are worth."""
+def _effective_size(weights: Values) -> float:
+    """Return the effective number of values of equal weight."""
     return float(weights.sum()) ** 2 / float(weights @ weights)

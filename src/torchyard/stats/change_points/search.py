@@ -33,34 +33,34 @@ Places = NDArray[np.intp]
 
 _SIZE_CLASSES: Final = (4, 5, 6, 8, 12, 20, 40)
 _COARSE_ABOVE: Final = 100
-"""In longer parts inner pieces begin and end at every second place only: a quarter of the work."""
+"""In longer parts, inner segments start and end at every second position only, a quarter of the work."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pieces:
-    """Pieces to judge, by where each begins and ends, grouped by the size of the smaller side."""
+class Segments:
+    """Segments to test by start and end, grouped by the size of the smaller side."""
 
     first: Places
     last: Places
     groups: tuple[int, ...]
-    """Where each group begins, and the end."""
+    """Start of each group, and the end."""
 
 
-def one_split(place: int) -> Pieces:
-    """All before the place against all after it."""
-    return Pieces(first=np.array([0]), last=np.array([place]), groups=(0, 1))
+def one_split(place: int) -> Segments:
+    """Return the split in two at `place`."""
+    return Segments(first=np.array([0]), last=np.array([place]), groups=(0, 1))
 
 
 @lru_cache(maxsize=512)
-def all_splits(size: int, fewest: int) -> Pieces:
-    """Every split in two that leaves so many values on both sides."""
+def all_splits(size: int, fewest: int) -> Segments:
+    """Return every split in two with at least `fewest` values on both sides."""
     last = np.arange(fewest, size - fewest + 1)
     return _grouped(np.zeros_like(last), last, size)
 
 
 @lru_cache(maxsize=512)
-def inner_pieces(size: int, fewest: int) -> Pieces:
-    """Every piece with so many values in it, before it and after it."""
+def inner_segments(size: int, fewest: int) -> Segments:
+    """Return every segment with at least `fewest` values inside, before and after it."""
     places = np.arange(fewest, size - fewest + 1, 2 if size > _COARSE_ABOVE else 1)
     one, other = np.triu_indices(places.size, k=1)
     first, last = places[one], places[other]
@@ -68,16 +68,16 @@ def inner_pieces(size: int, fewest: int) -> Pieces:
     return _grouped(first[long_enough], last[long_enough], size)
 
 
-def _grouped(first: Places, last: Places, size: int) -> Pieces:
+def _grouped(first: Places, last: Places, size: int) -> Segments:
     length = last - first
     classes = np.searchsorted(_SIZE_CLASSES, np.minimum(length, size - length))
     order = np.argsort(classes, kind="stable")
     begins = np.flatnonzero(np.diff(classes[order], prepend=-1))
-    return Pieces(first=first[order], last=last[order], groups=(*begins.tolist(), order.size))
+    return Segments(first=first[order], last=last[order], groups=(*begins.tolist(), order.size))
 
 
-class PieceSums:
-    """Sums from the start of a part, from which any piece of it is judged at once."""
+class SegmentSums:
+    """Cumulative sums of a part, from which any segment of it is tested."""
 
     def __init__(self, values: Values, weights: Values, *, independent_share: float) -> None:
         ranks = weighted_ranks(values, weights)
@@ -86,17 +86,17 @@ class PieceSums:
         self._square = np.concatenate(([0.0], np.cumsum(weights**2)))
         self._share = independent_share
 
-    def larger(self, pieces: Pieces) -> Values:
-        """Share of pairs, one value inside and one outside, in which the inner one is larger."""
-        first, last = pieces.first, pieces.last
+    def larger(self, segments: Segments) -> Values:
+        """Return the share of pairs (one value inside, one outside) in which the inner one is larger."""
+        first, last = segments.first, segments.last
         inside = self._weight[last] - self._weight[first]
         above = self._ranked[last] - self._ranked[first] - inside**2 / 2.0
         share: Values = above / (inside * (self._weight[-1] - inside))
         return share
 
-    def worths(self, pieces: Pieces) -> tuple[Values, Values]:
-        """How many independent values of equal weight are inside and outside."""
-        first, last = pieces.first, pieces.last
+    def effective_sizes(self, segments: Segments) -> tuple[Values, Values]:
+        """Return the effective number of independent values inside and outside."""
+        first, last = segments.first, segments.last
         inside = self._weight[last] - self._weight[first]
         square = self._square[last] - self._square[first]
         outside = self._weight[-1] - inside
@@ -105,15 +105,15 @@ class PieceSums:
             self._share * np.round(outside**2 / (self._square[-1] - square)),
         )
 
-    def best(self, pieces: Pieces, *, tests: float) -> tuple[float, tuple[int, int]]:
-        """The least probable piece and its chance, made larger by the number of tests."""
-        larger = self.larger(pieces)
-        inside, outside = self.worths(pieces)
-        # How far the share is from even, in its standard deviations but for a constant.
+    def best(self, segments: Segments, *, tests: float) -> tuple[float, tuple[int, int]]:
+        """Return the most significant segment and its p-value, corrected for the number of tests."""
+        larger = self.larger(segments)
+        inside, outside = self.effective_sizes(segments)
+        # Distance of the share from 1/2, in standard deviations up to a constant.
         scores = np.abs(larger - 0.5) * np.sqrt(inside * outside / (inside + outside + 1.0))
         best_p, best = math.inf, (0, 0)
-        # For one size the score orders by chance; between sizes it does not, so each has a turn.
-        for begin, end in pairwise(pieces.groups):
+        # Scores are comparable within one size only, so the best of each size is tested.
+        for begin, end in pairwise(segments.groups):
             place = begin + int(np.argmax(scores[begin:end]))
             chance = tests * mann_whitney_p(
                 math.floor(inside[place] + 1e-9),
@@ -121,30 +121,30 @@ class PieceSums:
                 float(larger[place]),
             )
             if chance < best_p:
-                best_p, best = chance, (int(pieces.first[place]), int(pieces.last[place]))
+                best_p, best = chance, (int(segments.first[place]), int(segments.last[place]))
         return best_p, best
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Values in order of time, with what is needed to judge them."""
+    """Values in order of time, with the parameters of the tests."""
 
     values: Values
     calm: Values
-    """The values with outliers drawn in: ranks say whether there is a change, these say where."""
+    """The values with outliers clipped: ranks decide whether there is a change, these where."""
     weights: Values
     independent_share: float
-    """How many of the values are worth an independent one: below 1 when neighbours are alike."""
+    """Effective sample size per value: below 1 if neighbors are correlated."""
     alpha: float
-    """Chance that a quiet stretch shows a change."""
+    """False alarm probability of a stretch without changes."""
     least: float
-    """Smallest change that counts, on the scale of the values."""
+    """Smallest relevant change, on the scale of the values."""
     fewest: int
-    """Values on each side of a change."""
+    """Minimum number of values on each side of a change."""
     nearest: int
-    """Values on each side that a change's size is taken from, at most."""
+    """Maximum number of values on each side from which the size of a change is estimated."""
     open_from: int = 0
-    """Changes before this place are settled and not looked for."""
+    """Changes before this position are settled and not searched for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,56 +159,58 @@ class Cut:
 
 
 def find_cuts(stretch: Stretch) -> list[Cut]:
-    """The changes in order; none when there are too few values."""
+    """Return the changes in order; none if there are too few values."""
     places: set[int] = set()
     waiting = [(0, stretch.values.size)]
     while waiting:
         start, end = waiting.pop()
-        found = _strongest(stretch, start, end)
-        if found:
-            places.update(found)
-            bounds = [start, *found, end]
+        cut_places = _strongest(stretch, start, end)
+        if cut_places:
+            places.update(cut_places)
+            bounds = [start, *cut_places, end]
             waiting += pairwise(bounds)
-    return standing(stretch, sorted(place for place in places if place >= stretch.open_from))
+    return significant_cuts(
+        stretch, sorted(place for place in places if place >= stretch.open_from)
+    )
 
 
-def _splits_worth(size: int) -> float:
-    """How many independent tests the search over all splits amounts to.
+def _split_tests(size: int) -> float:
+    """Return the effective number of independent tests of the search over all splits.
 
-    Neighbouring splits share nearly all of their values, so it grows slowly. From simulated noise:
+    Neighboring splits share nearly all of their values, so it grows slowly. From simulated noise:
     at 10, 20, 50, 100 and 200 values 1, 7, 20, 20 and 20.
     """
     return min(max(0.55 * (size - 8), 1.0), 25.0)
 
 
-def _pieces_worth(size: int) -> float:
-    """The same for inner pieces: 12, 350, 650 and 650 at 20, 50, 100 and 200 values."""
+def _segment_tests(size: int) -> float:
+    """Return the same for inner segments: 12, 350, 650 and 650 at 20, 50, 100 and 200 values."""
     return min(size**2 / 8.0, 7.0 * size)
 
 
 def _strongest(stretch: Stretch, start: int, end: int) -> list[int]:
-    """The ends of the piece, or the split, that stands out most; empty when none does."""
+    """Return the ends of the most significant segment or split; empty if none is significant."""
     size, fewest = end - start, stretch.fewest
     if size < 2 * fewest:
         return []
     sums = _sums(stretch, start, end)
-    best_p, best = sums.best(all_splits(size, fewest), tests=_splits_worth(size))
+    best_p, best = sums.best(all_splits(size, fewest), tests=_split_tests(size))
     if size >= 3 * fewest:
-        piece_p, piece = sums.best(inner_pieces(size, fewest), tests=_pieces_worth(size))
-        if piece_p < best_p:
-            best_p, best = piece_p, piece
+        segment_p, segment = sums.best(inner_segments(size, fewest), tests=_segment_tests(size))
+        if segment_p < best_p:
+            best_p, best = segment_p, segment
     if best_p > stretch.alpha:
         return []
     return [start + place for place in best if 0 < place < size]
 
 
-def standing(stretch: Stretch, places: list[int]) -> list[Cut]:
-    """The changes that stand between their neighbours, after the weakest was dropped in turn."""
+def significant_cuts(stretch: Stretch, places: list[int]) -> list[Cut]:
+    """Return the changes that are significant between their neighbors, dropping the weakest in turn."""
     while True:
         places = _moved(stretch, places)
         ends = [0, *places, stretch.values.size]
         cuts = [
-            _judged(stretch, before, place, after)
+            _tested(stretch, before, place, after)
             for before, place, after in zip(ends[:-2], places, ends[2:], strict=True)
         ]
         failing = [
@@ -221,9 +223,9 @@ def standing(stretch: Stretch, places: list[int]) -> list[Cut]:
 
 
 def _moved(stretch: Stretch, places: list[int]) -> list[int]:
-    """Each change where two levels fit best between its neighbours, from left to right.
+    """Move each change to where two levels fit best between its neighbors, from left to right.
 
-    By least squares: ranks do not see that one of two rises is larger.
+    By least squares, since ranks do not see the size of a rise.
     """
     moved = list(places)
     ends = [*places[1:], stretch.values.size]
@@ -243,9 +245,9 @@ def _moved(stretch: Stretch, places: list[int]) -> list[int]:
     return moved
 
 
-def _judged(stretch: Stretch, before: int, place: int, after: int) -> Cut:
+def _tested(stretch: Stretch, before: int, place: int, after: int) -> Cut:
     chance, _ = _sums(stretch, before, after).best(
-        one_split(place - before), tests=_splits_worth(after - before)
+        one_split(place - before), tests=_split_tests(after - before)
     )
     near = (
         slice(max(before, place - stretch.nearest), place),
@@ -259,8 +261,8 @@ def _judged(stretch: Stretch, before: int, place: int, after: int) -> Cut:
     return Cut(place=place, p_value=min(1.0, chance), shift=shift, low=low, high=high)
 
 
-def _sums(stretch: Stretch, start: int, end: int) -> PieceSums:
-    return PieceSums(
+def _sums(stretch: Stretch, start: int, end: int) -> SegmentSums:
+    return SegmentSums(
         stretch.values[start:end],
         stretch.weights[start:end],
         independent_share=stretch.independent_share,

@@ -1,8 +1,8 @@
 """Tell steps from drifts: whether a level changed at once or over many values.
 
-To any search for steps, a slow drift looks like a staircase. For neighbouring changes in one
-direction two models are fitted to the same values: the steps, and one ramp between two levels.
-The Bayesian information criterion decides, with a penalty for the ramp. Works on logarithms.
+A search for steps sees a slow drift as a staircase. For neighboring changes in one direction two
+models are fitted to the same values: the steps, and one ramp between two levels. The Bayesian
+information criterion decides, with a penalty for the ramp. Works on logarithms.
 
 A window shows a very slow drift as one or two steps; many small changes in one direction over
 many windows are therefore merged into one drift, from the changes alone and without reading
@@ -23,24 +23,24 @@ import numpy as np
 from torchyard.stats.change_points.search import Cut, Stretch
 
 _KNOTS: Final = 16
-"""Places at which a ramp may begin or end."""
+"""Number of grid positions at which a ramp may start or end."""
 _LONGEST_ROW: Final = 8
-"""Changes that are tried as one ramp at most; longer rows are joined from drifts."""
+"""Maximum number of changes fitted as one ramp; longer sequences are merged from drifts."""
 _SHORTEST_RAMP: Final = 8
-"""Values; a shorter one is a step whose moment is not sharp."""
-_HANDICAP: Final = 6.0
-"""By how much the ramp's criterion must be better: strong evidence on Kass & Raftery's scale."""
+"""Minimum number of values of a ramp; a shorter one is a blurred step."""
+_MIN_BIC_GAIN: Final = 6.0
+"""Required advantage of the ramp: strong evidence on the scale of Kass & Raftery."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """From one level to another."""
+    """A change from one level to another: a step or a drift."""
 
     kind: Literal["step", "drift"]
     first: int
-    """Where the new level begins, or where the drift does."""
+    """First point of the new level or of the drift."""
     last: int
-    """Where the drift has come to its end; `first` for a step."""
+    """End of the drift; `first` for a step."""
     p_value: float
     shift: float
     low: float
@@ -57,12 +57,12 @@ class _Ramp:
 
 
 def shaped(stretch: Stretch, cuts: list[Cut]) -> list[Move]:
-    """The changes as steps and drifts, in order."""
+    """Classify changes as steps and drifts, in order."""
     return _shaped(stretch, cuts, [0, *(cut.place for cut in cuts), stretch.values.size])
 
 
 def _shaped(stretch: Stretch, cuts: list[Cut], ends: list[int]) -> list[Move]:
-    """The longest row of changes that is one ramp, and the same for those before and after it."""
+    """Find the longest sequence of changes that is one ramp, and recurse before and after it."""
     for length in range(min(len(cuts), _LONGEST_ROW), 0, -1):
         for start in range(len(cuts) - length + 1):
             row = cuts[start : start + length]
@@ -90,10 +90,10 @@ def _shaped(stretch: Stretch, cuts: list[Cut], ends: list[int]) -> list[Move]:
 
 
 def _one_direction(row: list[Cut]) -> bool:
-    """Whether a ramp is worth trying: what goes the other way is small against the whole."""
-    whole = sum(cut.shift for cut in row)
-    back = sum(cut.shift for cut in row if (cut.shift > 0.0) != (whole > 0.0))
-    return abs(whole) >= 2.0 * abs(back)
+    """Whether the changes go mostly in one direction, so that a ramp is plausible."""
+    total = sum(cut.shift for cut in row)
+    opposite = sum(cut.shift for cut in row if (cut.shift > 0.0) != (total > 0.0))
+    return abs(total) >= 2.0 * abs(opposite)
 
 
 def _drift(row: list[Cut], ramp: _Ramp) -> Move:
@@ -109,7 +109,7 @@ def _drift(row: list[Cut], ramp: _Ramp) -> Move:
 
 
 def _better_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp | None:
-    """The ramp between the neighbours of these changes, if it explains the values better."""
+    """Return the ramp between the neighbors of these changes if it fits better than steps."""
     ramp = _best_ramp(stretch, row, start, end)
     if ramp is None or ramp.last - ramp.first < _SHORTEST_RAMP:
         return None
@@ -118,15 +118,15 @@ def _better_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ram
     for one, other in pairwise(places):
         weights = stretch.weights[one:other]
         part = stretch.calm[one:other]
-        apart = part - np.average(part, weights=weights)
-        steps += float(weights @ apart**2)
+        deviations = part - np.average(part, weights=weights)
+        steps += float(weights @ deviations**2)
     worth = stretch.independent_share * (end - start)
     if steps <= 0.0:
         return None
     gain = worth * math.log(steps / max(ramp.squares, 1e-12 * steps))
-    # A step has a place and a level; a ramp two places and two levels, of which one is shared.
+    # A step has a position and a level; a ramp has two positions and two levels, one of them shared.
     more_parameters = 4 - (2 * len(row) + 1)
-    return ramp if gain - more_parameters * math.log(worth) > _HANDICAP else None
+    return ramp if gain - more_parameters * math.log(worth) > _MIN_BIC_GAIN else None
 
 
 def _best_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp | None:
@@ -138,7 +138,7 @@ def _best_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp 
     if not one.size:
         return None
     first, last = knots[one], knots[other]
-    # Each row is one ramp from 0 to 1; the two levels follow by least squares.
+    # Each row is one ramp from 0 to 1; its two levels are fitted by least squares.
     rise = np.clip(
         (np.arange(end - start) - first[:, np.newaxis]) / (last - first)[:, np.newaxis], 0.0, 1.0
     )
@@ -149,29 +149,29 @@ def _best_ramp(stretch: Stretch, row: list[Cut], start: int, end: int) -> _Ramp 
     slope = rise @ (weights * part) / np.maximum(spread, 1e-300)
     squares = float(weights @ part**2) - slope**2 * spread
     best = int(np.argmin(squares))
-    left = max(float(squares[best]), 0.0)
-    variance = left / max(end - start - 4, 1)
+    residual = max(float(squares[best]), 0.0)
+    variance = residual / max(end - start - 4, 1)
     worth = max(float(spread[best]) * stretch.independent_share, 1e-300)
     return _Ramp(
         first=start + int(first[best]),
         last=start + int(last[best]),
         shift=float(slope[best]),
         error=math.sqrt(variance / worth),
-        squares=left,
+        squares=residual,
     )
 
 
-_FEWEST_IN_A_ROW: Final = 4
-"""Steps in one direction, none larger than all others together, that are called a drift."""
-_GAP: Final = 30
-"""Points between two drifts that are still one: a ramp's ends are not sharp."""
-_ON_THE_SLOPE: Final = 2.0
-"""A step beside a drift belongs to it if it is not larger than so many times what the drift would
-have done in that time."""
+_MIN_DRIFT_STEPS: Final = 4
+"""Minimum number of steps in one direction that count as a drift, if none dominates."""
+_MAX_DRIFT_GAP: Final = 30
+"""Maximum number of points between two drifts that are merged, since the ends of a ramp are blurred."""
+_MAX_SLOPE_RATIO: Final = 2.0
+"""A step next to a drift is part of it if it is at most this multiple of the change that the slope of
+the drift implies for that time."""
 
 
 def one_drift(moves: Sequence[Move], *, end: int) -> list[Move]:
-    """The changes, with rows that are one drift made one; `end` is the number of points."""
+    """Merge sequences of changes that form one drift; `end` is the number of points."""
     joined: list[Move] = []
     for _, row in groupby(moves, key=lambda move: move.shift > 0.0):
         joined += _row(list(row), end)
@@ -179,21 +179,21 @@ def one_drift(moves: Sequence[Move], *, end: int) -> list[Move]:
 
 
 def _row(row: list[Move], end: int) -> list[Move]:
-    """Changes in one direction."""
-    if len(row) < _FEWEST_IN_A_ROW:
+    """Merge changes in one direction into a drift if none dominates."""
+    if len(row) < _MIN_DRIFT_STEPS:
         return row
     largest = max(range(len(row)), key=lambda place: abs(row[place].shift))
     total = sum(abs(move.shift) for move in row)
     if abs(row[largest].shift) * 2.0 > total:
         return [*_row(row[:largest], end), row[largest], *_row(row[largest + 1 :], end)]
-    whole = row[0]
+    drift = row[0]
     for move in row[1:]:
-        whole = _sum_of(whole, move)
-    return [whole]
+        drift = _sum_of(drift, move)
+    return [drift]
 
 
 def _drifts_joined(moves: list[Move], end: int) -> list[Move]:
-    """Drifts that follow each other, and steps beside a drift that are part of its slope."""
+    """Merge successive drifts, and steps next to a drift that are part of its slope."""
     joined: list[Move] = []
     for place, move in enumerate(moves):
         until = moves[place + 1].first if place + 1 < len(moves) else end
@@ -208,9 +208,9 @@ def _belongs(drift: Move, move: Move, until: int) -> bool:
     if drift.kind != "drift" or (drift.shift > 0.0) != (move.shift > 0.0):
         return False
     if move.kind == "drift":
-        return move.first - drift.last <= _GAP
+        return move.first - drift.last <= _MAX_DRIFT_GAP
     slope = abs(drift.shift) / max(drift.last - drift.first, 1)
-    return abs(move.shift) <= _ON_THE_SLOPE * slope * (until - drift.last)
+    return abs(move.shift) <= _MAX_SLOPE_RATIO * slope * (until - drift.last)
 
 
 def _sum_of(one: Move, other: Move) -> Move:

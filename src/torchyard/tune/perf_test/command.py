@@ -1,4 +1,4 @@
-"""The command `torchyard perf-test`."""
+"""`torchyard perf-test`: measure a matrix product and an inference."""
 
 from __future__ import annotations
 
@@ -27,18 +27,23 @@ Examples:
       with the winner of `torchyard tune`
   torchyard perf-test --device cuda --precision bfloat16 --size 8192 --json
 
-Measure a square matrix product (operations per second, and which share of the machine's measured peak
-that is) and the inference of a perceptron 4096-4096-11008-10 (with the operators that its time goes
-to), under the settings as they are and under others, in turn. Without other settings the current
-ones are measured against themselves.
+Measure a square matrix product (FLOP/s and share of the machine's measured peak) and the inference of
+a 4096-4096-11008-10 perceptron (with a table of its operators), alternating between the current and
+other settings. Without other settings, the current ones are compared with themselves.
 """
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
 _how, _out = section("How to measure"), section("Where results go")
 
 _OPTIONS = (
-    _what("--size", metavar="N", default="1000", show_default=True, help="Of the matrices."),
-    _what("--batch-size", metavar="N", default="16", show_default=True, help="Of the inference."),
+    _what("--size", metavar="N", default="1000", show_default=True, help="Size of the matrices."),
+    _what(
+        "--batch-size",
+        metavar="N",
+        default="16",
+        show_default=True,
+        help="Batch size of the inference.",
+    ),
     _what("--device", metavar="DEVICE", default="cpu", show_default=True, help="cpu, cuda, ..."),
     _what(
         "--precision",
@@ -50,25 +55,35 @@ _OPTIONS = (
         "--tuned",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="The race whose winner is compared with the current settings.",
+        help="Race folder whose winner is compared with the current settings.",
     ),
     *PLACE_OPTIONS,
-    _when("--time", metavar="DURATION", default="30s", show_default=True, help="Of each workload."),
-    _how("--threads", metavar="N", help="Threads of torch; one for each core when left out."),
-    _how("--seed", metavar="N", help="Seed of inputs, weights and the order of pairs; 1337."),
+    _when(
+        "--time",
+        metavar="DURATION",
+        default="30s",
+        show_default=True,
+        help="Measuring time of each workload.",
+    ),
+    _how("--threads", metavar="N", help="PyTorch threads. [default: one per core]"),
+    _how(
+        "--seed",
+        metavar="N",
+        help="Seed of inputs, weights and the order of pairs. [default: 1337]",
+    ),
     _how(
         "--iterations",
         type=Count(1, 1_000_000),
         default=20,
         show_default=True,
-        help="That the profiler looks at.",
+        help="Iterations to profile.",
     ),
     *LIMIT_OPTIONS,
     _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Keep the run here instead of in the runs' home.",
+        help="Store the run here instead of in the results directory.",
     ),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )
@@ -78,7 +93,7 @@ _OPTIONS = (
 @all_options(_OPTIONS)
 @common_options
 def perf_test(as_json: bool, **options: Any) -> int:
-    """Run both tests."""
+    """Run both workloads."""
     from torchyard.bench.commands.execution import exit_code_of
     from torchyard.bench.target_checks import check_devices
     from torchyard.core.records import encode
@@ -86,14 +101,14 @@ def perf_test(as_json: bool, **options: Any) -> int:
 
     study = _study(options)
     check_devices([study])
-    found = _measure(study, options)
+    result = _measure(study, options)
     if as_json:
-        print_json({"perf_test": encode(found)})
+        print_json({"perf_test": encode(result)})
     else:
-        print_data(printable(perf_text(found)))
+        print_data(printable(perf_text(result)))
     if not options["quiet"]:
-        talk(f"run folder: {found.run}")
-    return exit_code_of(found.comparisons)
+        talk(f"run folder: {result.run}")
+    return exit_code_of(result.comparisons)
 
 
 def _measure(study: Study, options: dict[str, Any]) -> PerfTest:
@@ -112,7 +127,7 @@ def _measure(study: Study, options: dict[str, Any]) -> PerfTest:
 
 
 def _study(options: dict[str, Any]) -> Study:
-    """Two workloads, and two settings."""
+    """Return the study: two workloads, current and other settings."""
     from dataclasses import replace
 
     from torchyard.bench.commands.options import request_of_study_options
@@ -125,9 +140,7 @@ def _study(options: dict[str, Any]) -> Study:
     batch = CHECKS["batch_size"].read(options["batch_size"], where="--batch-size")
     given = bool(options["environments"] or options["preloads"])
     if given and options["tuned"] is not None:
-        raise UsageError(
-            "both --tuned and an environment are given", hint="compare one of them at a time"
-        )
+        raise UsageError("both --tuned and an environment are given", hint="use only one of them")
     request = replace(
         request_of_study_options({**options, "batch_size": None}),  # the product has no batch
         name="perf-test",
@@ -158,8 +171,8 @@ def _others(
         if race.winner is None:
             raise NothingToDo(
                 f"the race in {options['tuned']} has no winner",
-                why="the default was best, or the race is not over",
-                hint="leave out --tuned, or name another race",
+                why="the default is best, or the race is not finished",
+                hint="omit --tuned, or use another race",
             )
         return (tuned_variant(current, race.winner),)
     return study.candidates if given else (replace(current, name="again"),)

@@ -1,4 +1,4 @@
-"""Run a performance test: the two programs that people try a new PyTorch with, as one measurement.
+"""Run a performance test: two common first checks of a PyTorch installation as one measurement.
 
 A square matrix product (operations per second, share of the machine's peak) and the inference of a
 three-layer perceptron (with the table of its operators), under the current settings and under tuned
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchyard.bench.bench_run import run_bench
-from torchyard.bench.roofline.machine_peak import PeakWish, peak_of_machine
+from torchyard.bench.roofline.machine_peak import PeakRequest, peak_of_machine
 from torchyard.core.events import Listener
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import Study, Variant
@@ -32,7 +32,7 @@ def run_perf_test(
     iterations: int,
     listener: Listener,
 ) -> PerfTest:
-    """Measure both workloads of the study, then look at the operators of the last one."""
+    """Measure both workloads of the study, then profile the operators of the last one."""
     peak, why_not = _peak(study, listener)
     rows = run_bench(study, folder=folder, command=command, listener=listener)
     tables = operator_tables(study, study.workloads[-1], iterations=iterations)
@@ -47,7 +47,7 @@ def run_perf_test(
 
 
 def settings_of(variant: Variant) -> str:
-    """What sets a variant apart from a bare `python program.py`, in words."""
+    """Describe how a variant differs from plain `python program.py`."""
     environment = variant.environment
     parts = [f"{key}={value}" for key, value in environment.variables]
     parts += [f"preload {Path(library).name}" for library in environment.preload]
@@ -56,24 +56,24 @@ def settings_of(variant: Variant) -> str:
     if variant.backend != "eager":
         parts.append(variant.backend)
     parts += [key if value is True else f"{key}={value}" for key, value in variant.options]
-    return ", ".join(parts) or "as they are"
+    return ", ".join(parts) or "unchanged"
 
 
 def tuned_variant(current: Variant, winner: Contender) -> Variant:
-    """The current settings with those of a race's winner."""
+    """Return the current variant with the settings of a race winner."""
     return replace(winner.variant(current), name="tuned")
 
 
 def _peak(study: Study, listener: Listener) -> tuple[MachinePeak | None, str]:
-    """The peak of the current settings; a test without one still says the rest."""
+    """Return the peak of the current settings, or why it is unavailable."""
     baseline = study.baseline
-    wish = PeakWish(
+    request = PeakRequest(
         target=baseline.target,
         device=study.workloads[0].device,
         precision=baseline.precision,
         threads=baseline.environment.threads or study.settings.threads,
     )
     try:
-        return peak_of_machine(wish, listener=listener).peak, ""
+        return peak_of_machine(request, listener=listener).peak, ""
     except TorchyardError as error:
         return None, error.what + (f": {error.why}" if error.why else "")

@@ -17,51 +17,51 @@ class OperatorRow:
     name: str
     calls: int
     on_device: bool = False
-    """A kernel or a copy; its time is also in the row of the operator that began it."""
+    """Whether it is a kernel or copy; its time is also in the row of the operator that launched it."""
     self_cost: float
-    """On the CPU, in ns, without the operators inside it."""
+    """CPU time in ns, without nested operators."""
     total_cost: float
     self_device_cost: float = 0.0
-    """On the GPU, in ns."""
+    """GPU time in ns."""
     total_device_cost: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTable:
-    """Where the time of one variant goes."""
+    """Time of one variant by operator."""
 
     workload: str
     variant: str
     iterations: int
     rows: tuple[OperatorRow, ...]
-    """Costliest first."""
+    """Most expensive first."""
     why_not: str = ""
     """Why there are no rows."""
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """What the CPU began."""
+        """Rows of operators on the CPU."""
         return tuple(row for row in self.rows if not row.on_device)
 
     @property
     def kernels(self) -> tuple[OperatorRow, ...]:
-        """What ran on the GPU, the costliest first."""
+        """Rows of kernels on the GPU, most expensive first."""
         return tuple(row for row in self.rows if row.on_device)
 
     @property
     def total_ns(self) -> float:
-        """On the CPU, each row counted without what is inside it."""
+        """Total self CPU time."""
         return sum(row.self_cost for row in self.operators)
 
     @property
     def device_ns(self) -> float:
-        """On the GPU."""
+        """Total GPU time."""
         return sum(row.self_device_cost for row in self.kernels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerfTest:
-    """What a performance test found."""
+    """Result of a performance test."""
 
     comparisons: tuple[Comparison, ...]
     """The product first, then the inference."""
@@ -71,4 +71,4 @@ class PerfTest:
     run: str = ""
     """The run folder."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Name of a variant and what it sets, in words."""
+    """Name of each variant and a description of its settings."""

@@ -22,9 +22,9 @@ WARM_S: Final = 3.0
 
 
 def operator_tables(study: Study, workload: Workload, *, iterations: int) -> list[OperatorTable]:
-    """A table for each variant; one that fails is a table that says why."""
+    """Return one table per variant; the table of a variant that fails states why."""
     settings = study.settings
-    found = []
+    tables = []
     with tempfile.TemporaryDirectory(prefix="torchyard-operators-") as folder:
         for variant in study.variants:
             try:
@@ -35,9 +35,9 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                     draw=draw_launch(random.Random(settings.seed)),
                     log_folder=Path(folder),
                     scratch=Path(folder),
-                ) as crew:
+                ) as processes:
                     limit_s = settings.step_limit_s
-                    crew.ask(
+                    processes.ask(
                         variant,
                         "warm",
                         phase="warm-up",
@@ -45,7 +45,7 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                         variant=variant.name,
                         seconds=WARM_S,
                     )
-                    answer = crew.ask(
+                    answer = processes.ask(
                         variant,
                         "operators",
                         phase="profile",
@@ -54,7 +54,7 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                         iterations=iterations,
                     )
             except VariantFailed as failed:
-                found.append(
+                tables.append(
                     OperatorTable(
                         workload=workload.label,
                         variant=variant.name,
@@ -64,7 +64,7 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                     )
                 )
                 continue
-            found.append(
+            tables.append(
                 OperatorTable(
                     workload=workload.label,
                     variant=variant.name,
@@ -75,4 +75,4 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
                     ),
                 )
             )
-    return found
+    return tables

@@ -16,7 +16,7 @@ _NAME_WIDTH = 70
 
 
 def perf_text(test: PerfTest) -> str:
-    """The whole of it."""
+    """Format a performance test as text."""
     parts = [_rates(test)]
     parts += [_verdicts(test)]
     parts += ["\n".join(f"{name}: {text}" for name, text in test.settings)]
@@ -25,7 +25,7 @@ def perf_text(test: PerfTest) -> str:
 
 
 def _rates(test: PerfTest) -> str:
-    rows: list[Sequence[str]] = [("workload", "settings", "time", "rate", "of the peak")]
+    rows: list[Sequence[str]] = [("workload", "settings", "time", "rate", "of peak")]
     for comparison in test.comparisons:
         for name, metrics in _sides(comparison):
             rows.append(
@@ -39,7 +39,7 @@ def _rates(test: PerfTest) -> str:
             )
     text = aligned(rows)
     if test.peak is None:
-        return f"{text}\n\nno share of the peak: {one_line(test.peak_why_not)}"
+        return f"{text}\n\nshare of peak unavailable: {one_line(test.peak_why_not)}"
     peak = format_flops(test.peak.flops_per_second, per_second=True)
     return f"{text}\n\npeak of this machine: {peak}, measured {test.peak.measured}"
 
@@ -70,12 +70,14 @@ def _verdicts(test: PerfTest) -> str:
             lines.append(f"{one.workload.label}: {one.candidate} failed: {one.failure.message}")
         elif one.estimate is not None:
             interval = one.estimate.interval
-            said = "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
-            number = f"{one.estimate.speedup:.3f}x{said}"
+            interval_text = (
+                "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+            )
+            number = f"{one.estimate.speedup:.3f}x{interval_text}"
             why = f" ({'; '.join(one.untrusted)})" if one.untrusted else ""
             lines.append(
                 f"{one.workload.label}: {one.candidate} is "
-                f"{number if one.trusted else f'({number})'} of {one.baseline}: {one.state}{why}"
+                f"{number if one.trusted else f'({number})'} vs {one.baseline}: {one.state}{why}"
             )
     return "\n".join(one_line(line) for line in lines)
 
@@ -83,9 +85,11 @@ def _verdicts(test: PerfTest) -> str:
 def _operators(table: OperatorTable) -> str:
     title = f"{table.workload}, {table.variant}: operators of {table.iterations} iterations"
     if table.why_not:
-        return f"{table.workload}, {table.variant}: no operators: {one_line(table.why_not)}"
+        return (
+            f"{table.workload}, {table.variant}: operators unavailable: {one_line(table.why_not)}"
+        )
     if table.kernels:
-        return f"{title}\n{_beside_gpu(table)}\n\n{_kernels(table)}"
+        return f"{title}\n{_with_gpu_times(table)}\n\n{_kernels(table)}"
     rows = [
         (*_name_and_calls(row), *_cpu(row, table), format_duration(row.total_cost))
         for row in table.operators[:_MOST_OPERATORS]
@@ -94,8 +98,8 @@ def _operators(table: OperatorTable) -> str:
     return f"{title}\n{aligned([head, *rows])}"
 
 
-def _beside_gpu(table: OperatorTable) -> str:
-    """Operators by the time that their kernels took; then by their own on the CPU."""
+def _with_gpu_times(table: OperatorTable) -> str:
+    """Return operators by GPU time of their kernels, then by self CPU time."""
     head = ("operator", "calls", "self CPU", "share", "total CPU", "self GPU", "share", "total GPU")
     ordered = sorted(table.operators, key=lambda row: (-row.self_device_cost, -row.self_cost))
     rows = [
