@@ -93,7 +93,7 @@ class Served:
         from torchyard.dashboard.access import Access
         from torchyard.dashboard.app import make_app
         from torchyard.dashboard.feeds import Feeds
-        from torchyard.dashboard.live_store import Archive
+        from torchyard.dashboard.live_store import LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home
@@ -106,11 +106,11 @@ class Served:
         for name in ("evil-1", "evil-2"):
             rows = [comparison(workload, Verdict.FASTER, 1.5, evil)]
             write_run(home / name, rows=rows, names=evil)
-        self._archive, self._feeds = Archive(home), Feeds()
+        self._live_store, self._feeds = LiveStore(home), Feeds()
         self._listening = listen("127.0.0.1", 0, no_token=True)
         self._bound = self._listening.__enter__()
         self.url = self._bound.address.url
-        app = make_app(self._archive, access=Access(), feeds=self._feeds)
+        app = make_app(self._live_store, access=Access(), feeds=self._feeds)
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         sockets = [self._bound.socket]
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": sockets})
@@ -121,7 +121,7 @@ class Served:
         self._server.should_exit = True
         self._thread.join()
         self._listening.__exit__(None, None, None)
-        self._archive.close()
+        self._live_store.close()
 
     def data(self, path: str) -> dict[str, list[dict[str, str]]]:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(self.url).port or 0)
@@ -162,12 +162,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def site(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from torchyard.dashboard.live_store import Archive
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
 
-    archive = Archive(served.home)
-    folder = write_site(archive, tmp_path_factory.mktemp("site") / "site").folder
-    archive.close()
+    live_store = LiveStore(served.home)
+    folder = write_site(live_store, tmp_path_factory.mktemp("site") / "site").folder
+    live_store.close()
     return folder
 
 

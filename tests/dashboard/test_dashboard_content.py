@@ -137,7 +137,7 @@ def test_a_run_that_comes_while_the_dashboard_is_open(home: Path) -> None:
     with visit(home) as seen:
         assert seen.data("/api/runs")["total"] == 1
         write_run(home / "new", started="2026-01-01T00:00:00.000Z")
-        seen.archive._fresh_until_s = 0.0
+        seen.live_store._fresh_until_s = 0.0
         assert started(seen.page("/"))[0] == "2026-01-01"
 
 
@@ -159,7 +159,7 @@ def test_a_run_page_follows_its_run(home: Path) -> None:
         assert "still going" in seen.page("/run?id=going")
         text = (folder / "run.json").read_text()
         (folder / "run.json").write_text(text.replace('"running"', '"finished"'))
-        seen.archive._fresh_until_s = 0.0
+        seen.live_store._fresh_until_s = 0.0
         assert "still going" not in seen.page("/run?id=going")
 
 
@@ -348,11 +348,11 @@ def test_a_run_is_found_while_the_index_is_made_anew(tmp_path: Path) -> None:
     """Another process empties the index, and a run is new: both exist, so neither is missing."""
     ids = write_home(tmp_path, count=3)
     with visit(tmp_path) as seen:
-        assert seen.archive.store.place is not None
+        assert seen.live_store.store.place is not None
         for number in range(3):
             new = f"new-{number}"
             write_run(tmp_path / new)
-            with closing(sqlite3.connect(seen.archive.store.place)) as other, other:
+            with closing(sqlite3.connect(seen.live_store.store.place)) as other, other:
                 other.execute("DELETE FROM runs")
             for run in (*ids, new):
                 assert run in seen.page(f"/run?id={run}")

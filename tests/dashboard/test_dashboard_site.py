@@ -14,17 +14,17 @@ from dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.site import MARKER, SiteFolder, Written, write_site
 from torchyard.errors import UsageError
 
 
 def write(home: Path, folder: Path) -> Written:
-    archive = Archive(home)
+    live_store = LiveStore(home)
     try:
-        return write_site(archive, folder)
+        return write_site(live_store, folder)
     finally:
-        archive.close()
+        live_store.close()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -172,19 +172,19 @@ def test_a_marker_cannot_make_it_remove_files_elsewhere(
 
 
 def test_an_interrupted_writing_goes_on(home: Path, tmp_path: Path) -> None:
-    archive = Archive(home)
+    live_store = LiveStore(home)
 
     def stop(done: int, total: int) -> None:
         if done == total - 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_site(archive, tmp_path / "site", told=stop)
+        write_site(live_store, tmp_path / "site", progress=stop)
     assert not (tmp_path / "site" / "index.html").exists()
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "site" / "runs").iterdir()}
     assert len(runs) == 3
-    write_site(archive, tmp_path / "site")
-    archive.close()
+    write_site(live_store, tmp_path / "site")
+    live_store.close()
     assert {path: path.stat().st_mtime_ns for path in runs} == runs
     assert (tmp_path / "site" / "index.html").exists()
 
@@ -250,10 +250,10 @@ def test_a_site_for_everybody_has_nothing_of_the_people_behind_it(tmp_path: Path
         (folder / "run.json").write_text(json.dumps(facts))
     (home / "broken").mkdir()
     (home / "broken" / "run.json").write_text("no json")
-    archive = Archive(home)
-    written = write_site(archive, tmp_path / "site", share=True)
-    again = write_site(archive, tmp_path / "site", share=True)
-    archive.close()
+    live_store = LiveStore(home)
+    written = write_site(live_store, tmp_path / "site", share=True)
+    again = write_site(live_store, tmp_path / "site", share=True)
+    live_store.close()
     assert (again.written, again.removed) == (0, 0)
     files = files_of(written.folder)
     secrets = (b"alice", b"node17", b"corp.example", b"/opt/torch", b"secret", b"private/")

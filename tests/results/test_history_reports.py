@@ -32,7 +32,7 @@ from torchyard.results.history.report import (
     series_markdown,
     series_text,
 )
-from torchyard.results.history.wording import chance_text, range_text, value_text
+from torchyard.results.history.wording import p_text, range_text, value_text
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory, Wanted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -254,6 +254,6 @@ def test_words_of_a_change() -> None:
         p_value=1e-9,
         p_adjusted=0.0123,
     )
-    assert chance_text(change) == "0.012"
-    assert chance_text(replace(change, p_adjusted=None)) == "< 0.0001"
+    assert p_text(change) == "0.012"
+    assert p_text(replace(change, p_adjusted=None)) == "< 0.0001"
     assert range_text(change) == "0000000..run-0001"

@@ -101,7 +101,7 @@ def test_an_interrupt_ends_them_all(tmp_path: Path) -> None:
     executor.submit(["a", "b", "c"])
     jobs, _ = executor.poll()
     assert [job.state for job in jobs] == ["running", "running", "queued"]
-    assert executor.leave() == "the running cells were ended, and will be measured anew"
+    assert executor.detach() == "the running cells were ended, and will be measured anew"
     assert executor.poll() == ([], [])
 
 

@@ -93,7 +93,7 @@ class Cells:
     def cancel(self) -> None:
         """Nothing runs."""
 
-    def leave(self) -> str:
+    def detach(self) -> str:
         return ""
 
 

@@ -14,7 +14,7 @@ from torchyard.core.records import decode, encode
 from torchyard.core.study import Budget, Mode, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.sweep.model import Cell, ExecutorChoice, SweepPlan
-from torchyard.sweep.plan import all_cells, idle_patterns, plan_sweep
+from torchyard.sweep.plan import all_cells, plan_sweep, unmatched_patterns
 from torchyard.sweep.sweep_file import Patterns, SweepRequest
 from torchyard.worker.catalog import SUITES
 
@@ -193,8 +193,8 @@ def test_patterns_choose_workloads() -> None:
     )
     names = {cell.study.workloads[0].name for cell in cells_of(request)}
     assert names == {entry.name for entry in SUITES["models"]} - {"lstm"}
-    assert idle_patterns(request, here="python3") == ["*/nothing"]
-    assert idle_patterns(asked("models"), here="python3") == []
+    assert unmatched_patterns(request, here="python3") == ["*/nothing"]
+    assert unmatched_patterns(asked("models"), here="python3") == []
 
 
 def test_patterns_that_leave_nothing_name_the_nearest() -> None:

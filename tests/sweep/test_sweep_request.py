@@ -152,7 +152,7 @@ def test_patterns_are_over_suite_and_name(
 
 def test_patterns_that_fit_nothing_are_known() -> None:
     patterns = Patterns(only=("timm/*", "tmm/*"), exclude=("*/gpt", "*/bert"))
-    assert patterns.idle([GPT, RESNET]) == ["tmm/*", "*/bert"]
+    assert patterns.unmatched([GPT, RESNET]) == ["tmm/*", "*/bert"]
 
 
 def test_the_table_of_a_study_file(tmp_path: Path) -> None:

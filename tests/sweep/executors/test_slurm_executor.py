@@ -75,7 +75,7 @@ def test_an_array_runs_and_ends(cluster: Cluster, sweep: SweepOnSlurm) -> None:
     assert ends["quick-1"].why == ""
     assert ends["fails-1"].why.startswith("its process ended with exit code 7 (job ")
     assert (sweep.folder / "logs" / "quick-2.log").read_text() == "quick-2 begins\n"
-    assert executor.leave() == "no jobs are left in Slurm"
+    assert executor.detach() == "no jobs are left in Slurm"
 
 
 def test_one_cell_is_a_job_of_its_own(sweep: SweepOnSlurm) -> None:

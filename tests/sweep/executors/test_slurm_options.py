@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from torchyard.core.study import Scalar
 from torchyard.errors import UsageError
 from torchyard.sweep.executors.slurm.job_options import OPTION_NAMES, SlurmOptions, read_options
-from torchyard.sweep.executors.slurm.submission import Unanswered, _parameters, _refusal
+from torchyard.sweep.executors.slurm.submission import (
+    SlurmUnreachable,
+    _parameters,
+    _submission_error,
+)
 
 
 def test_nothing_asked_for() -> None:
@@ -184,15 +188,18 @@ def test_time_enough_for_the_limit_of_a_cell() -> None:
 )
 def test_refusals_that_need_a_larger_cluster_than_that_of_the_tests(words: str, named: str) -> None:
     said = f"sbatch: error: Batch job submission failed: {words}"
-    error = _refusal(said, SlurmOptions())
+    error = _submission_error(said, SlurmOptions())
     assert isinstance(error, UsageError)
     assert error.what == f"Slurm refuses the jobs because of {named}"
     assert error.why == f"sbatch says: Batch job submission failed: {words}"
 
 
 def test_a_refusal_that_nothing_is_known_of() -> None:
-    assert _refusal("sbatch: error: Full moon", SlurmOptions()).what == "Slurm refuses the jobs"
-    assert _refusal("", SlurmOptions()).what == "Slurm refuses the jobs"
+    assert (
+        _submission_error("sbatch: error: Full moon", SlurmOptions()).what
+        == "Slurm refuses the jobs"
+    )
+    assert _submission_error("", SlurmOptions()).what == "Slurm refuses the jobs"
 
 
 @pytest.mark.parametrize(
@@ -205,4 +212,6 @@ def test_a_refusal_that_nothing_is_known_of() -> None:
 )
 def test_no_answer_is_not_a_refusal(words: str) -> None:
     """Slurm may have taken the jobs all the same."""
-    assert isinstance(_refusal(f"sbatch: error: {words}", SlurmOptions()), Unanswered)
+    assert isinstance(
+        _submission_error(f"sbatch: error: {words}", SlurmOptions()), SlurmUnreachable
+    )

@@ -6,12 +6,12 @@ import pytest
 
 from torchyard.sweep.executors.slurm.job_states import (
     SQUEUE_FORMAT,
-    Sighting,
+    JobInfo,
     as_ended,
     as_job,
     code_outcome,
     has_ended,
-    may_come_back,
+    may_be_requeued,
     read_sacct,
     read_squeue,
 )
@@ -27,9 +27,9 @@ torchyard-b-2|16|N/A|RUNNING|0|one|None|
 """
 
 
-def seen(state: str, **fields: str | int) -> Sighting:
+def seen(state: str, **fields: str | int) -> JobInfo:
     whole = {"name": "n", "index": 0, "job": "7", "label": "7_0", "state": state, **fields}
-    return Sighting(**whole)  # type: ignore[arg-type]
+    return JobInfo(**whole)  # type: ignore[arg-type]
 
 
 def test_squeue() -> None:
@@ -105,7 +105,7 @@ def test_states_that_are_ends(state: str, outcome: str) -> None:
 )
 def test_states_that_are_not(state: str) -> None:
     assert not has_ended(seen(state))
-    assert not may_come_back(seen(state))
+    assert not may_be_requeued(seen(state))
 
 
 def test_a_state_of_a_later_slurm_is_not_an_end() -> None:

@@ -88,7 +88,7 @@ def test_a_new_driver_finds_the_jobs_of_a_killed_one(cluster: Cluster, sweep: Sw
     assert ends["quick"].outcome == "finished"
     executor.submit(["waits-1", "waits-2"])
     assert len(cluster.jobs(sweep)) == 2, "what has a job is not handed in again"
-    said = executor.leave()
+    said = executor.detach()
     assert said.startswith(
         "2 jobs go on in Slurm without this program (`squeue --name=torchyard-sweep-"
     )
