@@ -263,7 +263,7 @@ def test_a_run_leads_to_the_one_before_and_asks_for_charts_only_when_seen(
 ) -> None:
     with browser.page() as (page, watched):
         page.goto(served.address("run"))
-        page.get_by_role("link", name="Compare with the run before").click()
+        page.get_by_role("link", name="Compare with the previous run").click()
         page.get_by_role("heading", name="Compare two runs").wait_for()
         assert not [request for request in watched.requests if "vega" in request]
 
@@ -347,7 +347,7 @@ def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
         progress.close()
         facts = served.going / "run.json"
         facts.write_text(facts.read_text().replace('"running"', '"finished"'))
-        page.get_by_text("The run is finished.").wait_for()
+        page.get_by_text("The run has finished.").wait_for()
         assert card.locator(".state").inner_text() == "finished"
         assert card.locator("progress").evaluate("bar => bar.value") == 1
 

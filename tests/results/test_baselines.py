@@ -89,7 +89,7 @@ def test_names_are_plain_file_names(name: str, run: Run, tmp_path: Path) -> None
 def test_a_run_that_is_gone_is_said(run: Run, home: Path) -> None:
     saved = save_baseline("main", [run])
     (home / "runs" / "first").rename(home / "runs" / "moved")
-    with pytest.raises(ResultsDamaged, match="names the run 'first', which is gone") as raised:
+    with pytest.raises(ResultsDamaged, match="names the run 'first' is missing") as raised:
         runs_of(saved)
     assert "baseline save main RUN --replace" in raised.value.hint
 

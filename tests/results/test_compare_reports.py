@@ -185,7 +185,7 @@ def test_nothing_to_average_and_nothing_to_say_is_said() -> None:
     empty = replace(TWO_RUNS, rows=(), unpaired=(), facts=(), mean=None)
     for make in COMPARE_FORMATS.values():
         assert make(empty)
-    assert mean_text(empty) == "no mean: no row is supported"
+    assert mean_text(empty) == "no mean: there are no supported rows"
     assert drift_text(empty) == ""
 
 

@@ -264,7 +264,7 @@ def test_times_of_two_runs_are_never_supported() -> None:
     found = only(judge(row(0.1), metric="time"))
     assert (found.standing, found.why[0]) == (
         "unsupported",
-        "plain times of two runs are not interleaved",
+        "times of two runs are not interleaved",
     )
     assert found.slowdown == pytest.approx(0.1)
     inside = row(0.1, support="interleaved")

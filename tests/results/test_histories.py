@@ -211,7 +211,7 @@ def test_damaged_entries_are_done_without(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     memory = ChangeCache(tmp_path / "none" / "changes.json")
-    memory.keep("a", CachedChanges(digest="x", found=[]))
+    memory.put("a", CachedChanges(digest="x", found=[]))
     memory.save()
     assert memory.get("a") == CachedChanges(digest="x", found=[])
 

@@ -86,8 +86,8 @@ def test_markdown() -> None:
 def test_nothing_changed_is_said() -> None:
     quiet = [one for one in sample() if not one.changes]
     assert "0 of 1 history changed in speedup" in changes_text(quiet, "speedup")
-    assert "No change found." in series_markdown(quiet)
-    assert "no change found" in series_text(quiet)
+    assert "No change detected." in series_markdown(quiet)
+    assert "no change detected" in series_text(quiet)
     assert "No history fits." in history_page([], "speedup")
 
 
@@ -155,7 +155,7 @@ def test_chart_has_points_levels_and_changes() -> None:
     assert [(level["from"], level["to"]) for level in levels] == [(-0.5, 24.5), (24.5, 39.5)]
     assert "drifted over" in history_description(drift)
     assert "untrusted" in history_description(drift)
-    assert "no change found" in history_description(quiet)
+    assert "no change detected" in history_description(quiet)
 
 
 def test_bad_runs_do_not_flatten_the_chart() -> None:
@@ -168,7 +168,7 @@ def test_bad_runs_do_not_flatten_the_chart() -> None:
     low, high = points["encoding"]["y"]["scale"]["domain"]
     assert 1.3 < low < 1.5
     assert 1.6 < high < 1.8
-    assert "triangles lie beyond the edge" in history_description(drift)
+    assert "triangles are outside the axis range" in history_description(drift)
 
 
 def test_chart_puts_no_outside_text_where_it_is_code() -> None:

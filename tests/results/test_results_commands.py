@@ -254,7 +254,7 @@ def test_there_and_back(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyP
     ended = call(capsys, "results", "export", "--archive", "all.tar.gz", "--json")
     assert ended.code == 0
     assert json.loads(ended.out)["runs"] == [day(3), day(2), day(1)]
-    assert f"{day(4)} is still going" in ended.err
+    assert f"{day(4)} is still running" in ended.err
     monkeypatch.setenv("TORCHYARD_HOME", str(home.parent.parent / "other"))
     ended = call(capsys, "results", "import", "all.tar.gz")
     assert ended.code == 0
@@ -281,14 +281,14 @@ def test_archives_that_are_refused(capsys: Capture, home: Path, tmp_path: Path) 
 def test_verify(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "results", "verify")
     assert (ended.code, ended.out) == (0, "")
-    assert re.search(r"3 runs, 4 records, .*: nothing is damaged", ended.err)
+    assert re.search(r"3 runs, 4 records, .*: no damage", ended.err)
     (home / day(1) / "launches.jsonl").write_text("x\n{}\n")
     (home / day(2) / "samples.jsonl").unlink()
     ended = call(capsys, "results", "verify")
     assert ended.code == 8
     assert ended.out.splitlines() == [
         f"{day(2)}/samples.jsonl: the file is missing",
-        f"{day(1)}/launches.jsonl, line 1: not a whole record",
+        f"{day(1)}/launches.jsonl, line 1: not a complete record",
     ]
     assert call(capsys, "results", "verify", day(3)).code == 0
     found = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)

@@ -143,7 +143,7 @@ def test_filters(kept: Path, wanted: dict[str, object], days: list[int]) -> None
 
 
 def test_a_moment_that_is_none(kept: Path) -> None:
-    with opened(kept) as store, pytest.raises(UsageError, match="'yesterday' is not a moment"):
+    with opened(kept) as store, pytest.raises(UsageError, match="'yesterday' is not a date or time"):
         store.runs(Wanted(since="yesterday"))
 
 

@@ -40,7 +40,7 @@ def test_nothing_is_known_yet() -> None:
 def test_batch_sizes_that_are_searched_for() -> None:
     plan = replace(PLAN, largest_batches=True)
     text = sweep_plan_text(plan, estimate_sweep(plan, resources=HERE))
-    assert "\n  batch size  the largest that fits, searched for first" in text
+    assert "\n  batch size  the largest that fits; the search is not included" in text
     assert "searched for" not in sweep_plan_text(PLAN, estimate_sweep(PLAN, resources=HERE))
 
 
@@ -72,7 +72,7 @@ def test_everything_that_can_be_known() -> None:
         plan,
         estimate_sweep(plan, [known], resources=HERE),
         all_cells=True,
-        notes=["the pattern 'x*' fits no workload"],
+        notes=["the pattern 'x*' matches no workload"],
     )
     golden("sweep-plan-known.txt", text)
 
@@ -82,17 +82,17 @@ def test_jobs_of_a_cluster() -> None:
     plan = replace(PLAN, executor=ExecutorChoice(name="slurm", options=options))
     text = sweep_plan_text(plan, estimate_sweep(plan, resources=HERE))
     assert "as slurm jobs (at-most 8, gpus 1, partition gpu)" in text
-    assert "with 8 jobs at a time, without waiting in the queue" in text
+    assert "with 8 jobs at a time, without queue time" in text
     assert "on this machine" not in text
     plan = replace(PLAN, executor=ExecutorChoice(name="slurm"))
     text = sweep_plan_text(plan, estimate_sweep(plan, resources=HERE))
-    assert "of jobs in all; how many run at a time, the cluster decides" in text
+    assert "of job time in total; the cluster decides how many jobs run at a time" in text
 
 
 def test_a_disk_that_may_be_too_small() -> None:
     here = MachineResources(free_bytes=1000, machine_bytes=16 << 30)
     text = sweep_plan_text(PLAN, estimate_sweep(PLAN, resources=here))
-    assert "1000 B free: this may not suffice" in text
+    assert "1000 B free: may not be enough" in text
 
 
 @pytest.mark.parametrize(

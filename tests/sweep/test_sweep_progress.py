@@ -83,8 +83,8 @@ def test_each_cell_is_told_once_with_its_verdicts(folder: Path) -> None:
     ]
     (line,) = watch.update(view("done", "done", "waiting", "waiting"))
     assert line.startswith("kernels/softmax inference: inductor failed (no kernel")
-    (line,) = watch.update(view("done", "done", "failed", "waiting", text="took\nlonger than 5 s"))
-    assert line == "kernels/conv2d inference: FAILED, took longer than 5 s"
+    (line,) = watch.update(view("done", "done", "failed", "waiting", text="timed\nout after 5 s"))
+    assert line == "kernels/conv2d inference: FAILED, timed out after 5 s"
     # Its run cannot be read: the sweep goes on, and so does its progress.
     assert watch.update(view("done", "done", "failed", "done")) == ["kernels/mlp inference: done"]
     assert len(watch.recent) == 4

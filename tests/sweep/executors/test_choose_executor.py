@@ -26,7 +26,7 @@ def test_options_of_slurm_without_slurm(tmp_path: Path) -> None:
         opened(choice, tmp_path)
     assert (
         caught.value.what
-        == "the executor 'local' has no option but at-most, and got partition, gpus"
+        == "the local executor does not support partition, gpus"
     )
 
 

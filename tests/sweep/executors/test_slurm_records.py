@@ -131,7 +131,7 @@ def test_a_job_ends_its_command_before_slurm_would(
     with pytest.raises(SystemExit) as caught:
         cell_job(tmp_path, "/bin/sleep", "60", limit_s=30.0)()
     assert caught.value.code == 124
-    assert capsys.readouterr().out == "the command may take 1 s\n"
+    assert capsys.readouterr().out == "time limit of the command: 1 s\n"
 
 
 def test_a_job_over_the_limit_of_its_cell(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_job_that_was_given_up_runs_nothing(
         cell_job(tmp_path, "/bin/sh", "-c", f"touch {tmp_path}/ran")()
     assert caught.value.code == 0
     assert not (tmp_path / "ran").exists()
-    assert capsys.readouterr().out == "one was given up by the driver: nothing is run\n"
+    assert capsys.readouterr().out == "one was abandoned by the driver: nothing to run\n"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"code": "7"}'])
@@ -194,7 +194,7 @@ def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool) as caught:
         SlurmExecutor(tmp_path, lambda cell: [cell], lambda _: tmp_path / "log")
-    assert caught.value.what == "there is no sbatch, squeue, scancel, scontrol here"
+    assert caught.value.what == "sbatch, squeue, scancel, scontrol not found"
     assert "slurm-client on Debian" in caught.value.hint
     assert caught.value.exit_code == 4
 

@@ -126,7 +126,7 @@ def test_a_lost_node_may_give_its_job_back(programs: Programs, sweep: Path) -> N
     one = executor(sweep, settle_s=60.0)
     jobs, ended = one.poll()
     assert ended == []
-    assert [job.text for job in jobs] == ["Slurm says NODE_FAIL", "Slurm says PREEMPTED", "", ""]
+    assert [job.text for job in jobs] == ["Slurm state NODE_FAIL", "Slurm state PREEMPTED", "", ""]
     programs.answer("squeue", squeue("RUNNING", "PENDING", "RUNNING", "RUNNING"))
     assert states(one.poll()) == {"a": "running", "b": "queued", "c": "running", "d": "running"}
 
@@ -170,7 +170,7 @@ def test_patience_with_a_controller(programs: Programs, tmp_path: Path) -> None:
     assert "Unable to contact" in watch.last_error
     assert asked_at[:6] == [5.0, 15.0, 35.0, 75.0, 135.0, 195.0], "less and less often"
     now_s = MAX_OUTAGE_S + 100.0
-    with pytest.raises(StepFailed, match="squeue ended with 1: Unable to contact slurm controller"):
+    with pytest.raises(StepFailed, match="squeue failed with exit code 1: Unable to contact slurm controller"):
         watch.poll(arrays)
     programs.answer("squeue", squeue("COMPLETED"))
     now_s += 100.0
