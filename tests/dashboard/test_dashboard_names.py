@@ -309,13 +309,13 @@ def test_no_path_leads_to_a_file(shared_visit: Visit, path: str) -> None:
         ("/?since=yesterday", "a day such as"),
         ("/?since=0001-01-01T00:00%2B23:00", "a day such as"),
         ("/?studdy=x", "did you mean &#39;study&#39;"),
-        ("/?study=a&study=b", "twice"),
+        ("/?study=a&study=b", "duplicate"),
         ("/?study=" + "x" * 501, "too long"),
         ("/?study=a%00b", "zero byte"),
-        ("/run", "no &#39;id&#39;"),
-        ("/history?workload=x", "no &#39;baseline&#39;"),
+        ("/run", "missing query parameter &#39;id&#39;"),
+        ("/history?workload=x", "missing query parameter &#39;baseline&#39;"),
         ("/history?workload=x&baseline=a&candidate=b&metric=watts", "speedup"),
-        ("/live?x=1", "does not know"),
+        ("/live?x=1", "unknown query parameter"),
     ],
 )
 def test_what_is_not_understood_says_what_would_be(

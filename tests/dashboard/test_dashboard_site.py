@@ -146,7 +146,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
     if content is not None:
         (folder / MARKER).write_bytes(content)
     before = files_of(folder)
-    with pytest.raises(UsageError, match="is not written to") as raised:
+    with pytest.raises(UsageError, match="is not a site of Torchyard") as raised:
         write(home, folder)
     assert "new folder" in raised.value.hint
     assert files_of(folder) == before
@@ -154,7 +154,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
 
 def test_a_file_is_no_folder(home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="is not written to"):
+    with pytest.raises(UsageError, match="is not a site of Torchyard"):
         write(home, tmp_path / "file")
 
 
@@ -226,7 +226,7 @@ def test_file_names_tell_names_apart() -> None:
 def test_names_inside_a_site_only(tmp_path: Path) -> None:
     folder = SiteFolder(tmp_path / "site")
     for name in ("../x", "/x", "a/../../x", ""):
-        with pytest.raises(ValueError, match="no name inside"):
+        with pytest.raises(ValueError, match="not a file name inside"):
             folder.write(name, "x")
     assert not (tmp_path / "x").exists()
 

@@ -99,7 +99,7 @@ def test_which_workloads_changed(home: Path, capsys: Capture) -> None:
 def test_one_workload_with_its_picture(home: Path, capsys: Capture) -> None:
     ended = call(capsys, "history", "kernels/matmul")
     assert ended.code == 0, ended.err
-    assert re.search(r"step change by -(9|10)\.\d%", ended.out)
+    assert re.search(r"step change of -(9|10)\.\d%", ended.out)
     assert "000000d..000000e" in ended.out
     assert len([line for line in ended.out.splitlines() if "│" in line or "|" in line]) >= 10
 

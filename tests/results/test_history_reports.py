@@ -88,7 +88,7 @@ def test_nothing_changed_is_said() -> None:
     assert "0 of 1 history changed in speedup" in changes_text(quiet, "speedup")
     assert "No change detected." in series_markdown(quiet)
     assert "no change detected" in series_text(quiet)
-    assert "No history fits." in history_page([], "speedup")
+    assert "No matching history." in history_page([], "speedup")
 
 
 def test_json_holds_everything() -> None:
@@ -153,7 +153,7 @@ def test_chart_has_points_levels_and_changes() -> None:
     )
     assert [round(level["level"], 1) for level in levels] == [1.5, 1.4]
     assert [(level["from"], level["to"]) for level in levels] == [(-0.5, 24.5), (24.5, 39.5)]
-    assert "drifted over" in history_description(drift)
+    assert "drift over" in history_description(drift)
     assert "untrusted" in history_description(drift)
     assert "no change detected" in history_description(quiet)
 
@@ -192,7 +192,7 @@ def test_chart_puts_no_outside_text_where_it_is_code() -> None:
 def test_many_points_are_thinned_and_that_is_said() -> None:
     one = SeriesHistory(series=series_of(), points=tuple(points_of(2500)))
     assert len(history_spec(one)["data"]["values"]) <= MOST_POINTS
-    assert "every 3th is drawn" in history_description(one)
+    assert "every 3th run is drawn" in history_description(one)
 
 
 def test_plot_marks_changes_below_their_points() -> None:

@@ -76,7 +76,7 @@ def started(code: str, home: Path) -> subprocess.Popen[str]:
     program = (
         "import sys\nfrom pathlib import Path\n"
         "from torchyard.results.model import Wanted\n"
-        "from torchyard.results.index import refreshing as module\n"
+        "from torchyard.results.index import store as module\n"
         "from torchyard.results.index.store import Store\n"
         "module._BATCH_S = 0.0\n"  # many small transactions: more places to be killed at
         f"store = Store.open(Path(sys.argv[1]))\nprint('ready', flush=True)\n{code}\n"
@@ -359,7 +359,7 @@ def test_a_disk_that_fills_up_meanwhile(
             found = store.refresh()
             assert found.runs == RUNS + 60
             assert len(found.warnings) == 1
-            assert "every command reads all run folders again" in found.warnings[0]
+            assert "every command reads all run folders" in found.warnings[0]
             assert len(store.comparisons(Wanted())) == 2 * (RUNS + 60)
         check_sound(disk / "runs" / INDEX_FILE)
         (disk / "filler").unlink()

@@ -76,14 +76,14 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
 @pytest.mark.parametrize(
     ("arguments", "code", "what", "hint"),
     [
-        (["--suites", "model"], 2, "--suites: unknown suite 'model'", "'models'"),
+        (["--suites", "model"], 2, "--suites: there is no suite 'model'", "'models'"),
         (["--suites", "models", "--modes", "train"], 2, "unknown mode 'train'", "'training'"),
-        (["--suites", "models", "--precisions", "fp16"], 2, "no precision", "'float16'"),
+        (["--suites", "models", "--precisions", "fp16"], 2, "unknown precision", "'float16'"),
         (["--suites", "models", "--backends", "indutor"], 2, "'indutor'", "'inductor'"),
-        (["--suites", "models", "--executor", "slrum"], 2, "no executor", "'slurm'"),
-        (["--suites", "models", "--shard", "5/4"], 2, "no part 5 of 4", "1/4"),
-        (["--suites", "models", "--shard", "0/4"], 2, "no part 0 of 4", "1/4"),
-        (["--suites", "models", "--shard", "99/100"], 3, "part 99 of 100 is empty", "parts"),
+        (["--suites", "models", "--executor", "slrum"], 2, "unknown executor", "'slurm'"),
+        (["--suites", "models", "--shard", "5/4"], 2, "no shard 5 of 4", "1/4"),
+        (["--suites", "models", "--shard", "0/4"], 2, "no shard 0 of 4", "1/4"),
+        (["--suites", "models", "--shard", "99/100"], 3, "shard 99 of 100 is empty", "shards"),
         (["--suites", "models", "--gpus", "1"], 2, "--gpus: no effect", "--executor slurm"),
         (["--suites", "models", "--tries", "0"], 2, "--tries: '0' is out of", "at least 1"),
         (["--suites", "models", "--cell-limit", "x"], 2, "--cell-limit: 'x'", "60s"),
@@ -98,25 +98,25 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
         (
             ["--suites", "models", "--batch-size", "largest", "--at-most", "2"],
             2,
-            "the largest batch size cannot be searched for with 2 cells under way",
+            "the largest batch size cannot be searched for with 2 concurrent cells",
             "--at-most",
         ),
         (
             ["--suites", "models", "--batch-size", "largest", "--calibrate"],
             2,
-            "--calibrate looks at workloads as they are",
-            "name a batch size",
+            "--calibrate cannot be combined with a batch size search",
+            "set a batch size",
         ),
         (["--suites", "models", "--batch-size", "large"], 2, "--batch-size: 'large'", "like 8"),
         (
             ["--suites", "models", "--executor", "slurm", "--calibrate"],
             2,
-            "--calibrate looks at this machine",
-            "leave it out",
+            "--calibrate needs --executor local",
+            "remove --calibrate",
         ),
     ],
 )
-def test_wrong_use_ends_with_a_mend(
+def test_wrong_use_ends_with_a_hint(
     capsys: Capture, home: Path, arguments: list[str], code: int, what: str, hint: str
 ) -> None:
     ended = call(capsys, "sweep", *arguments)

@@ -116,7 +116,10 @@ def test_a_cell_s_own_word_counts_before_the_executor_s(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("says", "silent", tries=1))
     says, silent = driver_of(folder).run()
     assert (says.state, says.text) == ("failed", "it said so itself")
-    assert (silent.state, silent.text) == ("failed", "its process ended without recording an outcome")
+    assert (silent.state, silent.text) == (
+        "failed",
+        "its process ended without recording an outcome",
+    )
 
 
 def test_a_cell_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ class _Handlers:
 
     def live_data(self, request: Request) -> Response:
         plain_request(_query(request))
-        return _data({"runs": [run_record(entry) for entry in self._live_store.going()]})
+        return _data({"runs": [run_record(entry) for entry in self._live_store.running()]})
 
     async def events(self, request: Request) -> Response:
         from anyio.to_thread import run_sync

@@ -89,9 +89,7 @@ def test_a_new_driver_finds_the_jobs_of_a_killed_one(cluster: Cluster, sweep: Sw
     executor.submit(["waits-1", "waits-2"])
     assert len(cluster.jobs(sweep)) == 2, "what has a job is not handed in again"
     said = executor.detach()
-    assert said.startswith(
-        "2 jobs continue in Slurm (`squeue --name=torchyard-sweep-"
-    )
+    assert said.startswith("2 jobs continue in Slurm (`squeue --name=torchyard-sweep-")
     assert said.endswith("`) and will be found by --resume")
 
     third = sweep.executor()
@@ -173,7 +171,9 @@ def test_while_the_controller_is_away(cluster: Cluster, sweep: SweepOnSlurm) -> 
     cluster.stop("slurmctld")
     jobs, _ = until(executor, lambda jobs, _: "is not reachable" in jobs[0].text)
     assert [(job.cell, job.state) for job in jobs] == [("waits", "running")]
-    with pytest.raises(StepFailed, match=r"squeue failed with exit code 1: .*Unable to contact slurm"):
+    with pytest.raises(
+        StepFailed, match=r"squeue failed with exit code 1: .*Unable to contact slurm"
+    ):
         sweep.executor().poll()
     with pytest.raises(StepFailed, match="Unable to contact slurm"):
         executor.submit(["quick"])

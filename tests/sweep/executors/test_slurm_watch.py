@@ -170,7 +170,9 @@ def test_patience_with_a_controller(programs: Programs, tmp_path: Path) -> None:
     assert "Unable to contact" in watch.last_error
     assert asked_at[:6] == [5.0, 15.0, 35.0, 75.0, 135.0, 195.0], "less and less often"
     now_s = MAX_OUTAGE_S + 100.0
-    with pytest.raises(StepFailed, match="squeue failed with exit code 1: Unable to contact slurm controller"):
+    with pytest.raises(
+        StepFailed, match="squeue failed with exit code 1: Unable to contact slurm controller"
+    ):
         watch.poll(arrays)
     programs.answer("squeue", squeue("COMPLETED"))
     now_s += 100.0

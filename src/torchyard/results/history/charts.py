@@ -239,7 +239,7 @@ def history_description(history: SeriesHistory) -> str:
     if any(not ends[0] <= point.value <= ends[1] for point in history.points):
         parts.append("triangles are outside the axis range")
     parts += [change_sentence(change, metric) for change in history.changes]
-    return "; ".join(parts if history.changes else [*parts, "no change found"])
+    return "; ".join(parts if history.changes else [*parts, "no change detected"])
 
 
 def _with_data(rows: list[dict[str, Any]], *layers: dict[str, Any]) -> list[dict[str, Any]]:
