@@ -148,7 +148,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
     before = files_of(folder)
     with pytest.raises(UsageError, match="is not a site of Torchyard") as raised:
         write(home, folder)
-    assert "new folder" in raised.value.hint
+    assert "new or empty folder" in raised.value.hint
     assert files_of(folder) == before
 
 

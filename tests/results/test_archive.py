@@ -123,7 +123,7 @@ def test_members_that_are_no_plain_files(tmp_path: Path, kind: bytes) -> None:
     )
     with pytest.raises(ResultsDamaged, match="was rejected") as caught:
         unpack(path, tmp_path / "out")
-    assert "no plain file" in caught.value.why
+    assert "special file" in caught.value.why
     assert not (tmp_path / "out" / "run" / "run.json").exists()
 
 

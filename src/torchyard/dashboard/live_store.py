@@ -99,9 +99,9 @@ class LiveStore:
         """Problems of the store; query results are still correct."""
         return self.store.warnings
 
-    def runs(self, wanted: Wanted) -> list[RunEntry]:
+    def runs(self, filters: Wanted) -> list[RunEntry]:
         """Return matching runs with their current states, newest first."""
-        return [_with_current_state(entry) for entry in self._fresh().runs(wanted)]
+        return [_with_current_state(entry) for entry in self._fresh().runs(filters)]
 
     def run(self, name: str) -> RunEntry | None:
         """Return the run of exactly this id, even if it is not in the index yet."""
@@ -128,12 +128,12 @@ class LiveStore:
         newest = self.runs(Wanted(limit=_NEAR_RUNS))
         return [entry for entry in newest if entry.state == "running"]
 
-    def series(self, wanted: Wanted, metric: Metric = "speedup") -> list[Series]:
+    def series(self, filters: Wanted, metric: Metric = "speedup") -> list[Series]:
         """Return matching series, including workloads that always failed, which have no points."""
         store = self._fresh()
-        matching = dict.fromkeys(store.series(wanted, metric))
+        matching = dict.fromkeys(store.series(filters, metric))
         failed = (Verdict.FAILED, Verdict.WRONG)
-        for entry in store.comparisons(replace(wanted, verdicts=failed, limit=_NEWEST_FAILED)):
+        for entry in store.comparisons(replace(filters, verdicts=failed, limit=_NEWEST_FAILED)):
             matching.setdefault(
                 Series(
                     workload=entry.workload,

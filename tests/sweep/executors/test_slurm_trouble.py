@@ -156,7 +156,7 @@ def test_one_question_for_all_jobs(
     executor = sweep.executor()
     for cell in ("waits-1", "waits-2", "waits-3"):
         executor.submit([cell])
-    executor._watch._pause_s = 5.0
+    executor._watch._interval_s = 5.0
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     for _ in range(20):
         assert len(executor.poll()[0]) == 3

@@ -110,7 +110,7 @@ _Z_95: Final = 1.96
 class HistoryStore(Protocol):
     """The methods of `results.index.store.Store` that are used here."""
 
-    def series(self, wanted: Wanted, metric: Metric) -> list[Series]:
+    def series(self, filters: Wanted, metric: Metric) -> list[Series]:
         """Return the matching series."""
 
     def points(self, series: Series) -> list[SeriesPoint]:
@@ -119,7 +119,7 @@ class HistoryStore(Protocol):
 
 def histories(
     store: HistoryStore,
-    wanted: Wanted,
+    filters: Wanted,
     metric: Metric = "speedup",
     *,
     rules: Rules | None = None,
@@ -132,13 +132,13 @@ def histories(
     `with_untrusted` includes untrusted points in the analysis. Raises NothingToDo if no series
     matches.
     """
-    matching = store.series(wanted, metric)
-    if not matching and wanted.workload:
+    matching = store.series(filters, metric)
+    if not matching and filters.workload:
         # A name without its mode means all modes: labels are `kernels/matmul inference`.
-        all_modes = dataclasses.replace(wanted, workload=f"{wanted.workload} *")
+        all_modes = dataclasses.replace(filters, workload=f"{filters.workload} *")
         matching = store.series(all_modes, metric)
     if not matching:
-        what = f" of {wanted.workload!r}" if wanted.workload else ""
+        what = f" of {filters.workload!r}" if filters.workload else ""
         raise NothingToDo(
             f"there is no history{what}",
             why=f"no matching run has a {metric} of it",
@@ -154,7 +154,7 @@ def histories(
         if progress is not None:
             progress(number, len(matching))
     cache.save()
-    return [_in_period(one, wanted) for one in _adjusted(analyzed)]
+    return [_in_period(one, filters) for one in _adjusted(analyzed)]
 
 
 def history_of(
@@ -275,10 +275,10 @@ def _adjusted(series: list[SeriesHistory]) -> list[SeriesHistory]:
     return result
 
 
-def _in_period(one: SeriesHistory, wanted: Wanted) -> SeriesHistory:
+def _in_period(one: SeriesHistory, filters: Wanted) -> SeriesHistory:
     def in_period(change: ChangePoint) -> bool:
-        late_enough = not wanted.since or change.after.started >= wanted.since
-        return late_enough and (not wanted.until or change.before.started < wanted.until)
+        late_enough = not filters.since or change.after.started >= filters.since
+        return late_enough and (not filters.until or change.before.started < filters.until)
 
     return dataclasses.replace(
         one,

@@ -55,10 +55,10 @@ def change_cells(change: ChangePoint, metric: Metric) -> tuple[str, ...]:
     )
 
 
-def changes_text(series: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
+def changes_text(histories: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
     """Render the histories that changed as text, in the given order."""
-    lines = [changed_title(series, metric)]
-    changed = [one for one in series if one.changes]
+    lines = [changed_title(histories, metric)]
+    changed = [one for one in histories if one.changes]
     for one in changed:
         lines += ["", series_title(one)]
         lines += _table([change_cells(change, metric) for change in one.changes])
@@ -67,7 +67,7 @@ def changes_text(series: Sequence[SeriesHistory], metric: Metric, *, width: int 
 
 
 def series_text(
-    series: Sequence[SeriesHistory],
+    histories: Sequence[SeriesHistory],
     *,
     width: int = 100,
     plots: bool = True,
@@ -75,7 +75,7 @@ def series_text(
 ) -> str:
     """Render each series with a plot and its changes as text."""
     lines: list[str] = []
-    for one in series:
+    for one in histories:
         lines += [series_title(one), *wrap(counts_text(one), width, break_on_hyphens=False), ""]
         if plots:
             lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
@@ -113,7 +113,7 @@ _CSV_HEADINGS: Final = (
 )
 
 
-def history_json(series: Sequence[SeriesHistory], *, points: bool) -> str:
+def history_json(histories: Sequence[SeriesHistory], *, points: bool) -> str:
     """Render the histories as JSON, optionally with all points."""
     document = {
         "schema": HISTORY_SCHEMA,
@@ -127,18 +127,18 @@ def history_json(series: Sequence[SeriesHistory], *, points: bool) -> str:
                 "weak_changes": [_record(change, one) for change in one.weak],
                 **({"points": encode(one.points)} if points else {}),
             }
-            for one in series
+            for one in histories
         ],
     }
     return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
 
-def history_csv(series: Sequence[SeriesHistory]) -> str:
+def history_csv(histories: Sequence[SeriesHistory]) -> str:
     """Render the changes as CSV, one row per change."""
     page = StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(_CSV_HEADINGS)
-    for one in series:
+    for one in histories:
         series = one.series
         for change in one.changes:
             interval = change.interval
@@ -154,11 +154,11 @@ def history_csv(series: Sequence[SeriesHistory]) -> str:
     return page.getvalue()
 
 
-def changes_markdown(series: Sequence[SeriesHistory], metric: Metric) -> str:
+def changes_markdown(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render all changes as a Markdown table, for a pull request."""
-    lines = [f"## {escaped(changed_title(series, metric))}", ""]
+    lines = [f"## {escaped(changed_title(histories, metric))}", ""]
     headings = ("history", "towards", *CHANGE_HEADINGS[1:])
-    changed = [one for one in series if one.changes]
+    changed = [one for one in histories if one.changes]
     if changed:
         lines += [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for one in changed:
@@ -168,10 +168,10 @@ def changes_markdown(series: Sequence[SeriesHistory], metric: Metric) -> str:
     return "\n".join([*lines, *([""] if changed else []), escaped(METHOD)]) + "\n"
 
 
-def series_markdown(series: Sequence[SeriesHistory]) -> str:
+def series_markdown(histories: Sequence[SeriesHistory]) -> str:
     """Render each series with its changes as Markdown."""
     lines: list[str] = []
-    for one in series:
+    for one in histories:
         lines += [f"## {escaped(series_title(one))}", "", escaped(counts_text(one)), ""]
         lines += [
             f"- {escaped(change_sentence(change, one.series.metric))}" for change in one.changes
@@ -189,18 +189,18 @@ MOST_CHARTS: Final = 60
 _LAST_RUNS: Final = 50
 
 
-def history_page(series: Sequence[SeriesHistory], metric: Metric) -> str:
+def history_page(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render the HTML page, with histories in the given order."""
     style = asset("report.css") + asset("charts.css") + asset("history.css")
     return (
         template_engine()
         .get_template("history.html.j2")
         .render(
-            title=changed_title(series, metric),
+            title=changed_title(histories, metric),
             version=__version__,
             method=METHOD,
-            rows=[_row(number, one) for number, one in enumerate(series, start=1)],
-            undrawn=max(0, len(series) - MOST_CHARTS),
+            rows=[_row(number, one) for number, one in enumerate(histories, start=1)],
+            undrawn=max(0, len(histories) - MOST_CHARTS),
             last_runs=_LAST_RUNS,
             style=style,
             style_hash=fingerprint(style),

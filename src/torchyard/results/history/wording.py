@@ -51,11 +51,11 @@ def series_title(history: SeriesHistory) -> str:
     return one_line(f"{series.workload}: {of}{where}")
 
 
-def changed_title(series: Sequence[SeriesHistory], metric: Metric) -> str:
+def changed_title(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Return how many histories changed."""
-    changed = sum(bool(one.changes) for one in series)
-    noun = "history" if len(series) == 1 else "histories"
-    return f"{changed} of {len(series)} {noun} changed in {METRIC_NAMES[metric]}"
+    changed = sum(bool(one.changes) for one in histories)
+    noun = "history" if len(histories) == 1 else "histories"
+    return f"{changed} of {len(histories)} {noun} changed in {METRIC_NAMES[metric]}"
 
 
 def counts_text(history: SeriesHistory) -> str:

@@ -54,43 +54,43 @@ class Conditions:
         return " AND ".join(f"({text})" for text in self.texts) or "1"
 
 
-def line_conditions(wanted: Wanted, *, machine: bool = True) -> Conditions:
+def line_conditions(filters: Wanted, *, machine: bool = True) -> Conditions:
     """Return the conditions on `lines l`."""
     conditions = Conditions()
-    if wanted.workload and not _is_pattern(wanted.workload):
+    if filters.workload and not _is_pattern(filters.workload):
         # `models/gpt` matches every mode and batch size; a complete label matches only itself.
         conditions.add(
-            "l.workload = ? OR l.workload GLOB ?", wanted.workload, _glob(wanted.workload) + " *"
+            "l.workload = ? OR l.workload GLOB ?", filters.workload, _glob(filters.workload) + " *"
         )
     else:
-        conditions.add_pattern("l.workload", wanted.workload)
-    conditions.add_pattern("l.suite", wanted.suite)
-    conditions.add_pattern("l.mode", wanted.mode)
-    conditions.add_pattern("l.device", wanted.device)
-    conditions.add_pattern("l.baseline", wanted.baseline)
-    conditions.add_pattern("l.candidate", wanted.candidate)
+        conditions.add_pattern("l.workload", filters.workload)
+    conditions.add_pattern("l.suite", filters.suite)
+    conditions.add_pattern("l.mode", filters.mode)
+    conditions.add_pattern("l.device", filters.device)
+    conditions.add_pattern("l.baseline", filters.baseline)
+    conditions.add_pattern("l.candidate", filters.candidate)
     if machine:
-        conditions.add_pattern("l.machine", wanted.machine)
+        conditions.add_pattern("l.machine", filters.machine)
     return conditions
 
 
-def run_conditions(wanted: Wanted) -> Conditions:
+def run_conditions(filters: Wanted) -> Conditions:
     """Return the conditions on `runs r`."""
     conditions = Conditions()
-    if wanted.run:
-        whole = wanted.run if _is_pattern(wanted.run) else wanted.run + "*"
+    if filters.run:
+        whole = filters.run if _is_pattern(filters.run) else filters.run + "*"
         conditions.add("r.id GLOB ?", _glob(whole))
-    conditions.add_pattern("r.study", wanted.study)
-    conditions.add_pattern("r.state", wanted.state)
-    conditions.add_pattern("r.machine", wanted.machine)
-    if wanted.since:
-        conditions.add("r.moment >= ?", _moment(wanted.since, "since"))
-    if wanted.until:
-        conditions.add("r.moment < ?", _moment(wanted.until, "until"))
-    if wanted.verdicts:
-        conditions.add("r.verdict_bits & ?", verdict_bits(wanted.verdicts))
-    if wanted.revision:
-        of_builds, of_runs = build_conditions(wanted), _revision("r.revision", wanted.revision)
+    conditions.add_pattern("r.study", filters.study)
+    conditions.add_pattern("r.state", filters.state)
+    conditions.add_pattern("r.machine", filters.machine)
+    if filters.since:
+        conditions.add("r.moment >= ?", _moment(filters.since, "since"))
+    if filters.until:
+        conditions.add("r.moment < ?", _moment(filters.until, "until"))
+    if filters.verdicts:
+        conditions.add("r.verdict_bits & ?", verdict_bits(filters.verdicts))
+    if filters.revision:
+        of_builds, of_runs = build_conditions(filters), _revision("r.revision", filters.revision)
         conditions.add(
             "r.number IN (SELECT rb.run FROM builds b JOIN run_builds rb ON rb.build = b.number"
             f" WHERE {of_builds.sql()}) OR {of_runs.sql()}",
@@ -100,9 +100,9 @@ def run_conditions(wanted: Wanted) -> Conditions:
     return conditions
 
 
-def build_conditions(wanted: Wanted) -> Conditions:
+def build_conditions(filters: Wanted) -> Conditions:
     """Return the conditions on `builds b`."""
-    return _revision("b.revision", wanted.revision) if wanted.revision else Conditions()
+    return _revision("b.revision", filters.revision) if filters.revision else Conditions()
 
 
 def with_verdict(column: str, verdicts: Sequence[Verdict]) -> Conditions:
@@ -171,13 +171,13 @@ _USUAL_ROWS: Final = 50
 """Default number of rows for the cost estimate of the query through runs."""
 
 
-def find_runs(connection: sqlite3.Connection, home: Path, wanted: Wanted) -> list[RunEntry]:
+def find_runs(connection: sqlite3.Connection, home: Path, filters: Wanted) -> list[RunEntry]:
     """Return runs, newest first; a filter on comparisons selects runs with a matching one."""
-    runs, lines = run_conditions(wanted), line_conditions(wanted, machine=False)
+    runs, lines = run_conditions(filters), line_conditions(filters, machine=False)
     if lines:
-        verdicts = with_verdict("c.verdict", wanted.verdicts)
+        verdicts = with_verdict("c.verdict", filters.verdicts)
         inside = f"{lines.sql()} AND {verdicts.sql()}"
-        if _lines_are_few(connection, lines, wanted.limit):
+        if _lines_are_few(connection, lines, filters.limit):
             text = (
                 "r.number IN (SELECT c.run FROM lines l CROSS JOIN comparisons c"
                 f" ON c.line = l.number WHERE {inside})"
@@ -191,34 +191,38 @@ def find_runs(connection: sqlite3.Connection, home: Path, wanted: Wanted) -> lis
         runs.add(text, *lines.values, *verdicts.values)
     rows = connection.execute(
         f"SELECT {RUN_COLUMNS} FROM runs r WHERE {runs.sql()}"
-        f" ORDER BY r.moment DESC, r.number DESC LIMIT {_limit(wanted)}",
+        f" ORDER BY r.moment DESC, r.number DESC LIMIT {_limit(filters)}",
         runs.values,
     ).fetchall()
     return [run_of_row(home, row) for row in rows]
 
 
-def find_comparisons(connection: sqlite3.Connection, wanted: Wanted) -> list[ComparisonEntry]:
+def find_comparisons(connection: sqlite3.Connection, filters: Wanted) -> list[ComparisonEntry]:
     """Return comparisons, newest run first; within a run by workload and candidate."""
-    runs, lines, builds = run_conditions(wanted), line_conditions(wanted), build_conditions(wanted)
-    if lines and _lines_are_few(connection, lines, wanted.limit):
-        tables, verdicts = _THROUGH_LINES, with_verdict("c.verdict", wanted.verdicts)
+    runs, lines, builds = (
+        run_conditions(filters),
+        line_conditions(filters),
+        build_conditions(filters),
+    )
+    if lines and _lines_are_few(connection, lines, filters.limit):
+        tables, verdicts = _THROUGH_LINES, with_verdict("c.verdict", filters.verdicts)
     else:
-        tables, verdicts = _THROUGH_RUNS, with_verdict("h.verdict", wanted.verdicts)
+        tables, verdicts = _THROUGH_RUNS, with_verdict("h.verdict", filters.verdicts)
     parts = (runs, lines, verdicts, builds)
     rows = connection.execute(
         f"SELECT {_COMPARISON_COLUMNS} {tables}"
         f" WHERE {' AND '.join(part.sql() for part in parts)}"
         " ORDER BY r.moment DESC, r.number DESC, l.workload, l.candidate, l.baseline"
-        f" LIMIT {_limit(wanted)}",
+        f" LIMIT {_limit(filters)}",
         [value for part in parts for value in part.values],
     ).fetchall()
     return [_comparison_of_row(row) for row in rows]
 
 
-def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) -> list[Series]:
+def find_series(connection: sqlite3.Connection, filters: Wanted, metric: Metric) -> list[Series]:
     """Return the matching series, by workload, candidate, baseline and machine."""
-    lines, runs = line_conditions(wanted), run_conditions(wanted)
-    builds, verdicts = build_conditions(wanted), with_verdict("c.verdict", wanted.verdicts)
+    lines, runs = line_conditions(filters), run_conditions(filters)
+    builds, verdicts = build_conditions(filters), with_verdict("c.verdict", filters.verdicts)
     inside = (runs, builds, verdicts)
     rows = connection.execute(
         "SELECT DISTINCT l.workload, l.baseline, l.candidate, l.machine FROM lines l"
@@ -228,7 +232,7 @@ def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) 
         f" WHERE c.line = l.number AND c.{METRIC_COLUMNS[metric]} IS NOT NULL"
         f" AND c.verdict <> {_WRONG} AND {' AND '.join(part.sql() for part in inside)})"
         " ORDER BY l.workload, l.candidate, l.baseline, l.machine"
-        f" LIMIT {_limit(wanted)}",
+        f" LIMIT {_limit(filters)}",
         [*lines.values, metric_bit(metric), *(v for part in inside for v in part.values)],
     ).fetchall()
     return [
@@ -331,5 +335,5 @@ def _lines_are_few(connection: sqlite3.Connection, lines: Conditions, limit: int
     return bool(share * rows <= through_runs)
 
 
-def _limit(wanted: Wanted) -> int:
-    return -1 if wanted.limit is None else max(0, wanted.limit)
+def _limit(filters: Wanted) -> int:
+    return -1 if filters.limit is None else max(0, filters.limit)

@@ -229,17 +229,17 @@ class Store:
         with self._lock, writing(self._connection) as cursor:
             insert_runs(cursor, runs)
 
-    def runs(self, wanted: Wanted) -> list[RunEntry]:
+    def runs(self, filters: Wanted) -> list[RunEntry]:
         """Return the matching runs, newest first."""
-        return self._with_repair(lambda: find_runs(self._connection, self.home, wanted))
+        return self._with_repair(lambda: find_runs(self._connection, self.home, filters))
 
-    def comparisons(self, wanted: Wanted) -> list[ComparisonEntry]:
+    def comparisons(self, filters: Wanted) -> list[ComparisonEntry]:
         """Return the matching comparisons, newest first."""
-        return self._with_repair(lambda: find_comparisons(self._connection, wanted))
+        return self._with_repair(lambda: find_comparisons(self._connection, filters))
 
-    def series(self, wanted: Wanted, metric: Metric = "speedup") -> list[Series]:
+    def series(self, filters: Wanted, metric: Metric = "speedup") -> list[Series]:
         """Return the matching series."""
-        return self._with_repair(lambda: find_series(self._connection, wanted, metric))
+        return self._with_repair(lambda: find_series(self._connection, filters, metric))
 
     def points(self, series: Series) -> list[SeriesPoint]:
         """Return the points of a series, oldest first, without wrong results and missing values."""
