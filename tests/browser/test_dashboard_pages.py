@@ -313,7 +313,7 @@ def test_without_scripts_the_pages_still_say_everything(browser: Browser, served
         page.goto(served.url + "?verdict=failed")
         assert page.locator("#runs tbody tr").count() == 40
         page.goto(served.address("live"))
-        assert page.get_by_text("Progress needs scripts").is_visible()
+        assert page.get_by_text("Live progress needs JavaScript").is_visible()
 
 
 def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
