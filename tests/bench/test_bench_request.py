@@ -209,7 +209,7 @@ def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     full.mkdir()
     (full / "precious.txt").touch()
     ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(full), "--replace")
-    assert (ended.code, "is not removed" in ended.err) == (2, True)
+    assert (ended.code, "was not deleted" in ended.err) == (2, True)
     assert (full / "precious.txt").exists()
 
 

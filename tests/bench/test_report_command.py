@@ -144,8 +144,8 @@ def test_the_beginning_of_an_id_is_enough(capsys: Capture, home: Path) -> None:
     assert whole.code == 0
     ended = call(capsys, "report", "2025")
     assert ended.code == 2
-    assert "'2025' could be 2 runs" in ended.err
-    assert "write more letters of the id" in ended.err
+    assert "'2025' is ambiguous: it matches 2 runs" in ended.err
+    assert "use more letters of the id" in ended.err
 
 
 def test_a_folder_that_is_no_run_is_damaged_results(capsys: Capture, home: Path) -> None:

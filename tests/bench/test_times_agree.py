@@ -26,7 +26,7 @@ from torchyard.results.index.store import Store
 from torchyard.results.model import Wanted
 from torchyard.results.run_reader import Run, read_run
 from torchyard.stats.stopping import Look
-from torchyard.sweep.rows import FoundComparison, row_of
+from torchyard.sweep.rows import RunComparison, row_of
 from torchyard.tune.perf_test.model import PerfTest
 from torchyard.tune.perf_test.report import perf_text
 
@@ -177,7 +177,7 @@ def test_comparing_variants_of_one_run(run: Run) -> None:
 def test_sweeps_and_performance_tests(run: Run) -> None:
     for row in run.comparisons:
         swept = row_of(
-            FoundComparison(comparison=row, run=run), status=None, alone=Verdict.UNDECIDED
+            RunComparison(comparison=row, run=run), status=None, uncorrected=Verdict.UNDECIDED
         )
         assert swept.baseline_ns is not None
         assert swept.candidate_ns is not None

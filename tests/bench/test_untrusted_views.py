@@ -169,7 +169,7 @@ def test_a_sweep_shows_it_and_counts_it_in_no_mean(form: str) -> None:
         assert [row["trusted"] for row in document["rows"]] == [False, True]
         assert document["rows"][0]["state"] == "untrusted"
     else:
-        assert "1 untrusted left out" in text
+        assert "1 untrusted excluded" in text
     if form == "html":
         assert REASON in text
 

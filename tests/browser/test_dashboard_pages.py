@@ -93,7 +93,7 @@ class Served:
         from torchyard.dashboard.access import Access
         from torchyard.dashboard.app import make_app
         from torchyard.dashboard.feeds import Feeds
-        from torchyard.dashboard.live_store import Archive
+        from torchyard.dashboard.live_store import LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home
@@ -106,11 +106,11 @@ class Served:
         for name in ("evil-1", "evil-2"):
             rows = [comparison(workload, Verdict.FASTER, 1.5, evil)]
             write_run(home / name, rows=rows, names=evil)
-        self._archive, self._feeds = Archive(home), Feeds()
+        self._live_store, self._feeds = LiveStore(home), Feeds()
         self._listening = listen("127.0.0.1", 0, no_token=True)
         self._bound = self._listening.__enter__()
         self.url = self._bound.address.url
-        app = make_app(self._archive, access=Access(), feeds=self._feeds)
+        app = make_app(self._live_store, access=Access(), feeds=self._feeds)
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         sockets = [self._bound.socket]
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": sockets})
@@ -121,7 +121,7 @@ class Served:
         self._server.should_exit = True
         self._thread.join()
         self._listening.__exit__(None, None, None)
-        self._archive.close()
+        self._live_store.close()
 
     def data(self, path: str) -> dict[str, list[dict[str, str]]]:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(self.url).port or 0)
@@ -162,12 +162,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def site(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from torchyard.dashboard.live_store import Archive
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
 
-    archive = Archive(served.home)
-    folder = write_site(archive, tmp_path_factory.mktemp("site") / "site").folder
-    archive.close()
+    live_store = LiveStore(served.home)
+    folder = write_site(live_store, tmp_path_factory.mktemp("site") / "site").folder
+    live_store.close()
     return folder
 
 
@@ -263,7 +263,7 @@ def test_a_run_leads_to_the_one_before_and_asks_for_charts_only_when_seen(
 ) -> None:
     with browser.page() as (page, watched):
         page.goto(served.address("run"))
-        page.get_by_role("link", name="Compare with the run before").click()
+        page.get_by_role("link", name="Compare with the previous run").click()
         page.get_by_role("heading", name="Compare two runs").wait_for()
         assert not [request for request in watched.requests if "vega" in request]
 
@@ -313,7 +313,7 @@ def test_without_scripts_the_pages_still_say_everything(browser: Browser, served
         page.goto(served.url + "?verdict=failed")
         assert page.locator("#runs tbody tr").count() == 40
         page.goto(served.address("live"))
-        assert page.get_by_text("Progress needs scripts").is_visible()
+        assert page.get_by_text("Live progress needs JavaScript").is_visible()
 
 
 def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
@@ -347,7 +347,7 @@ def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
         progress.close()
         facts = served.going / "run.json"
         facts.write_text(facts.read_text().replace('"running"', '"finished"'))
-        page.get_by_text("The run is finished.").wait_for()
+        page.get_by_text("The run has finished.").wait_for()
         assert card.locator(".state").inner_text() == "finished"
         assert card.locator("progress").evaluate("bar => bar.value") == 1
 

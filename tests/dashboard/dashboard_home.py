@@ -15,7 +15,7 @@ from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.dashboard.access import Access
 from torchyard.dashboard.app import make_app
 from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.results.run_writer import RunWriter
 
 __all__ = [
@@ -134,7 +134,7 @@ class Visit:
     """A client and what stands behind it."""
 
     client: TestClient
-    archive: Archive
+    live_store: LiveStore
     feeds: Feeds
 
     def page(self, address: str, status: int = 200) -> str:
@@ -159,9 +159,9 @@ def visit(
     home: Path, *, access: Access | None = None, address: str = "http://127.0.0.1:8000"
 ) -> Iterator[Visit]:
     """The dashboard over a home, without a socket."""
-    archive, feeds = Archive(home), Feeds()
-    app = make_app(archive, access=access or Access(), feeds=feeds)
+    live_store, feeds = LiveStore(home), Feeds()
+    app = make_app(live_store, access=access or Access(), feeds=feeds)
     with TestClient(app, base_url=address, raise_server_exceptions=False) as client:
         client.follow_redirects = False
-        yield Visit(client=client, archive=archive, feeds=feeds)
-    archive.close()
+        yield Visit(client=client, live_store=live_store, feeds=feeds)
+    live_store.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from dashboard_home import write_home
 
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
 LIMIT_S = 60.0
@@ -53,10 +53,10 @@ class Running:
 
 @contextmanager
 def running(home: Path, limits: Limits) -> Iterator[Running]:
-    archive = Archive(home)
+    live_store = LiveStore(home)
     with listen("127.0.0.1", 0, no_token=True) as listening:
         ready = threading.Event()
-        server = dashboard_server(archive, listening, ready=ready.set, limits=limits)
+        server = dashboard_server(live_store, listening, ready=ready.set, limits=limits)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening.socket]})
         thread.start()
         try:
@@ -65,7 +65,7 @@ def running(home: Path, limits: Limits) -> Iterator[Running]:
         finally:
             server.should_exit = True
             thread.join(LIMIT_S)
-    archive.close()
+    live_store.close()
 
 
 def is_closed_within(connection: socket.socket, seconds: float) -> bool:

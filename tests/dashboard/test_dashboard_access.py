@@ -266,7 +266,7 @@ def test_a_token_from_a_file(tmp_path: Path, text: str) -> None:
 def test_files_that_hold_no_token(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="holds no token") as raised:
+    with pytest.raises(UsageError, match="contains no token") as raised:
         read_token(path)
     assert "openssl rand" in raised.value.hint
     assert content.decode("latin-1").strip() == "" or content.decode("latin-1") not in str(
@@ -276,7 +276,7 @@ def test_files_that_hold_no_token(tmp_path: Path, content: bytes) -> None:
 
 def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
-        with pytest.raises(UsageError, match="holds no token"):
+        with pytest.raises(UsageError, match="contains no token"):
             read_token(path)
     assert stat.S_ISDIR(tmp_path.stat().st_mode)
 

@@ -103,7 +103,7 @@ def test_a_filter_stays_in_the_form_and_in_the_links(home: Path) -> None:
         assert 'name="study" value="eager"' in page
         assert "<option selected>slower</option>" in page
         assert 'href="./?study=eager&amp;verdict=slower&amp;sort=machine"' in page
-        assert "1 run that fit" in page
+        assert "1 run (filtered)" in page
 
 
 def test_pages_of_a_long_list(home: Path) -> None:
@@ -126,7 +126,7 @@ def test_pages_of_a_long_list(home: Path) -> None:
 def test_an_empty_home_and_one_that_does_not_exist(home: Path) -> None:
     with visit(home) as seen:
         assert "There is no run yet" in seen.page("/")
-        assert "Nothing was measured yet" in seen.page("/workloads")
+        assert "No workload has been measured yet" in seen.page("/workloads")
         assert "Nothing is running" in seen.page("/live")
         assert "choose a run" in seen.page("/compare")
         assert seen.data("/api/workloads")["workloads"] == []
@@ -137,7 +137,7 @@ def test_a_run_that_comes_while_the_dashboard_is_open(home: Path) -> None:
     with visit(home) as seen:
         assert seen.data("/api/runs")["total"] == 1
         write_run(home / "new", started="2026-01-01T00:00:00.000Z")
-        seen.archive._fresh_until_s = 0.0
+        seen.live_store._fresh_until_s = 0.0
         assert started(seen.page("/"))[0] == "2026-01-01"
 
 
@@ -159,7 +159,7 @@ def test_a_run_page_follows_its_run(home: Path) -> None:
         assert "still going" in seen.page("/run?id=going")
         text = (folder / "run.json").read_text()
         (folder / "run.json").write_text(text.replace('"running"', '"finished"'))
-        seen.archive._fresh_until_s = 0.0
+        seen.live_store._fresh_until_s = 0.0
         assert "still going" not in seen.page("/run?id=going")
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_run_has_a_page_that_says_so(home: Path, damage: str) -> None:
     with visit(home) as seen:
         assert "damaged" in seen.page("/")
         page = seen.page(f"/run?id={ids[0]}")
-        assert "cannot be read" in page
+        assert "Unreadable run" in page
         assert 'role="alert"' in page
         assert ids[0] in page
         run = seen.data(f"/api/run?id={ids[0]}")["run"]
@@ -189,7 +189,7 @@ def test_a_record_that_is_damaged_in_the_middle(home: Path) -> None:
     path = home / ids[0] / "comparisons.jsonl"
     path.write_bytes(b"broken\n" + path.read_bytes())
     with visit(home) as seen:
-        assert "cannot be read" in seen.page(f"/run?id={ids[0]}")
+        assert "Unreadable run" in seen.page(f"/run?id={ids[0]}")
 
 
 def test_workloads_with_their_latest_verdict_and_a_line(home: Path) -> None:
@@ -198,7 +198,7 @@ def test_workloads_with_their_latest_verdict_and_a_line(home: Path) -> None:
         page = seen.page("/workloads")
         rows = re.findall(r'<th scope="row" data-key="workload" data-value="([^"]+)"', page)
         assert rows == [MATMUL.label, GPT.label]
-        assert "inductor against eager" in page
+        assert "inductor vs eager" in page
         assert "1.270x" in page
         assert page.count('<svg class="spark') == 2
         assert "3 runs" in page
@@ -218,7 +218,7 @@ def test_a_workload_that_only_ever_failed_is_in_the_list(home: Path) -> None:
     with visit(home) as seen:
         assert "failed" in seen.page("/workloads")
         page = seen.page(history_address(seen, workload=GPT.label))
-        assert "No run has a sound number" in page
+        assert "No run has a valid number" in page
 
 
 def test_a_history_has_every_run_with_notes_and_links(home: Path) -> None:
@@ -282,7 +282,7 @@ def test_live_names_what_is_going_and_nothing_else(home: Path) -> None:
     write_run(home / "going", state="running")
     with visit(home) as seen:
         page = seen.page("/live")
-        assert "1 bench is running" in page
+        assert "1 benchmark is running" in page
         assert 'data-events="events?id=going"' in page
         runs = seen.data("/api/live")["runs"]
         assert isinstance(runs, list)
@@ -348,11 +348,11 @@ def test_a_run_is_found_while_the_index_is_made_anew(tmp_path: Path) -> None:
     """Another process empties the index, and a run is new: both exist, so neither is missing."""
     ids = write_home(tmp_path, count=3)
     with visit(tmp_path) as seen:
-        assert seen.archive.store.place is not None
+        assert seen.live_store.store.place is not None
         for number in range(3):
             new = f"new-{number}"
             write_run(tmp_path / new)
-            with closing(sqlite3.connect(seen.archive.store.place)) as other, other:
+            with closing(sqlite3.connect(seen.live_store.store.place)) as other, other:
                 other.execute("DELETE FROM runs")
             for run in (*ids, new):
                 assert run in seen.page(f"/run?id={run}")

@@ -114,7 +114,7 @@ def test_a_list_of_runs_leads_back_to_itself(
     [("gpt", "*gpt*"), ("models/*", "models/*"), ("gp?", "gp?"), (" a ", "*a*")],
 )
 def test_a_text_without_a_wildcard_is_looked_for_anywhere(typed: str, pattern: str) -> None:
-    assert runs_request([("workload", typed)]).wanted.workload == pattern
+    assert runs_request([("workload", typed)]).filters.workload == pattern
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_text_without_a_wildcard_is_looked_for_anywhere(typed: str, pattern: s
     ],
 )
 def test_days_are_whole_days(since: str, until: str, wanted: tuple[str, str]) -> None:
-    found = runs_request([("since", since), ("until", until)]).wanted
+    found = runs_request([("since", since), ("until", until)]).filters
     assert (found.since, found.until) == wanted
 
 

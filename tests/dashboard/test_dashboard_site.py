@@ -14,17 +14,17 @@ from dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.site import MARKER, SiteFolder, Written, write_site
 from torchyard.errors import UsageError
 
 
 def write(home: Path, folder: Path) -> Written:
-    archive = Archive(home)
+    live_store = LiveStore(home)
     try:
-        return write_site(archive, folder)
+        return write_site(live_store, folder)
     finally:
-        archive.close()
+        live_store.close()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -146,15 +146,15 @@ def test_a_folder_of_somebody_else_is_left_alone(
     if content is not None:
         (folder / MARKER).write_bytes(content)
     before = files_of(folder)
-    with pytest.raises(UsageError, match="is not written to") as raised:
+    with pytest.raises(UsageError, match="is not a site of Torchyard") as raised:
         write(home, folder)
-    assert "new folder" in raised.value.hint
+    assert "new or empty folder" in raised.value.hint
     assert files_of(folder) == before
 
 
 def test_a_file_is_no_folder(home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="is not written to"):
+    with pytest.raises(UsageError, match="is not a site of Torchyard"):
         write(home, tmp_path / "file")
 
 
@@ -172,19 +172,19 @@ def test_a_marker_cannot_make_it_remove_files_elsewhere(
 
 
 def test_an_interrupted_writing_goes_on(home: Path, tmp_path: Path) -> None:
-    archive = Archive(home)
+    live_store = LiveStore(home)
 
     def stop(done: int, total: int) -> None:
         if done == total - 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_site(archive, tmp_path / "site", told=stop)
+        write_site(live_store, tmp_path / "site", progress=stop)
     assert not (tmp_path / "site" / "index.html").exists()
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "site" / "runs").iterdir()}
     assert len(runs) == 3
-    write_site(archive, tmp_path / "site")
-    archive.close()
+    write_site(live_store, tmp_path / "site")
+    live_store.close()
     assert {path: path.stat().st_mtime_ns for path in runs} == runs
     assert (tmp_path / "site" / "index.html").exists()
 
@@ -226,7 +226,7 @@ def test_file_names_tell_names_apart() -> None:
 def test_names_inside_a_site_only(tmp_path: Path) -> None:
     folder = SiteFolder(tmp_path / "site")
     for name in ("../x", "/x", "a/../../x", ""):
-        with pytest.raises(ValueError, match="no name inside"):
+        with pytest.raises(ValueError, match="not a file name inside"):
             folder.write(name, "x")
     assert not (tmp_path / "x").exists()
 
@@ -250,10 +250,10 @@ def test_a_site_for_everybody_has_nothing_of_the_people_behind_it(tmp_path: Path
         (folder / "run.json").write_text(json.dumps(facts))
     (home / "broken").mkdir()
     (home / "broken" / "run.json").write_text("no json")
-    archive = Archive(home)
-    written = write_site(archive, tmp_path / "site", share=True)
-    again = write_site(archive, tmp_path / "site", share=True)
-    archive.close()
+    live_store = LiveStore(home)
+    written = write_site(live_store, tmp_path / "site", share=True)
+    again = write_site(live_store, tmp_path / "site", share=True)
+    live_store.close()
     assert (again.written, again.removed) == (0, 0)
     files = files_of(written.folder)
     secrets = (b"alice", b"node17", b"corp.example", b"/opt/torch", b"secret", b"private/")

@@ -113,7 +113,7 @@ def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
         code, said, took_s = served.end()
         assert code == 0
         assert "Traceback" not in said
-        assert said.endswith("ended\n")
+        assert said.endswith("stopped\n")
         assert took_s < 20
     # The port is free at once.
     with socket.create_server(("127.0.0.1", served.port)):
@@ -233,10 +233,10 @@ def test_a_port_that_is_taken_and_a_host_that_is_none(tmp_path: Path) -> None:
         assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
     done = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
     assert done.returncode == 2
-    assert "is no address" in done.stderr
+    assert "is not an address" in done.stderr
     done = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
     assert done.returncode == 2
-    assert "holds no token" in done.stderr
+    assert "contains no token" in done.stderr
 
 
 def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:

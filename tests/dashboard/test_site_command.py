@@ -32,7 +32,7 @@ def test_a_folder_of_somebody_else(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("precious")
     ended = call(capsys, "site", str(tmp_path))
     assert ended.code == 2
-    assert "is not written to" in ended.err
+    assert "is not a site of Torchyard" in ended.err
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 

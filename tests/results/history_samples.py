@@ -65,13 +65,13 @@ class MemoryStore:
         self.table = table
         self.asked = 0
 
-    def series(self, wanted: Wanted, metric: Metric) -> list[Series]:
+    def series(self, filters: Wanted, metric: Metric) -> list[Series]:
         return [
             one
             for one in self.table
             if one.metric == metric
-            and fnmatch(one.workload, wanted.workload or "*")
-            and fnmatch(one.candidate, wanted.candidate or "*")
+            and fnmatch(one.workload, filters.workload or "*")
+            and fnmatch(one.candidate, filters.candidate or "*")
         ]
 
     def points(self, series: Series) -> list[SeriesPoint]:

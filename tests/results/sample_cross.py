@@ -77,7 +77,7 @@ ROWS = (
     supported("kernels/embedding training", Verdict.SAME, 1.001, 0.006, 0.61),
     replace(
         supported("models/resnet inference b8", Verdict.UNDECIDED, 1.021, 0.03, 0.18),
-        reasons=("left out as untrusted: noisy machine: 9 of 10 pairs were disturbed (A)",),
+        reasons=("excluded as untrusted: noisy machine: 9 of 10 pairs were disturbed (A)",),
     ),
     CrossRow(
         workload="models/lstm inference",
@@ -99,7 +99,7 @@ ROWS = (
         ratio=88 / 61,
         reasons=(
             "not comparable: baseline differs in torch (2.9.0 vs 2.10.0), torch git (1a2b vs 3c4d)",
-            "one launch speaks for its own processes only (B)",
+            "one launch does not show the process-to-process variation (B)",
         ),
     ),
 )

@@ -80,7 +80,7 @@ def test_names_are_plain_file_names(name: str, run: Run, tmp_path: Path) -> None
         lambda: read_baseline(name),
         lambda: delete_baseline(name),
     ):
-        with pytest.raises(UsageError, match="no name for a baseline"):
+        with pytest.raises(UsageError, match="not a valid name of a baseline"):
             action()
     assert not baseline_exists(name)
     assert sorted(tmp_path.rglob("*")) == before
@@ -89,14 +89,16 @@ def test_names_are_plain_file_names(name: str, run: Run, tmp_path: Path) -> None
 def test_a_run_that_is_gone_is_said(run: Run, home: Path) -> None:
     saved = save_baseline("main", [run])
     (home / "runs" / "first").rename(home / "runs" / "moved")
-    with pytest.raises(ResultsDamaged, match="names the run 'first', which is gone") as raised:
+    with pytest.raises(
+        ResultsDamaged, match="the run 'first' of baseline 'main' is missing"
+    ) as raised:
         runs_of(saved)
     assert "baseline save main RUN --replace" in raised.value.hint
 
 
 def test_a_hand_written_run_name_cannot_leave_the_home(run: Run) -> None:
     saved = replace(save_baseline("main", [run]), runs=("../runs/first",))
-    with pytest.raises(ResultsDamaged, match="gone"):
+    with pytest.raises(ResultsDamaged, match="is missing"):
         runs_of(saved)
 
 

@@ -175,7 +175,7 @@ def test_rows_that_say_the_same_share_a_note() -> None:
     assert compare_text(twice).count("9 of 10 pairs were disturbed (A)") == 1
     # Its times, 9.13 ms on both sides, do not have the ratio of 0.934x that the speedups have.
     (note,) = notes_of_row(TWO_RUNS.rows[0])
-    assert note.startswith("the ratio is of speedups inside each run")
+    assert note.startswith("the ratio is of the speedups within each run")
     agreeing = replace(TWO_RUNS.rows[0], ratio=1.0)
     one = replace(agreeing.one, time_ns=agreeing.other.time_ns)
     assert notes_of_row(replace(agreeing, one=one)) == []
@@ -185,7 +185,7 @@ def test_nothing_to_average_and_nothing_to_say_is_said() -> None:
     empty = replace(TWO_RUNS, rows=(), unpaired=(), facts=(), mean=None)
     for make in COMPARE_FORMATS.values():
         assert make(empty)
-    assert mean_text(empty) == "no mean: no row is supported"
+    assert mean_text(empty) == "no mean: there are no supported rows"
     assert drift_text(empty) == ""
 
 

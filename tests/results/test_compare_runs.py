@@ -173,7 +173,7 @@ def test_the_session_spread_widens_the_interval(main: Run, runs: Path) -> None:
             'not comparable: baseline differs in variables (none vs {"A": "1"})',
         ),
         ({"busy": True}, "noisy machine: all pairs were disturbed (B)"),
-        ({"launches": 1}, "one launch speaks for its own processes only (B)"),
+        ({"launches": 1}, "one launch does not show the process-to-process variation (B)"),
     ],
 )
 def test_what_the_data_cannot_support_gets_no_verdict(
@@ -219,7 +219,7 @@ def test_an_interrupted_run_is_a_look_that_was_not_planned(main: Run, tmp_path: 
     other = write_session(tmp_path / "other", Plan(seed=5))
     row = row_of(compare(side(main), side(replace(other, state="interrupted"))))
     assert row.support == "common baseline"
-    assert row.reasons == ("interrupted by hand, which is a look that was not planned (B)",)
+    assert row.reasons == ("interrupted by the user, which is an unplanned interim analysis (B)",)
 
 
 def test_the_baseline_of_two_runs_is_not_interleaved(main: Run, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_session_that_cannot_be_compared_is_left_out_and_said(main: Run, tmp_p
     now = write_session(tmp_path / "now", Plan(seed=31))
     row = row_of(compare(Side(text="baseline:x", runs=(main, busy)), side(now)))
     assert (row.support, row.one.sessions) == ("common baseline", 1)
-    assert row.reasons == ("left out as untrusted: noisy machine: all pairs were disturbed (A)",)
+    assert row.reasons == ("excluded as untrusted: noisy machine: all pairs were disturbed (A)",)
 
 
 def test_one_candidate_each_is_compared_whatever_its_name(main: Run, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_one_candidate_each_is_compared_whatever_its_name(main: Run, tmp_path: P
 def test_a_run_is_not_compared_with_itself(main: Run) -> None:
     with pytest.raises(UsageError) as raised:
         compare(side(main), side(main))
-    assert raised.value.hint == "name two of its variants as RUN#VARIANT: eager, fast, slow"
+    assert raised.value.hint == "give two of its variants as RUN#VARIANT: eager, fast, slow"
 
 
 def test_facts_of_several_candidates_are_told_apart(main: Run, tmp_path: Path) -> None:

@@ -267,10 +267,10 @@ def test_a_look_is_kept_only_if_every_row_agrees(home: Path) -> None:
     marks = marks_in(home)
     with Store.open(home) as store:
         store.insert([(FullMark("old"), entries_of(home / day(1)))])
-        refreshing._keep_look(store._connection, marks, digest_of(marks))
+        refreshing._save_scan(store._connection, marks, digest_of(marks))
         assert looks(home) == []
         store.insert([(full_mark(home / day(1)) or FullMark(""), entries_of(home / day(1)))])
-        refreshing._keep_look(store._connection, marks, digest_of(marks))
+        refreshing._save_scan(store._connection, marks, digest_of(marks))
         assert looks(home) == [digest_of(marks)]
 
 

@@ -11,9 +11,9 @@ from history_samples import MemoryStore, points_of, series_of
 import torchyard.stats.change_points.detection
 from torchyard.errors import NothingToDo
 from torchyard.results.history.changes import (
-    FALSE_SHARE,
-    HistoryMemory,
-    Remembered,
+    FALSE_DISCOVERY_RATE,
+    CachedChanges,
+    ChangeCache,
     digest_of,
     histories,
     history_of,
@@ -78,7 +78,7 @@ def test_changes_that_do_not_stand_among_all_are_weak() -> None:
     found = histories(MemoryStore({**lonely, **crowd}), Wanted(), rules=Rules(least=0.05))
     assert found[0].changes == ()
     assert len(found[0].weak) == 1
-    assert (found[0].weak[0].p_adjusted or 0.0) > FALSE_SHARE
+    assert (found[0].weak[0].p_adjusted or 0.0) > FALSE_DISCOVERY_RATE
 
 
 def test_strong_changes_stand_among_many_and_rank_by_size() -> None:
@@ -93,7 +93,7 @@ def test_strong_changes_stand_among_many_and_rank_by_size() -> None:
         "kernels/q9 inference",
         "kernels/q7 inference",
     ]
-    assert all((change.p_adjusted or 1.0) <= FALSE_SHARE for change in changed[0].changes)
+    assert all((change.p_adjusted or 1.0) <= FALSE_DISCOVERY_RATE for change in changed[0].changes)
 
 
 def test_time_chooses_changes_and_not_points() -> None:
@@ -136,22 +136,22 @@ def test_progress_is_told() -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-def grown(memory: HistoryMemory, points: list[SeriesPoint], *sizes: int) -> list[SeriesHistory]:
-    return [history_of(series_of(), points[:size], memory=memory) for size in sizes]
+def grown(memory: ChangeCache, points: list[SeriesPoint], *sizes: int) -> list[SeriesHistory]:
+    return [history_of(series_of(), points[:size], cache=memory) for size in sizes]
 
 
 def test_memory_gives_what_scratch_gives_at_every_length(tmp_path: Path) -> None:
     points = points_of(460, step_at=150, ratio=1.04, untrusted=range(0, 460, 9), seed=4)
-    memory = HistoryMemory(tmp_path / "changes.json")
+    memory = ChangeCache(tmp_path / "changes.json")
     for size in (30, 200, 201, 330, 331, 400, 460):
-        assert grown(memory, points, size) == grown(HistoryMemory(), points, size)
+        assert grown(memory, points, size) == grown(ChangeCache(), points, size)
         memory.save()
-        memory = HistoryMemory(tmp_path / "changes.json")
+        memory = ChangeCache(tmp_path / "changes.json")
 
 
 def test_known_points_are_not_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = points_of(300, step_at=150)
-    memory = HistoryMemory(tmp_path / "changes.json")
+    memory = ChangeCache(tmp_path / "changes.json")
     (before,) = grown(memory, points, 300)
     memory.save()
 
@@ -159,22 +159,22 @@ def test_known_points_are_not_judged_again(tmp_path: Path, monkeypatch: pytest.M
         pytest.fail("judged again")
 
     monkeypatch.setattr(torchyard.stats.change_points.detection, "find_moves", never)
-    assert grown(HistoryMemory(tmp_path / "changes.json"), points, 300) == [before]
+    assert grown(ChangeCache(tmp_path / "changes.json"), points, 300) == [before]
 
 
 def test_a_rewritten_past_is_judged_again(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
-    memory = HistoryMemory(tmp_path / "changes.json")
+    memory = ChangeCache(tmp_path / "changes.json")
     grown(memory, points, 300)
     other = points_of(300, step_at=80)
-    assert grown(memory, other, 300) == grown(HistoryMemory(), other, 300)
+    assert grown(memory, other, 300) == grown(ChangeCache(), other, 300)
 
 
 def test_a_run_that_came_late_is_judged_in_its_place(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
-    memory = HistoryMemory(tmp_path / "changes.json")
-    history_of(series_of(), [*points[:50], *points[51:]], memory=memory)
-    assert grown(memory, points, 300) == grown(HistoryMemory(), points, 300)
+    memory = ChangeCache(tmp_path / "changes.json")
+    history_of(series_of(), [*points[:50], *points[51:]], cache=memory)
+    assert grown(memory, points, 300) == grown(ChangeCache(), points, 300)
 
 
 @pytest.mark.parametrize(
@@ -183,16 +183,16 @@ def test_a_run_that_came_late_is_judged_in_its_place(tmp_path: Path) -> None:
 def test_a_damaged_memory_is_done_without(tmp_path: Path, text: str) -> None:
     place = tmp_path / "changes.json"
     place.write_text(text)
-    memory = HistoryMemory(place)
+    memory = ChangeCache(place)
     points = points_of(40, step_at=25)
-    assert grown(memory, points, 40) == grown(HistoryMemory(), points, 40)
+    assert grown(memory, points, 40) == grown(ChangeCache(), points, 40)
     memory.save()
     assert json.loads(place.read_text())["format"] == 1
 
 
 def test_damaged_entries_are_done_without(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
-    memory = HistoryMemory(tmp_path / "changes.json")
+    memory = ChangeCache(tmp_path / "changes.json")
     grown(memory, points, 250)
     memory.save()
     document = json.loads((tmp_path / "changes.json").read_text())
@@ -205,15 +205,15 @@ def test_damaged_entries_are_done_without(tmp_path: Path) -> None:
         {**document["series"][key], "digest": digest_of(points), "found": [{"kind": "jump"}]},
     ):
         (tmp_path / "changes.json").write_text(json.dumps({"format": 1, "series": {key: entry}}))
-        memory = HistoryMemory(tmp_path / "changes.json")
-        assert grown(memory, points, 300) == grown(HistoryMemory(), points, 300)
+        memory = ChangeCache(tmp_path / "changes.json")
+        assert grown(memory, points, 300) == grown(ChangeCache(), points, 300)
 
 
 def test_a_place_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
-    memory = HistoryMemory(tmp_path / "none" / "changes.json")
-    memory.keep("a", Remembered(digest="x", found=[]))
+    memory = ChangeCache(tmp_path / "none" / "changes.json")
+    memory.put("a", CachedChanges(digest="x", found=[]))
     memory.save()
-    assert memory.recall("a") == Remembered(digest="x", found=[])
+    assert memory.get("a") == CachedChanges(digest="x", found=[])
 
 
 def test_digests_tell_points_apart() -> None:

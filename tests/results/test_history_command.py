@@ -99,7 +99,7 @@ def test_which_workloads_changed(home: Path, capsys: Capture) -> None:
 def test_one_workload_with_its_picture(home: Path, capsys: Capture) -> None:
     ended = call(capsys, "history", "kernels/matmul")
     assert ended.code == 0, ended.err
-    assert re.search(r"changed at once by -(9|10)\.\d%", ended.out)
+    assert re.search(r"step change of -(9|10)\.\d%", ended.out)
     assert "000000d..000000e" in ended.out
     assert len([line for line in ended.out.splitlines() if "│" in line or "|" in line]) >= 10
 
@@ -192,12 +192,12 @@ def test_what_was_found_is_kept_beside_the_index(home: Path, capsys: Capture) ->
 
 def test_many_series_of_a_real_store_raise_no_alarms(tmp_path: Path) -> None:
     """Rows put into the index by themselves, without folders."""
-    from torchyard.results.history.changes import HistoryMemory, histories
+    from torchyard.results.history.changes import ChangeCache, histories
     from torchyard.results.model import Wanted
 
     random = Random(5)
     (tmp_path / "runs").mkdir()
-    memory = HistoryMemory()
+    memory = ChangeCache()
     with Store.open(tmp_path / "runs") as store:
         found = []
         for number in range(12):
@@ -222,6 +222,6 @@ def test_many_series_of_a_real_store_raise_no_alarms(tmp_path: Path) -> None:
             ]
             found.append((FullMark(str(number)), Entries(run=run, comparisons=tuple(entries))))
         store.insert(found)
-        assert len(histories(store, Wanted(), memory=memory)) == 100
-        again = histories(store, Wanted(), memory=memory)
+        assert len(histories(store, Wanted(), cache=memory)) == 100
+        again = histories(store, Wanted(), cache=memory)
     assert sum(bool(one.changes) for one in again) <= 1

@@ -32,7 +32,7 @@ from torchyard.results.history.report import (
     series_markdown,
     series_text,
 )
-from torchyard.results.history.wording import chance_text, range_text, value_text
+from torchyard.results.history.wording import p_text, range_text, value_text
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory, Wanted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -86,9 +86,9 @@ def test_markdown() -> None:
 def test_nothing_changed_is_said() -> None:
     quiet = [one for one in sample() if not one.changes]
     assert "0 of 1 history changed in speedup" in changes_text(quiet, "speedup")
-    assert "No change found." in series_markdown(quiet)
-    assert "no change found" in series_text(quiet)
-    assert "No history fits." in history_page([], "speedup")
+    assert "No change detected." in series_markdown(quiet)
+    assert "no change detected" in series_text(quiet)
+    assert "No matching history." in history_page([], "speedup")
 
 
 def test_json_holds_everything() -> None:
@@ -153,9 +153,9 @@ def test_chart_has_points_levels_and_changes() -> None:
     )
     assert [round(level["level"], 1) for level in levels] == [1.5, 1.4]
     assert [(level["from"], level["to"]) for level in levels] == [(-0.5, 24.5), (24.5, 39.5)]
-    assert "drifted over" in history_description(drift)
+    assert "drift over" in history_description(drift)
     assert "untrusted" in history_description(drift)
-    assert "no change found" in history_description(quiet)
+    assert "no change detected" in history_description(quiet)
 
 
 def test_bad_runs_do_not_flatten_the_chart() -> None:
@@ -168,7 +168,7 @@ def test_bad_runs_do_not_flatten_the_chart() -> None:
     low, high = points["encoding"]["y"]["scale"]["domain"]
     assert 1.3 < low < 1.5
     assert 1.6 < high < 1.8
-    assert "triangles lie beyond the edge" in history_description(drift)
+    assert "triangles are outside the axis range" in history_description(drift)
 
 
 def test_chart_puts_no_outside_text_where_it_is_code() -> None:
@@ -192,7 +192,7 @@ def test_chart_puts_no_outside_text_where_it_is_code() -> None:
 def test_many_points_are_thinned_and_that_is_said() -> None:
     one = SeriesHistory(series=series_of(), points=tuple(points_of(2500)))
     assert len(history_spec(one)["data"]["values"]) <= MOST_POINTS
-    assert "every 3th is drawn" in history_description(one)
+    assert "every 3th run is drawn" in history_description(one)
 
 
 def test_plot_marks_changes_below_their_points() -> None:
@@ -254,6 +254,6 @@ def test_words_of_a_change() -> None:
         p_value=1e-9,
         p_adjusted=0.0123,
     )
-    assert chance_text(change) == "0.012"
-    assert chance_text(replace(change, p_adjusted=None)) == "< 0.0001"
+    assert p_text(change) == "0.012"
+    assert p_text(replace(change, p_adjusted=None)) == "< 0.0001"
     assert range_text(change) == "0000000..run-0001"

@@ -72,7 +72,7 @@ def test_another_run_of_the_same_id_is_refused(source: Path, archive: Path, tmp_
     before = content(mine)
     found = import_runs(archive, home)
     assert found.runs == (day(2),)
-    assert found.refused == ((day(1), "another run with this id is here already"),)
+    assert found.refused == ((day(1), "a different run with this id already exists"),)
     assert content(mine) == before
 
 
@@ -80,7 +80,7 @@ def test_an_id_that_leads_elsewhere(source: Path, tmp_path: Path) -> None:
     change_facts(source / day(1), id="../../evil", started="../../../../../../evil")
     change_facts(source / day(2), id=["list"], started="2025-01-02T12:00:00Z")
     found = import_runs(source, tmp_path / "home")
-    assert found.refused == ((day(1), "its run.json does not say when it was made"),)
+    assert found.refused == ((day(1), "its run.json has no start time"),)
     assert found.runs[0].startswith("20250102T120000Z-")
     assert not list(tmp_path.glob("**/evil"))
 
@@ -111,7 +111,7 @@ def test_a_newer_run_comes_in(source: Path, tmp_path: Path) -> None:
 def test_a_run_that_is_going_on(source: Path, tmp_path: Path) -> None:
     write_run(source, day(3), finish=False)
     found = import_runs(source, tmp_path / "home")
-    assert found.refused == ((day(3), "it is still going"),)
+    assert found.refused == ((day(3), "it is still running"),)
 
 
 def test_a_run_that_was_killed_says_so(source: Path, tmp_path: Path) -> None:

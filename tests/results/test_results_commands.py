@@ -115,14 +115,14 @@ def test_comparisons(capsys: Capture, home: Path) -> None:
 def test_moments_that_are_none(capsys: Capture, home: Path, when: str) -> None:
     ended = call(capsys, "results", "list", "--since", when)
     assert ended.code == 2
-    assert "is not a moment" in ended.err
+    assert "is not a date or time" in ended.err
     assert "7d" in ended.err
 
 
 def test_nothing_fits(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "results", "list", "--study", "none")
     assert (ended.code, ended.out) == (0, "")
-    assert "no runs fit" in ended.err
+    assert "no matching runs" in ended.err
 
 
 def test_a_cut_list_says_so(capsys: Capture, home: Path) -> None:
@@ -188,7 +188,7 @@ def test_all_or_none_is_deleted(capsys: Capture, home: Path) -> None:
     save_baseline("main", [read_run(home / day(2))])
     ended = call(capsys, "results", "delete", day(1), day(2), "--yes")
     assert ended.code == 2
-    assert "baseline main names it" in ended.err
+    assert "baseline main refers to it" in ended.err
     assert listed(capsys) == [day(3), day(2), day(1)]
 
 
@@ -206,7 +206,7 @@ def test_delete_asks(capsys: Capture, home: Path, answer: str, left: list[int]) 
     _, err = process.communicate(timeout=60)
     os.close(primary)
     os.close(secondary)
-    assert "Remove this run for good?" in err
+    assert "Permanently delete this run?" in err
     assert day(1) in err
     assert process.returncode == (130 if answer == "n" else 0)
     assert listed(capsys) == [day(number) for number in left]
@@ -254,7 +254,7 @@ def test_there_and_back(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyP
     ended = call(capsys, "results", "export", "--archive", "all.tar.gz", "--json")
     assert ended.code == 0
     assert json.loads(ended.out)["runs"] == [day(3), day(2), day(1)]
-    assert f"{day(4)} is still going" in ended.err
+    assert f"{day(4)} is still running" in ended.err
     monkeypatch.setenv("TORCHYARD_HOME", str(home.parent.parent / "other"))
     ended = call(capsys, "results", "import", "all.tar.gz")
     assert ended.code == 0
@@ -265,7 +265,7 @@ def test_there_and_back(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyP
     assert call(capsys, "results", "note", day(1), "changed here").code == 0
     ended = call(capsys, "results", "import", "all.tar.gz")
     assert ended.code == 2
-    assert f"refused: {day(1)}: another run" in ended.err
+    assert f"rejected: {day(1)}: a different run" in ended.err
 
 
 def test_archives_that_are_refused(capsys: Capture, home: Path, tmp_path: Path) -> None:
@@ -275,20 +275,20 @@ def test_archives_that_are_refused(capsys: Capture, home: Path, tmp_path: Path) 
     (tmp_path / "bad.tar.gz").write_bytes(b"x")
     ended = call(capsys, "results", "import", "bad.tar.gz")
     assert ended.code == 8
-    assert "not a whole archive" in ended.err
+    assert "not a complete archive" in ended.err
 
 
 def test_verify(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "results", "verify")
     assert (ended.code, ended.out) == (0, "")
-    assert re.search(r"3 runs, 4 records, .*: nothing is damaged", ended.err)
+    assert re.search(r"3 runs, 4 records, .*: no damage", ended.err)
     (home / day(1) / "launches.jsonl").write_text("x\n{}\n")
     (home / day(2) / "samples.jsonl").unlink()
     ended = call(capsys, "results", "verify")
     assert ended.code == 8
     assert ended.out.splitlines() == [
         f"{day(2)}/samples.jsonl: the file is missing",
-        f"{day(1)}/launches.jsonl, line 1: not a whole record",
+        f"{day(1)}/launches.jsonl, line 1: not a complete record",
     ]
     assert call(capsys, "results", "verify", day(3)).code == 0
     found = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)
@@ -316,7 +316,7 @@ def test_an_index_that_cannot_be_kept_is_said(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     ended = call(capsys, "results", "list")
     assert ended.code == 0
-    assert "warning: the index of runs is not kept" in ended.err
+    assert "warning: the index of runs cannot be stored" in ended.err
     assert day(3) in ended.out
 
 

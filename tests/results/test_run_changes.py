@@ -54,10 +54,10 @@ def test_what_is_no_run_stays(home: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_is_going_on_stays(home: Path) -> None:
     writer = RunWriter.create(home / day(2), study=STUDY, command=[], machine={})
-    with pytest.raises(UsageError, match="still going") as caught:
+    with pytest.raises(UsageError, match="still running") as caught:
         delete_run(writer.folder)
     assert str(os.getpid()) in caught.value.why
-    with pytest.raises(UsageError, match="still going"):
+    with pytest.raises(UsageError, match="still running"):
         add_note(writer.folder, "not yet")
     writer.finish("finished")
     assert add_note(writer.folder, "now") == ("now",)
@@ -72,7 +72,7 @@ def test_a_run_that_was_killed_can_be_removed(home: Path) -> None:
 
 def test_a_run_of_a_baseline_stays(home: Path) -> None:
     save_baseline("main", [read_run(home / day(1))])
-    with pytest.raises(UsageError, match="not removed") as caught:
+    with pytest.raises(UsageError, match="not deleted") as caught:
         delete_run(home / day(1))
     assert "main" in caught.value.why
     assert "baseline delete main" in caught.value.hint
@@ -85,21 +85,21 @@ def test_a_baseline_of_a_run_elsewhere(home: Path, tmp_path: Path) -> None:
     elsewhere = write_run(tmp_path, day(1), [compared()])
     save_baseline("mine", [read_run(elsewhere)])
     check_may_delete(home / day(1))
-    with pytest.raises(UsageError, match="not removed"):
+    with pytest.raises(UsageError, match="not deleted"):
         delete_run(elsewhere)
 
 
 def test_a_baseline_that_cannot_be_read(home: Path) -> None:
     baselines_home().mkdir(parents=True)
     (baselines_home() / "main.json").write_text("{")
-    with pytest.raises(ResultsDamaged, match="not removed"):
+    with pytest.raises(ResultsDamaged, match="not deleted"):
         delete_run(home / day(1))
     assert (home / day(1)).exists()
 
 
 def test_not_under_our_feet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home / day(1) / "logs")
-    with pytest.raises(UsageError, match="not removed"):
+    with pytest.raises(UsageError, match="not deleted"):
         delete_run(home / day(1))
 
 

@@ -79,7 +79,7 @@ def test_other_folders_are_never_removed(tmp_path: Path, content: str | None) ->
     (folder / "chapter.tex").write_text("years of work")
     if content is not None:
         (folder / "run.json").write_text(content)
-    with pytest.raises(UsageError, match="not removed"):
+    with pytest.raises(UsageError, match="not deleted"):
         replace_run(folder)
     assert (folder / "chapter.tex").read_text() == "years of work"
 
@@ -91,12 +91,12 @@ def test_links_files_and_places_we_stand_in(
     writer.finish("finished")
     link = tmp_path / "link"
     link.symlink_to(writer.folder)
-    with pytest.raises(UsageError, match="not removed"):
+    with pytest.raises(UsageError, match="not deleted"):
         replace_run(link)
-    with pytest.raises(UsageError, match="not removed"):
+    with pytest.raises(UsageError, match="not deleted"):
         replace_run(writer.folder / "run.json")
     monkeypatch.chdir(writer.logs)
-    with pytest.raises(UsageError, match="not removed") as caught:
+    with pytest.raises(UsageError, match="not deleted") as caught:
         replace_run(writer.folder)
     assert "inside it" in caught.value.why
     assert (writer.folder / "run.json").exists()
@@ -104,7 +104,7 @@ def test_links_files_and_places_we_stand_in(
 
 def test_a_run_that_is_still_going_stays(tmp_path: Path) -> None:
     writer = create(tmp_path / "run")
-    with pytest.raises(UsageError, match="still going"):
+    with pytest.raises(UsageError, match="still running"):
         replace_run(writer.folder)
     facts = json.loads((writer.folder / "run.json").read_text())
     facts["owner"]["started_ticks"] = 1

@@ -359,7 +359,7 @@ def test_a_disk_that_fills_up_meanwhile(
             found = store.refresh()
             assert found.runs == RUNS + 60
             assert len(found.warnings) == 1
-            assert "every command reads all run folders again" in found.warnings[0]
+            assert "every command reads all run folders" in found.warnings[0]
             assert len(store.comparisons(Wanted())) == 2 * (RUNS + 60)
         check_sound(disk / "runs" / INDEX_FILE)
         (disk / "filler").unlink()

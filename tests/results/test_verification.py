@@ -69,7 +69,7 @@ def test_every_damaged_line_is_named(folder: Path) -> None:
         ("samples.jsonl", 7),
         ("comparisons.jsonl", 1),
     ]
-    assert found.damage[1].what == "not a whole record"
+    assert found.damage[1].what == "not a complete record"
     assert "is missing" in found.damage[3].what
     assert "workload" in found.damage[4].what
     assert (found.launches, found.blocks, found.comparisons) == (2, 9, 1)
@@ -93,7 +93,7 @@ def test_a_finished_run_has_no_torn_line(folder: Path, name: str) -> None:
     change_facts(folder, checksums=None)
     found = verify_run(folder)
     (damage,) = found.damage
-    assert (damage.file, damage.what, found.checksummed) == (name, "not a whole record", False)
+    assert (damage.file, damage.what, found.checksummed) == (name, "not a complete record", False)
 
 
 def test_every_changed_byte_of_an_ended_run_is_found(folder: Path) -> None:

@@ -87,8 +87,8 @@ def test_limits_count_for_all_of_them(tmp_path: Path) -> None:
         turn_folder=tmp_path / "turn",
     )
     hangs, good = drive(folder, executor)[-1].statuses
-    assert hangs.text == "took longer than 2 s"
-    assert good.text == "its process ended without a word"
+    assert hangs.text == "timed out after 2 s"
+    assert good.text == "its process ended without recording an outcome"
 
 
 def test_an_interrupt_ends_them_all(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_interrupt_ends_them_all(tmp_path: Path) -> None:
     executor.submit(["a", "b", "c"])
     jobs, _ = executor.poll()
     assert [job.state for job in jobs] == ["running", "running", "queued"]
-    assert executor.leave() == "the running cells were ended, and will be measured anew"
+    assert executor.detach() == "the running cells were stopped and will be measured again"
     assert executor.poll() == ([], [])
 
 

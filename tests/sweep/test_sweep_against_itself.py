@@ -35,5 +35,5 @@ def test_two_precisions_against_themselves(capsys: Capture, home: Path) -> None:
     assert Path(document["folder"], "calibration.json").is_file()
     # What was measured now tells how long it takes.
     text = call(capsys, "sweep", *arguments.split()[:-1], "--plan").out
-    assert "(cells: 2 from kept runs)" in text
+    assert "(cells: 2 from earlier runs)" in text
     assert len(list((home / "runs").glob("2*"))) == 2

@@ -79,7 +79,7 @@ def test_a_cell_is_measured_with_the_largest_batch_that_fits(tmp_path: Path) -> 
 def test_a_size_that_was_found_is_not_searched_for_again(tmp_path: Path) -> None:
     folder = sweep(tmp_path, FITS_THREE)
     folder.begin(CELL, place="here")
-    folder.keep_batch(CELL, CellBatch(over=True, batch_size=2, text="found before"))
+    folder.save_batch(CELL, CellBatch(over=True, batch_size=2, text="found before"))
     heard: list[Event] = []
     cell, notes = with_batch(folder, folder.status(CELL).cell, heard.append)
     assert cell.study.workloads[0].batch_size == 2
@@ -104,7 +104,7 @@ def test_a_workload_without_a_batch_stays_and_says_so(tmp_path: Path) -> None:
 def test_a_search_that_goes_on_is_seen(tmp_path: Path) -> None:
     folder = sweep(tmp_path, FITS_THREE)
     folder.begin(CELL, place="here")
-    folder.keep_batch(CELL, CellBatch(text="searching: batch size 2, eager: fits"))
+    folder.save_batch(CELL, CellBatch(text="searching: batch size 2, eager: fits"))
     status = folder.status(CELL)
     assert (status.state, status.text) == ("running", "searching: batch size 2, eager: fits")
     assert status.cell == folder.plan.cells[0]

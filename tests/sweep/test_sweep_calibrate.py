@@ -47,7 +47,7 @@ def test_a_workload_that_cannot_run_is_kept_with_its_reason(
     plan = plan_with(without_torch, workload("matmul"), workload("softmax"))
     told: list[tuple[str, int, int]] = []
     found = calibrate(
-        plan, tmp_path, told=lambda one, at, of: told.append((one.workload.name, at, of))
+        plan, tmp_path, listener=lambda one, at, of: told.append((one.workload.name, at, of))
     )
     assert told == [("matmul", 1, 2), ("softmax", 2, 2)]
     for one in found:
@@ -66,10 +66,10 @@ def test_what_is_known_is_not_looked_at_again(tmp_path: Path) -> None:
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     plan = plan_with(nowhere, workload("matmul"), workload("softmax"))
     known = [Calibration(workload=workload("matmul"), ready_s=3.0, worker_bytes=5)]
-    found = calibrate(plan, tmp_path, known=known, told=lambda *_: None)
+    found = calibrate(plan, tmp_path, earlier=known, listener=lambda *_: None)
     assert found[0] == known[0]
     assert found[1].failure is not None
-    again = calibrate(plan, tmp_path, known=found, told=lambda *_: None)
+    again = calibrate(plan, tmp_path, earlier=found, listener=lambda *_: None)
     assert again == found
 
 
@@ -77,7 +77,7 @@ def test_each_workload_is_looked_at_once_for_all_precisions(tmp_path: Path) -> N
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     one = plan_with(nowhere, workload("matmul")).cells[0]
     amp = replace(one, id="0002-amp")
-    found = calibrate(SweepPlan(name="sweep", cells=(one, amp)), tmp_path, told=lambda *_: None)
+    found = calibrate(SweepPlan(name="sweep", cells=(one, amp)), tmp_path, listener=lambda *_: None)
     assert len(found) == 1
 
 
@@ -100,7 +100,7 @@ def test_time_and_memory_of_one_iteration(tmp_path: Path) -> None:
     assert HERE.python == sys.executable
     mine = write_file(tmp_path, "mine.py", LINEAR)
     plan = plan_with(HERE, Workload(suite="file", name=mine))
-    (found,) = calibrate(plan, tmp_path, told=lambda *_: None)
+    (found,) = calibrate(plan, tmp_path, listener=lambda *_: None)
     assert found.failure is None, found.failure
     assert found.ready_s > 0.1
     assert found.iteration_s is not None

@@ -60,8 +60,8 @@ def test_jobs_outlive_their_driver_until_they_are_cancelled(
     finally:
         driver.kill()
     assert driver.returncode == 130, err
-    assert "go on in Slurm" in err
-    assert f"go on with: torchyard sweep --resume {folder}" in err
+    assert "in Slurm" in err
+    assert f"resume with: torchyard sweep --resume {folder}" in err
     assert len(jobs_in(cluster)) == 2
 
     ended = program("sweep", "cancel", str(folder), "--json", TORCHYARD_HOME=home)

@@ -109,14 +109,17 @@ def test_what_dies_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
     assert [attempt.outcome for attempt in killed.attempts] == ["died", "died"]
     assert "SIGKILL" in killed.text
     assert second.run == "cells/0001-second/run-2"
-    assert second.attempts[0].why == "its process ended with exit code 5"
+    assert second.attempts[0].why == "its process exited with code 5"
 
 
 def test_a_cell_s_own_word_counts_before_the_executor_s(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("says", "silent", tries=1))
     says, silent = driver_of(folder).run()
     assert (says.state, says.text) == ("failed", "it said so itself")
-    assert (silent.state, silent.text) == ("failed", "its process ended without a word")
+    assert (silent.state, silent.text) == (
+        "failed",
+        "its process ended without recording an outcome",
+    )
 
 
 def test_a_cell_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_a_cell_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     hangs, good = driver_of(folder).run()
     assert hangs.state == "failed"
     assert hangs.attempts[0].outcome == "time-limit"
-    assert hangs.text == "took longer than 2 s"
+    assert hangs.text == "timed out after 2 s"
     assert good.state == "done"
 
 

@@ -14,17 +14,17 @@ from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name
 from torchyard.results.index.store import Store
 from torchyard.results.run_writer import RunWriter
-from torchyard.sweep.calibration import Calibration, known_from_calibration
+from torchyard.sweep.calibration import Calibration, costs_from_calibration
 from torchyard.sweep.cost_estimate import (
-    Known,
+    KnownCost,
+    MachineResources,
     Range,
-    Surroundings,
     compile_ranges,
+    costs_from_runs,
     estimate_sweep,
-    known_from_runs,
     machine_of_plan,
     measuring_s,
-    read_surroundings,
+    read_resources,
 )
 from torchyard.sweep.model import ExecutorChoice, SweepLimits, SweepPlan
 
@@ -73,10 +73,10 @@ def keep_run(
     writer.finish("finished")
 
 
-def known_in(home: Path, plan: SweepPlan, machine: str = HERE) -> dict[str, Known]:
+def known_in(home: Path, plan: SweepPlan, machine: str = HERE) -> dict[str, KnownCost]:
     with Store.open(home) as store:
         store.refresh()
-        return known_from_runs(plan, store, machine=machine)
+        return costs_from_runs(plan, store, machine=machine)
 
 
 def test_without_anything_known_the_budget_is_the_bound() -> None:
@@ -211,7 +211,7 @@ def test_a_damaged_run_is_passed_over(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         store.refresh()
         (tmp_path / "20250101T000000.000Z-0001" / "run.json").write_text("{")
-        assert known_from_runs(plan, store, machine=HERE) == {}
+        assert costs_from_runs(plan, store, machine=HERE) == {}
 
 
 def test_size_of_a_run_is_shared_by_its_workloads_and_kept_twice(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_memory_of_tensors_comes_from_runs_on_either_device(tmp_path: Path) -> N
     cells = (cell(1, study(workload("matmul"))), cell(2, study(on_gpu)))
     plan = SweepPlan(name="sweep", cells=cells)
     estimate = estimate_sweep(
-        plan, [known_in(tmp_path, plan, "")], surroundings=Surroundings(machine_bytes=2 << 30)
+        plan, [known_in(tmp_path, plan, "")], resources=MachineResources(machine_bytes=2 << 30)
     )
     assert [one.tensor_bytes for one in estimate.cells] == [3 << 30, None]
     assert [one.device_bytes for one in estimate.cells] == [None, 3 << 30]
@@ -255,7 +255,7 @@ def test_a_calibration_tells_what_runs_do_not(tmp_path: Path) -> None:
         for name, size in (("matmul", 300), ("softmax", 500))
     ]
     keep_run(tmp_path, "20250101T000000.000Z-0001", [row(workload("matmul"), elapsed_s=30.0)])
-    calibrated = known_from_calibration(plan, seen, compiling={"inductor": Range(low=3, high=9)})
+    calibrated = costs_from_calibration(plan, seen, compiling={"inductor": Range(low=3, high=9)})
     estimate = estimate_sweep(plan, [known_in(tmp_path, plan), calibrated])
     first, second = estimate.cells
     assert (first.source, second.source) == ("history", "calibration")
@@ -271,14 +271,14 @@ def test_a_calibration_tells_what_runs_do_not(tmp_path: Path) -> None:
 
 def test_a_calibration_without_compile_times_says_so() -> None:
     plan = plan_of("matmul")
-    known = known_from_calibration(plan, [Calibration(workload=workload("matmul"), ready_s=1.0)])
+    known = costs_from_calibration(plan, [Calibration(workload=workload("matmul"), ready_s=1.0)])
     assert estimate_sweep(plan, [known]).cells[0].compiling_unknown
 
 
 def test_what_cannot_run_stays_in_the_plan_with_its_reason() -> None:
     plan = plan_of("matmul", "softmax")
     seen = [Calibration(workload=workload("matmul"), ready_s=4.0, failure=FAILED)]
-    estimate = estimate_sweep(plan, [known_from_calibration(plan, seen)])
+    estimate = estimate_sweep(plan, [costs_from_calibration(plan, seen)])
     assert len(estimate.cells) == 2
     assert estimate.cells[0].unsupported == "cannot-build: no timm"
     assert estimate.cells[0].time_s == Range(low=0.0, high=8.0)
@@ -303,10 +303,10 @@ def test_jobs_side_by_side_share_the_time() -> None:
     def on_slurm(*options: tuple[str, str]) -> SweepPlan:
         return plan_of("a", "b", "c", "d", executor=ExecutorChoice(name="slurm", options=options))
 
-    here = Surroundings(machine_bytes=1 << 30, free_bytes=5)
-    alone = estimate_sweep(plan_of("a", "b", "c", "d"), surroundings=here)
-    shared = estimate_sweep(on_slurm(("at-most", "4")), surroundings=here)
-    open_end = estimate_sweep(on_slurm(), surroundings=here)
+    here = MachineResources(machine_bytes=1 << 30, free_bytes=5)
+    alone = estimate_sweep(plan_of("a", "b", "c", "d"), resources=here)
+    shared = estimate_sweep(on_slurm(("at-most", "4")), resources=here)
+    open_end = estimate_sweep(on_slurm(), resources=here)
     assert shared.at_a_time == 4
     assert shared.time_s == alone.time_s.times(0.25)
     assert open_end.at_a_time is None
@@ -318,7 +318,7 @@ def test_jobs_side_by_side_share_the_time() -> None:
 def test_limits_of_a_worker_are_bounds_too() -> None:
     one = replace(study(workload("matmul")), settings=MeasureSettings(memory_limit_bytes=100))
     plan = SweepPlan(name="sweep", cells=(cell(1, one),))
-    known = {plan.cells[0].id: Known(source="calibration", worker_bytes=101)}
+    known = {plan.cells[0].id: KnownCost(source="calibration", worker_bytes=101)}
     estimate = estimate_sweep(plan, [known])
     assert estimate.limit_bytes == 100
     assert [item.cell for item in estimate.too_large()] == [plan.cells[0].id]
@@ -333,12 +333,12 @@ def test_no_cell_takes_longer_than_its_limit_allows() -> None:
 
 def test_the_middle_of_each_range_is_what_is_expected() -> None:
     plan = plan_of("matmul")
-    known = {plan.cells[0].id: Known(source="history", time_s=Range(low=10.0, high=30.0))}
+    known = {plan.cells[0].id: KnownCost(source="history", time_s=Range(low=10.0, high=30.0))}
     assert estimate_sweep(plan, [known]).expected_s() == {plan.cells[0].id: 20.0}
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    found = read_surroundings(tmp_path / "not" / "yet" / "there")
+    found = read_resources(tmp_path / "not" / "yet" / "there")
     assert found.free_bytes is not None
     assert found.free_bytes > 0
     assert found.machine_bytes is not None

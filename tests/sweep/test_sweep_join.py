@@ -150,7 +150,7 @@ def test_every_report_reads_a_joined_run(sweep: SweepFolder, tmp_path: Path, nam
 def test_nothing_is_joined_before_a_cell_is_over(tmp_path: Path) -> None:
     plan = SweepPlan(name="new", cells=(Cell(id="0000-a", study=study_of(small("matmul"))),))
     folder = SweepFolder.create(tmp_path / "sweep", plan)
-    with pytest.raises(NothingToDo, match="no cell"):
+    with pytest.raises(NothingToDo, match="no cell of"):
         join_sweep(folder, tmp_path / "runs")
     assert not list((tmp_path / "runs").glob("*"))
 

@@ -93,7 +93,7 @@ class Cells:
     def cancel(self) -> None:
         """Nothing runs."""
 
-    def leave(self) -> str:
+    def detach(self) -> str:
         return ""
 
 
@@ -154,7 +154,7 @@ def test_an_attempt_that_is_no_attempt(folder: SweepFolder) -> None:
     path = leave_attempt(folder, '{"began": 7}', age_s=0)
     with pytest.raises(ResultsDamaged, match=str(path)) as caught:
         folder.statuses()
-    assert "remove the file" in caught.value.hint
+    assert "delete the file" in caught.value.hint
 
 
 def test_a_driver_waits_for_a_process_that_ends_or_falls_silent(folder: SweepFolder) -> None:

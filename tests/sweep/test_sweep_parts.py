@@ -74,7 +74,7 @@ def test_missing_shards_are_said(tmp_path: Path) -> None:
     ]
     assert read_sweeps(folders).doubts == ()
     (doubt,) = read_sweeps([folders[0], folders[2]]).doubts
-    assert doubt.startswith("of 4 parts, 2, 4 not among these")
+    assert doubt.startswith("missing shards of 4: 2, 4; corrections and means")
 
 
 def test_a_comparison_that_two_cells_hold_is_one_row(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torchyard.core.records import decode, encode
 from torchyard.core.study import Budget, Mode, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.sweep.model import Cell, ExecutorChoice, SweepPlan
-from torchyard.sweep.plan import all_cells, idle_patterns, plan_sweep
+from torchyard.sweep.plan import all_cells, plan_sweep, unmatched_patterns
 from torchyard.sweep.sweep_file import Patterns, SweepRequest
 from torchyard.worker.catalog import SUITES
 
@@ -92,7 +92,7 @@ def test_the_baseline_of_the_request_is_that_of_every_cell() -> None:
 def test_a_fixed_precision_is_refused_when_there_are_several() -> None:
     request = asked("models", backends=("inductor+amp",))
     assert cells_of(request)[0].study.candidates[0].precision == "amp"
-    with pytest.raises(UsageError, match="names a precision, and the sweep has several") as caught:
+    with pytest.raises(UsageError, match="fixes a precision, but the sweep has several") as caught:
         cells_of(replace(request, precisions=("float32", "bfloat16")))
     assert "float32 and bfloat16" in caught.value.why
 
@@ -181,7 +181,7 @@ def _kind(cell: Cell) -> tuple[str, str]:
 
 def test_a_part_of_nothing_is_nothing_to_do() -> None:
     request = replace(asked("models"), patterns=Patterns(only=("models/gpt",)), shard=(2, 4))
-    with pytest.raises(NothingToDo, match="part 2 of 4 is empty") as caught:
+    with pytest.raises(NothingToDo, match="shard 2 of 4 is empty") as caught:
         plan_of(request)
     assert caught.value.why == "the sweep has only 1 cell"
 
@@ -193,13 +193,13 @@ def test_patterns_choose_workloads() -> None:
     )
     names = {cell.study.workloads[0].name for cell in cells_of(request)}
     assert names == {entry.name for entry in SUITES["models"]} - {"lstm"}
-    assert idle_patterns(request, here="python3") == ["*/nothing"]
-    assert idle_patterns(asked("models"), here="python3") == []
+    assert unmatched_patterns(request, here="python3") == ["*/nothing"]
+    assert unmatched_patterns(asked("models"), here="python3") == []
 
 
 def test_patterns_that_leave_nothing_name_the_nearest() -> None:
     request = replace(asked("models"), patterns=Patterns(only=("models/gtp",)))
-    with pytest.raises(NothingToDo, match="no workload is left") as caught:
+    with pytest.raises(NothingToDo, match="no workload selected") as caught:
         cells_of(request)
     assert "models/gpt" in caught.value.hint
     with pytest.raises(NothingToDo) as caught:
@@ -208,7 +208,7 @@ def test_patterns_that_leave_nothing_name_the_nearest() -> None:
 
 
 def test_no_suite_is_nothing_to_do() -> None:
-    with pytest.raises(NothingToDo, match="no suite is named") as caught:
+    with pytest.raises(NothingToDo, match="no suite or workload given") as caught:
         cells_of(SweepRequest())
     assert "--suites" in caught.value.hint
 
@@ -298,7 +298,7 @@ def test_the_largest_batch_is_searched_for_by_one_cell_at_a_time() -> None:
     request = replace(asked("models"), largest_batches=True)
     assert plan_of(request).largest_batches
     assert plan_of(replace(request, executor_options={"at-most": "1"})).largest_batches
-    with pytest.raises(UsageError, match="2 cells under way at once"):
+    with pytest.raises(UsageError, match="2 concurrent cells"):
         plan_of(replace(request, executor_options={"at-most": "2"}))
     assert plan_of(
         replace(request, executor="slurm", executor_options={"at-most": "2"})

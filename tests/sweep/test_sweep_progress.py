@@ -14,7 +14,7 @@ from terminal import Terminal
 
 from torchyard.core.comparison import Failure, Verdict
 from torchyard.results.run_writer import RunWriter
-from torchyard.sweep.commands.cell_progress import SweepWatch, board_of, clock_text, show_sweep
+from torchyard.sweep.commands.cell_progress import EndedCells, clock_text, live_table, show_sweep
 from torchyard.sweep.model import CellState, CellStatus, ExecutorChoice, SweepPlan, SweepView
 
 CELLS = tuple(
@@ -41,7 +41,7 @@ def view(*states: CellState, remaining_s: float | None = None, text: str = "") -
 
 def drawn(shown: SweepView, recent: list[str], width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
-    console.print(board_of(shown, recent, failed=shown.count("failed")))
+    console.print(live_table(shown, recent, failed=shown.count("failed")))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
@@ -70,30 +70,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_was_over_before_is_not_told(folder: Path) -> None:
-    watch = SweepWatch(folder)
-    assert watch.ended(view("done", "waiting", "waiting", "waiting")) == []
-    assert watch.ended(view("done", "running", "waiting", "waiting")) == []
+    watch = EndedCells(folder)
+    assert watch.update(view("done", "waiting", "waiting", "waiting")) == []
+    assert watch.update(view("done", "running", "waiting", "waiting")) == []
 
 
 def test_each_cell_is_told_once_with_its_verdicts(folder: Path) -> None:
-    watch = SweepWatch(folder)
-    watch.ended(view("waiting", "waiting", "waiting", "waiting"))
-    assert watch.ended(view("done", "running", "waiting", "waiting")) == [
+    watch = EndedCells(folder)
+    watch.update(view("waiting", "waiting", "waiting", "waiting"))
+    assert watch.update(view("done", "running", "waiting", "waiting")) == [
         "kernels/matmul inference: inductor faster 1.250x"
     ]
-    (line,) = watch.ended(view("done", "done", "waiting", "waiting"))
+    (line,) = watch.update(view("done", "done", "waiting", "waiting"))
     assert line.startswith("kernels/softmax inference: inductor failed (no kernel")
-    (line,) = watch.ended(view("done", "done", "failed", "waiting", text="took\nlonger than 5 s"))
-    assert line == "kernels/conv2d inference: FAILED, took longer than 5 s"
+    (line,) = watch.update(view("done", "done", "failed", "waiting", text="timed\nout after 5 s"))
+    assert line == "kernels/conv2d inference: FAILED, timed out after 5 s"
     # Its run cannot be read: the sweep goes on, and so does its progress.
-    assert watch.ended(view("done", "done", "failed", "done")) == ["kernels/mlp inference: done"]
+    assert watch.update(view("done", "done", "failed", "done")) == ["kernels/mlp inference: done"]
     assert len(watch.recent) == 4
     assert watch.failed == 2  # one was given up, one has a run without a number
 
 
 def test_failures_of_an_earlier_driver_are_counted(folder: Path) -> None:
-    watch = SweepWatch(folder)
-    assert watch.ended(view("done", "done", "failed", "waiting")) == []
+    watch = EndedCells(folder)
+    assert watch.update(view("done", "done", "failed", "waiting")) == []
     assert watch.failed == 2
 
 

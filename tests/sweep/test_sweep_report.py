@@ -55,4 +55,4 @@ def test_a_report_of_a_run_beside_the_page_is_linked_only_if_there(
 ) -> None:
     page = tmp_path / "sweep.html"
     assert call(capsys, "sweep", "report", str(given_up), "--output", str(page)).code == 0
-    assert "No run is finished." in page.read_text()
+    assert "No run has finished." in page.read_text()

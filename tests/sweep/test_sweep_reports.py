@@ -182,7 +182,7 @@ def test_an_empty_sweep_can_be_shown() -> None:
     for form in SWEEP_FORMATS:
         assert render_sweep(empty, form)
     nothing = sweep_summary(plan([], null=True), [], [])
-    assert "nothing can be said of false alarms" in render_sweep(nothing, "text")
+    assert "the false alarm rate is unknown" in render_sweep(nothing, "text")
 
 
 def test_the_answer_comes_first_and_is_plain(null: SweepSummary) -> None:
@@ -190,13 +190,13 @@ def test_the_answer_comes_first_and_is_plain(null: SweepSummary) -> None:
     good = sweep_summary(*null_sweep(200)).false_alarms
     assert good is not None
     answer = alarm_lines(good, 0.01)[0]
-    assert answer.startswith("This machine is within its stated error rate of 5.0%")
+    assert answer.startswith("This machine is within the nominal error rate of 5.0%")
     few = sweep_summary(*null_sweep(9)).false_alarms
     assert few is not None
-    assert "but 9 comparisons say little" in alarm_lines(few, 0.01)[0]
+    assert "but 9 comparisons are too few to confirm it" in alarm_lines(few, 0.01)[0]
     bad = sweep_summary(*null_sweep(40, shift=0.01)).false_alarms
     assert bad is not None
-    assert "NOT within its stated error rate" in alarm_lines(bad, 0.01)[0]
+    assert "NOT within the nominal error rate" in alarm_lines(bad, 0.01)[0]
     leaning = replace(null.false_alarms, excess_chance=0.001)
     assert "small p-values are too frequent" in alarm_lines(leaning, 0.01)[0]
     shared = replace(null.false_alarms, shared_baselines=True)

@@ -76,15 +76,15 @@ def test_a_shard_is_a_part_of_a_number_of_parts(text: str, found: tuple[int, int
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("5/4", "there is no part 5 of 4"),
-        ("0/4", "there is no part 0 of 4"),
-        ("1/0", "has no parts"),
-        ("2", "is no part of a whole"),
-        ("", "is no part of a whole"),
-        ("-1/4", "is no part of a whole"),
-        ("1/4/2", "is no part of a whole"),
-        ("a/b", "is no part of a whole"),
-        ("1.5/4", "is no part of a whole"),
+        ("5/4", "there is no shard 5 of 4"),
+        ("0/4", "there is no shard 0 of 4"),
+        ("1/0", "has no shards"),
+        ("2", "is not a shard"),
+        ("", "is not a shard"),
+        ("-1/4", "is not a shard"),
+        ("1/4/2", "is not a shard"),
+        ("a/b", "is not a shard"),
+        ("1.5/4", "is not a shard"),
     ],
 )
 def test_what_is_no_shard(text: str, what: str) -> None:
@@ -115,16 +115,16 @@ def test_names_are_each_kept_once_in_their_order() -> None:
     ],
 )
 def test_an_unknown_precision_names_the_nearest(name: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"--precisions: there is no precision '{name}'") as caught:
+    with pytest.raises(UsageError, match=f"--precisions: unknown precision '{name}'") as caught:
         read_precisions(["float32", name], where="--precisions")
     assert hint in caught.value.hint
 
 
 def test_an_unknown_mode_or_executor_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="no mode 'train'") as caught:
+    with pytest.raises(UsageError, match="unknown mode 'train'") as caught:
         read_modes(["train"], where="--modes")
     assert "'training'" in caught.value.hint
-    with pytest.raises(UsageError, match="no executor 'slrum'") as caught:
+    with pytest.raises(UsageError, match="unknown executor 'slrum'") as caught:
         check_executor("slrum", where="--executor")
     assert "'slurm'" in caught.value.hint
 
@@ -152,7 +152,7 @@ def test_patterns_are_over_suite_and_name(
 
 def test_patterns_that_fit_nothing_are_known() -> None:
     patterns = Patterns(only=("timm/*", "tmm/*"), exclude=("*/gpt", "*/bert"))
-    assert patterns.idle([GPT, RESNET]) == ["tmm/*", "*/bert"]
+    assert patterns.unmatched([GPT, RESNET]) == ["tmm/*", "*/bert"]
 
 
 def test_the_table_of_a_study_file(tmp_path: Path) -> None:

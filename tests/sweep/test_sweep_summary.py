@@ -127,7 +127,7 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
     assert only.own is not None
     assert (only.own.workloads, only.pass_rate) == (1, 1 / 6)
     reasons = {row.end: row.reason for row in found.rows}
-    assert reasons["non-deterministic"] == "two runs of one side differ: output 0 by 0.1"
+    assert reasons["non-deterministic"] == "two runs of one variant differ: output 0 by 0.1"
     assert [row.workload for row in found.best] == ["kernels/good inference"]
 
 
@@ -147,7 +147,7 @@ def test_results_that_were_not_to_be_checked_are_no_failure_but_a_doubt() -> Non
     found = sweep_summary(plan([only]), [status(only)], [run([row], check_accuracy=False)])
     assert found.rows[0].end == "passed"
     assert not found.checked
-    assert any("not checked" in doubt for doubt in found.doubts)
+    assert any("accuracy check was off" in doubt for doubt in found.doubts)
 
 
 @pytest.mark.parametrize("kind", TROUBLE_KINDS)
@@ -225,7 +225,7 @@ def test_cells_that_wait_or_run_are_not_finished() -> None:
     assert [row.reason for row in found.rows] == [
         "waiting",
         "running: measuring",
-        "its run has no such comparison",
+        "the run of its cell does not contain this comparison",
     ]
     assert found.cells_finished == 1
     assert found.groups[0].pass_rate == 0.0
@@ -340,7 +340,7 @@ def test_untrusted_rows_and_several_machines_are_doubts() -> None:
     ]
     found = sweep_summary(plan(cells), [status(c) for c in cells], runs)
     assert any("1 of 2 comparisons is untrusted" in doubt for doubt in found.doubts)
-    assert any("2 kinds of machine" in doubt for doubt in found.doubts)
+    assert any("2 different machines" in doubt for doubt in found.doubts)
     assert found.rows[0].reason.startswith("untrusted: noisy machine")
 
 
@@ -348,7 +348,7 @@ def test_a_shard_says_that_it_is_one() -> None:
     only = cell(1, study(workload("one")))
     part = replace(plan([only]), shard=(2, 4))
     found = sweep_summary(part, [status(only)], [run([comparison(workload("one"))])])
-    assert any("part 2 of 4" in doubt for doubt in found.doubts)
+    assert any("shard 2 of 4" in doubt for doubt in found.doubts)
 
 
 def test_an_empty_sweep_has_a_summary() -> None:

@@ -30,7 +30,7 @@ HUNG = Attempt(
     number=1,
     place="node3, job 7_1",
     outcome="time-limit",
-    why="took longer\nthan 5 s",
+    why="timed out\nafter 5 s",
     log="logs/0003-conv2d-float32.log",
 )
 CRASHED = Attempt(number=2, place="node4", outcome="died", why="crashed (SIGSEGV)", log=HUNG.log)
@@ -82,21 +82,21 @@ def test_why_cells_failed_and_where_their_logs_are() -> None:
         "0001-matmul-float32: x raised (check): no kernel\n"
         "  log: /sweep/cells/1/log\n"
         "0003-conv2d-float32: crashed (SIGSEGV)\n"
-        "  try 1 on node3, job 7_1: time-limit, took longer than 5 s\n"
-        "  try 2 on node4: died, crashed (SIGSEGV)\n"
+        "  attempt 1 on node3, job 7_1: time-limit, timed out after 5 s\n"
+        "  attempt 2 on node4: died, crashed (SIGSEGV)\n"
         "  log: /sweep/logs/0003-conv2d-float32.log"
     )
     assert failed_text(STATUSES[:2], {}, Path("/sweep")) == ""
     lost = CellStatus(cell=CELLS[0], state="failed", attempts=(Attempt(number=1),))
     assert failed_text([lost], {}, Path()).splitlines() == [
-        "0001-matmul-float32: no reason is known",
-        "  try 1: gone",
+        "0001-matmul-float32: no reason recorded",
+        "  attempt 1: lost",
     ]
 
 
 def test_counts_are_in_one_order() -> None:
     assert counts_text(STATUSES) == "1 done, 1 running, 1 waiting, 1 failed"
-    assert counts_text([]) == "no cell"
+    assert counts_text([]) == "no cells"
 
 
 def test_a_list_of_sweeps() -> None:
@@ -140,7 +140,7 @@ def test_which_sweep_is_meant(kept: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_sweep_that_is_not_clear(kept: Path) -> None:
     assert kept.is_dir()
-    with pytest.raises(UsageError, match="could be 2 sweeps"):
+    with pytest.raises(UsageError, match="is ambiguous: it matches 2 sweeps"):
         find_sweep("20250101")
     with pytest.raises(UsageError, match="there is no sweep 'lates'") as caught:
         find_sweep("lates")

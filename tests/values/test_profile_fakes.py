@@ -293,7 +293,7 @@ def test_a_folder_that_holds_something_is_not_written_into(
     program = script(tmp_path)
     code, _, err = called(capfd, "--tool", "ncu", "--run-dir", str(place), program)
     assert code == 2
-    assert "is there already" in err
+    assert "already exists" in err
 
 
 def test_show_again(

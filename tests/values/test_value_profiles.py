@@ -42,8 +42,8 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "cannot be read"),
-        ("[]", "is no profile"),
-        ('{"format": "1"}', "is no profile"),
+        ("[]", "is not a profile"),
+        ('{"format": "1"}', "is not a profile"),
         ('{"format": 2}', "newer"),
         ('{"format": 1, "state": "finished", "torch": 5}', "torch"),
         ('{"format": 1}', "missing"),

@@ -33,28 +33,28 @@ _PORT: Final = re.compile(r":[0-9]{1,5}$")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a request must show."""
+    """Access rules of a dashboard."""
 
     token: str | None = None
-    """None admits everybody who names a loopback host."""
+    """None: requests to a loopback host name need no token."""
     cookie_name: str = "torchyard"
     any_host: bool = False
-    """Whether requests may name hosts other than loopback ones; needs a token."""
+    """Whether host names other than loopback are accepted; needs a token."""
 
     @property
     def cookie_value(self) -> str:
-        """What the browser keeps: made from the token, which cannot be made from it."""
+        """The value of the cookie: an HMAC from which the token cannot be recovered."""
         key = (self.token or "").encode()
         return hmac.new(key, b"torchyard dashboard cookie", hashlib.sha256).hexdigest()
 
     def knows_host(self, host: str) -> bool:
-        """Whether a request may name this host."""
+        """Return whether requests with this host name are accepted."""
         if self.any_host and self.token is not None:
             return True
         return is_loopback(_PORT.sub("", host.strip()))
 
     def admits(self, *, bearer: str, cookies: Mapping[str, str]) -> bool:
-        """Whether a request with this `Authorization` header and these cookies may come in."""
+        """Return whether a request with this `Authorization` header and these cookies is allowed."""
         if self.token is None:
             return True
         scheme, _, given = bearer.partition(" ")
@@ -63,12 +63,12 @@ class Access:
         return _same(cookies.get(self.cookie_name, ""), self.cookie_value)
 
     def is_token(self, text: str) -> bool:
-        """Whether the text is the token; takes as long for every wrong one."""
+        """Return whether the text is the token; compares in constant time."""
         return self.token is not None and _same(text, self.token)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name or address stays on this machine."""
+    """Return whether the name or address is a loopback one."""
     name = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -79,12 +79,12 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """256 bits that nobody guesses."""
+    """Return a random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def read_token(path: Path) -> str:
-    """The token in a file of the user's: one line."""
+    """Read a token from a file with one line."""
     try:
         with open_plain(path) as file:
             text = file.read(_LONGEST_TOKEN + 2).decode("utf-8").strip()
@@ -93,19 +93,20 @@ def read_token(path: Path) -> str:
     except OSError as error:
         raise _bad_token(path, str(error.strerror or error)) from error
     if not _TOKEN.fullmatch(text):
-        raise _bad_token(path, "it holds something else than one line of printable ASCII")
+        raise _bad_token(path, "it is not one line of printable ASCII")
     if not SHORTEST_TOKEN <= len(text) <= _LONGEST_TOKEN:
         raise _bad_token(
-            path, f"a token has {SHORTEST_TOKEN} to {_LONGEST_TOKEN} characters, this {len(text)}"
+            path,
+            f"a token must have {SHORTEST_TOKEN} to {_LONGEST_TOKEN} characters, not {len(text)}",
         )
     return text
 
 
 def _bad_token(path: Path, why: str) -> UsageError:
     return UsageError(
-        f"--token-file: {str(path)!r} holds no token",
+        f"--token-file: {str(path)!r} contains no token",
         why=why,
-        hint=f"make one: (umask 077; openssl rand -hex 32 > {path.name})",
+        hint=f"create one: (umask 077; openssl rand -hex 32 > {path.name})",
     )
 
 

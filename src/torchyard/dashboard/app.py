@@ -30,7 +30,7 @@ from torchyard.dashboard.assets import asset_kinds, asset_text
 from torchyard.dashboard.feeds import Feeds
 from torchyard.dashboard.links import ServedLinks
 from torchyard.dashboard.lists import run_record, runs_data, workloads_data
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import Pages
 from torchyard.dashboard.query_strings import (
     CompareRequest,
@@ -54,12 +54,12 @@ from torchyard.results.model import RunEntry
 from torchyard.results.run_reader import read_run
 
 Refusal = Callable[[Request, TorchyardError, int], Response]
-"""Makes the answer to a request that does not come in, with this status."""
+"""Creates the response to a rejected request, with this status."""
 
-_NOTHING: Final = "default-src 'none'; frame-ancestors 'none'"
-"""For answers that are no pages; pages say what they need."""
+_DENY_ALL: Final = "default-src 'none'; frame-ancestors 'none'"
+"""Policy of responses that are not pages; pages have their own."""
 _HEADERS: Final = (
-    ("Content-Security-Policy", _NOTHING),
+    ("Content-Security-Policy", _DENY_ALL),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "no-referrer"),
@@ -68,12 +68,12 @@ _HEADERS: Final = (
     ("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
     ("Cache-Control", "no-store"),
 )
-"""Put on every answer that does not say otherwise itself."""
+"""Default headers of every response."""
 _COOKIE_AGE_S: Final = 30 * 24 * 3600
 
 
-class Gate:
-    """Wraps the app."""
+class AccessMiddleware:
+    """Checks host, method and token before the application."""
 
     def __init__(self, app: ASGIApp, *, access: Access, refusal: Refusal) -> None:
         self._app = app
@@ -81,11 +81,11 @@ class Gate:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request in, or answer it here."""
+        """Pass the request on, or reject it."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            # Anything else (websockets) gets no answer: the server closes it.
+            # Other protocols (websockets) get no response: the server closes the connection.
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -96,16 +96,18 @@ class Gate:
             await send(message)
 
         request = Request(scope)
-        app: ASGIApp = self._answer(request) or self._app
+        app: ASGIApp = self._rejection(request) or self._app
         await app(scope, receive, send_with_headers)
 
-    def _answer(self, request: Request) -> Response | None:
-        """What is said at the gate; None lets the request in."""
+    def _rejection(self, request: Request) -> Response | None:
+        """Return a response that rejects or redirects the request; None to pass it on."""
         if not self._access.knows_host(request.headers.get("host", "")):
             return self._refusal(request, _unknown_host(request.headers), 400)
         if request.method not in ("GET", "HEAD"):
             refused = UsageError(
-                f"{request.method} is not answered", why="the dashboard only shows", hint="use GET"
+                f"{request.method} is not supported",
+                why="the dashboard is read-only",
+                hint="use GET",
             )
             answer = self._refusal(request, refused, 405)
             answer.headers["Allow"] = "GET, HEAD"
@@ -124,8 +126,8 @@ class Gate:
         return answer
 
     def _logged_in(self, request: Request, query: list[tuple[str, str]]) -> Response:
-        """The same page without the token in its address, which is kept and seen in many places."""
-        # Relative, so that it holds behind a proxy that serves the dashboard below a path.
+        """Set the cookie and redirect to the same page without the token in its URL."""
+        # Relative, so that it works behind a proxy that serves the dashboard below a path.
         page = request.url.path.rpartition("/")[2] or "./"
         answer = RedirectResponse(
             "./" + page.removeprefix("./") + (f"?{urlencode(query)}" if query else ""),
@@ -136,7 +138,7 @@ class Gate:
             self._access.cookie_value,
             max_age=_COOKIE_AGE_S,
             httponly=True,
-            # Lax: a link in a message must still log in. Nothing here changes anything.
+            # Lax: links from other sites must work. The dashboard is read-only.
             samesite="lax",
             secure=request.url.scheme == "https",
         )
@@ -153,57 +155,57 @@ def _unknown_host(headers: Headers) -> TorchyardError:
 
 def _no_token(*, wrong: bool) -> TorchyardError:
     return NotAllowed(
-        "the token is wrong" if wrong else "a token is needed",
+        "the token is wrong" if wrong else "a token is required",
         why="other users of the machine or the network can connect to this address",
-        hint="open the address that `torchyard serve` printed, or add ?token=TOKEN to this one",
+        hint="open the URL that `torchyard serve` printed, or add ?token=TOKEN to this one",
     )
 
 
 SCHEMA: Final = 1
-"""Version of the JSON objects; added keys do not raise it."""
+"""Version of the JSON objects; not incremented when keys are added."""
 _OWN_POLICY: Final = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">')
-_FOR_GOOD: Final = "public, max-age=31536000, immutable"
+_CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
 
 
-def make_app(archive: Archive, *, access: Access, feeds: Feeds) -> Starlette:
-    """The application; whoever makes it also ends the feeds."""
-    answers = _Answers(archive, feeds)
+def make_app(live_store: LiveStore, *, access: Access, feeds: Feeds) -> Starlette:
+    """Create the application; the caller stops the feeds."""
+    handlers = _Handlers(live_store, feeds)
     pages: dict[str, Callable[[Request], Response]] = {
-        "/": answers.runs,
-        "/run": answers.run,
-        "/workloads": answers.workloads,
-        "/history": answers.history,
-        "/compare": answers.compare,
-        "/live": answers.live,
-        "/assets/{name}": answers.asset,
-        "/api/runs": answers.runs_data,
-        "/api/run": answers.run_data,
-        "/api/workloads": answers.workloads_data,
-        "/api/history": answers.history_data,
-        "/api/compare": answers.compare_data,
-        "/api/live": answers.live_data,
+        "/": handlers.runs,
+        "/run": handlers.run,
+        "/workloads": handlers.workloads,
+        "/history": handlers.history,
+        "/compare": handlers.compare,
+        "/live": handlers.live,
+        "/assets/{name}": handlers.asset,
+        "/api/runs": handlers.runs_data,
+        "/api/run": handlers.run_data,
+        "/api/workloads": handlers.workloads_data,
+        "/api/history": handlers.history_data,
+        "/api/compare": handlers.compare_data,
+        "/api/live": handlers.live_data,
     }
     return Starlette(
         routes=[
             *(Route(path, answer, methods=["GET"]) for path, answer in pages.items()),
-            Route("/events", answers.events, methods=["GET"]),
+            Route("/events", handlers.events, methods=["GET"]),
         ],
-        middleware=[Middleware(Gate, access=access, refusal=answers.refusal)],
+        middleware=[Middleware(AccessMiddleware, access=access, refusal=handlers.refusal)],
         exception_handlers={
-            TorchyardError: answers.our_error,
-            HTTPException: answers.http_error,
-            Exception: answers.mistake,
+            TorchyardError: handlers.torchyard_error,
+            HTTPException: handlers.http_error,
+            Exception: handlers.internal_error,
         },
     )
 
 
-class _Answers:
-    """One method for each address."""
+class _Handlers:
+    """Request handlers, one method per route."""
 
-    def __init__(self, archive: Archive, feeds: Feeds) -> None:
-        self._archive = archive
+    def __init__(self, live_store: LiveStore, feeds: Feeds) -> None:
+        self._live_store = live_store
         self._feeds = feeds
-        self._pages = Pages(archive)
+        self._pages = Pages(live_store)
         self._links = ServedLinks()
 
     def runs(self, request: Request) -> Response:
@@ -211,7 +213,7 @@ class _Answers:
 
     def run(self, request: Request) -> Response:
         entry = self._entry(request)
-        before = self._archive.before(entry)
+        before = self._live_store.before(entry)
         return _page(self._pages.run(self._links, entry, before=before))
 
     def workloads(self, request: Request) -> Response:
@@ -222,16 +224,16 @@ class _Answers:
 
     def history_data(self, request: Request) -> Response:
         series = history_request(_query(request))
-        return _data(history_data(read_history(self._archive, series)))
+        return _data(history_data(read_history(self._live_store, series)))
 
     def compare(self, request: Request) -> Response:
-        wanted = compare_request(_query(request))
-        return _page(self._pages.compare(self._links, wanted, self._sides(wanted)))
+        parsed = compare_request(_query(request))
+        return _page(self._pages.compare(self._links, parsed, self._sides(parsed)))
 
     def compare_data(self, request: Request) -> Response:
         sides = self._sides(compare_request(_query(request)))
         if sides is None:
-            raise UsageError("two runs are needed", hint="give before=ID and after=ID")
+            raise UsageError("two runs are required", hint="use before=ID and after=ID")
         return _data(compared_data(compare_chosen(*sides)))
 
     def live(self, request: Request) -> Response:
@@ -243,11 +245,11 @@ class _Answers:
         text = asset_text(name)
         if text is None:
             raise _missing(f"there is no file {name!r}")
-        headers = {"Cache-Control": _FOR_GOOD}
+        headers = {"Cache-Control": _CACHE_FOREVER}
         return Response(text, media_type=asset_kinds()[name], headers=headers)
 
     def runs_data(self, request: Request) -> Response:
-        return _data(runs_data(self._archive, runs_request(_query(request))))
+        return _data(runs_data(self._live_store, runs_request(_query(request))))
 
     def run_data(self, request: Request) -> Response:
         entry = self._entry(request)
@@ -256,21 +258,23 @@ class _Answers:
         return Response(to_json(read_run(Path(entry.folder))), media_type="application/json")
 
     def workloads_data(self, request: Request) -> Response:
-        return _data(workloads_data(self._archive, workloads_request(_query(request))))
+        return _data(workloads_data(self._live_store, workloads_request(_query(request))))
 
     def live_data(self, request: Request) -> Response:
         plain_request(_query(request))
-        return _data({"runs": [run_record(entry) for entry in self._archive.going()]})
+        return _data({"runs": [run_record(entry) for entry in self._live_store.running()]})
 
     async def events(self, request: Request) -> Response:
         from anyio.to_thread import run_sync
 
         entry = await run_sync(self._entry, request)
         if self._feeds.is_full:
-            answer = self._say(request, UsageError("too many are watching", hint="try later"), 503)
+            answer = self._error_response(
+                request, UsageError("too many open streams", hint="try again later"), 503
+            )
             answer.headers["Retry-After"] = "30"
             return answer
-        # For nginx: an event that waits in a buffer is no live progress.
+        # Disables buffering in nginx, which would delay events.
         kind, headers = "text/event-stream", {"X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(media_type=kind, headers=headers)
@@ -278,46 +282,48 @@ class _Answers:
         return StreamingResponse(stream, media_type=kind, headers=headers)
 
     def refusal(self, request: Request, error: TorchyardError, status: int) -> Response:
-        return self._say(request, error, status)
+        return self._error_response(request, error, status)
 
-    def our_error(self, request: Request, error: Exception) -> Response:
+    def torchyard_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, TorchyardError):
             raise error
         status = 400 if isinstance(error, UsageError) else 500
-        return self._say(request, error, 404 if isinstance(error, NothingToDo) else status)
+        return self._error_response(
+            request, error, 404 if isinstance(error, NothingToDo) else status
+        )
 
     def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 404:  # noqa: PLR2004
-            return self._say(request, _missing("there is no such page"), 404)
-        return self._say(request, UsageError(str(error)), status)
+            return self._error_response(request, _missing("there is no such page"), 404)
+        return self._error_response(request, UsageError(str(error)), status)
 
-    def mistake(self, request: Request, error: Exception) -> Response:
-        ours = TorchyardError(
-            f"Torchyard made a mistake: {type(error).__name__}",
-            why="this is not your fault; what `torchyard serve` printed says more",
-            hint="please report it",
+    def internal_error(self, request: Request, error: Exception) -> Response:
+        reported = TorchyardError(
+            f"internal error: {type(error).__name__}",
+            why="see the output of `torchyard serve` for details",
+            hint="please report this bug",
         )
-        return self._say(request, ours, 500)
+        return self._error_response(request, reported, 500)
 
     def _entry(self, request: Request) -> RunEntry:
         return self._run(run_request(_query(request)))
 
-    def _sides(self, wanted: CompareRequest) -> tuple[Chosen, Chosen] | None:
-        if not wanted.before or not wanted.after:
+    def _sides(self, parsed: CompareRequest) -> tuple[Chosen, Chosen] | None:
+        if not parsed.before or not parsed.after:
             return None
         return (
-            Chosen(run=self._run(wanted.before), variant=wanted.before_variant),
-            Chosen(run=self._run(wanted.after), variant=wanted.after_variant),
+            Chosen(run=self._run(parsed.before), variant=parsed.before_variant),
+            Chosen(run=self._run(parsed.after), variant=parsed.after_variant),
         )
 
     def _run(self, name: str) -> RunEntry:
-        entry = self._archive.run(name)
+        entry = self._live_store.run(name)
         if entry is None:
             raise _missing(f"there is no run {name!r}")
         return entry
 
-    def _say(self, request: Request, error: TorchyardError, status: int) -> Response:
+    def _error_response(self, request: Request, error: TorchyardError, status: int) -> Response:
         if request.url.path.startswith("/api/"):
             record = {
                 "kind": type(error).__name__,
@@ -331,11 +337,11 @@ class _Answers:
 
 
 _TITLES: Final = {
-    400: "This was not understood",
-    401: "A token is needed",
+    400: "Invalid request",
+    401: "A token is required",
     404: "Not found",
-    405: "The dashboard only shows",
-    503: "Too many at once",
+    405: "Method not supported",
+    503: "Too many connections",
 }
 
 
@@ -349,8 +355,8 @@ def _query(request: Request) -> list[tuple[str, str]]:
 
 def _page(text: str, *, status: int = 200) -> Response:
     answer = HTMLResponse(text.encode("utf-8", "replace"), status_code=status)
-    # A page says itself what it needs; the header repeats it, and forbids frames, which only a
-    # header can.
+    # A page contains its own policy; the header repeats it and forbids frames, which only a header
+    # can.
     own = _OWN_POLICY.search(text)
     if own is not None:
         policy = own[1].replace("&#39;", "'")

@@ -29,56 +29,56 @@ _DIGEST_LETTERS: Final = 10
 
 @cache
 def style_name() -> str:
-    """The look of the report and what the dashboard adds to it."""
+    """Return the name of the style sheet."""
     return f"dashboard-{_digest(_style())}.css"
 
 
 @cache
 def script_name() -> str:
-    """Sorting, filtering and live progress."""
+    """Return the name of the script for sorting, filtering and live progress."""
     return f"dashboard-{_digest(asset('dashboard.js'))}.js"
 
 
 @cache
 def theme_name() -> str:
-    """What sets the theme before anything is seen."""
+    """Return the name of the script that sets the theme before the page is shown."""
     return f"theme-{_digest(asset('theme.js'))}.js"
 
 
 @cache
 def charts_name() -> str:
-    """What draws the charts that a page holds as data."""
+    """Return the name of the script that draws charts from data in the page."""
     return f"charts-{_digest(asset('charts.js'))}.js"
 
 
 @cache
 def runtime_name() -> str:
-    """Vega, which `charts` asks for; empty when it is not installed."""
-    # Named by its versions: making it takes seconds, and a name must be there before.
+    """Return the name of the Vega script; empty if it is not installed."""
+    # Named by versions, because creating it takes seconds.
     return f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js" if charts_available() else ""
 
 
 def asset_text(name: str) -> str | None:
-    """The content under this name; None when there is none."""
-    made = _assets().get(name)
-    return made() if made is not None else None
+    """Return the content of an asset; None if there is none of that name."""
+    create = _assets().get(name)
+    return create() if create is not None else None
 
 
 def asset_kinds() -> Mapping[str, str]:
-    """Every name with its media type."""
+    """Return the media types of all assets by name."""
     return {name: "text/css" if name.endswith(".css") else "text/javascript" for name in _assets()}
 
 
 def _assets() -> dict[str, Callable[[], str]]:
-    found: dict[str, Callable[[], str]] = {
+    assets: dict[str, Callable[[], str]] = {
         style_name(): _style,
         script_name(): lambda: asset("dashboard.js"),
         theme_name(): lambda: asset("theme.js"),
         charts_name(): lambda: asset("charts.js"),
     }
     if runtime_name():
-        found[runtime_name()] = runtime_script
-    return found
+        assets[runtime_name()] = runtime_script
+    return assets
 
 
 @cache

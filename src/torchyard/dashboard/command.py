@@ -19,14 +19,13 @@ Examples:
   torchyard serve
       runs, histories and live progress, for this machine only
   torchyard serve --port 8080 --open
-      on a fixed port, and show it
+      on a fixed port, opened in the browser
   torchyard serve --host 0.0.0.0 --token-file ~/.torchyard-token
       for the network, with a token of your own
 
-Show runs, workloads, histories, comparisons and the progress of running benches in a browser. It
-changes nothing. By default only this machine can connect. Other users of the machine can connect
-too, so the printed address contains a token, which the browser then keeps as a cookie. Ctrl-C
-stops it.
+Show runs, workloads, histories, comparisons and the progress of running benchmarks in a browser.
+Read-only. By default only this machine can connect. Other users of the machine could connect too, so
+the printed URL contains a token, which the browser then stores as a cookie. Ctrl-C stops the server.
 """
 
 
@@ -35,10 +34,20 @@ stops it.
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where the runs are; the runs' home when left out.",
+    help="Folder of the runs. [default: the results directory]",
 )
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="[default: 127.0.0.1]")
-@click.option("--port", type=Count(0, 65535), default=0, help="0 takes a free port. [default: 0]")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="Address to listen on. [default: 127.0.0.1]",
+)
+@click.option(
+    "--port",
+    type=Count(0, 65535),
+    default=0,
+    help="Port to listen on; 0 chooses a free port. [default: 0]",
+)
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -48,9 +57,9 @@ stops it.
 @click.option(
     "--no-token",
     is_flag=True,
-    help="Ask for no token: every user of this machine can read the dashboard.",
+    help="Require no token: every user of this machine can read the dashboard.",
 )
-@click.option("--open", "open_browser", is_flag=True, help="Show it in the browser.")
+@click.option("--open", "open_browser", is_flag=True, help="Open the dashboard in the browser.")
 @common_options
 def serve(
     home: Path | None,
@@ -61,40 +70,40 @@ def serve(
     open_browser: bool,
     as_json: bool,
 ) -> int:
-    """Listen, say where, and answer until it is ended."""
-    need_dashboard()
-    from torchyard.dashboard.live_store import Archive
-    from torchyard.dashboard.server import answer_until_ended, listen
+    """Run the dashboard server."""
+    require_dashboard()
+    from torchyard.dashboard.live_store import LiveStore
+    from torchyard.dashboard.server import listen, serve_until_stopped
 
     with ExitStack() as stack:
         listening = stack.enter_context(
             listen(host, port, token_file=token_file, no_token=no_token)
         )
         address = listening.address
-        archive = Archive(home, progress=_say_reading)
-        for warning in archive.warnings:
+        live_store = LiveStore(home, progress=_report_reading)
+        for warning in live_store.warnings:
             talk(f"warning: {warning}")
 
         def ready() -> None:
             if as_json:
-                print_json({"url": address.url, "home": str(archive.home)})
+                print_json({"url": address.url, "home": str(live_store.home)})
             else:
                 print_data(address.url)
             sys.stdout.flush()
             if address.token_is_new:
-                talk("the token in this address is shown only once")
-            talk(f"showing {archive.home}; Ctrl-C ends it")
+                talk("the token in this URL is shown only once")
+            talk(f"serving {live_store.home}; press Ctrl-C to stop")
             if open_browser:
                 _open_browser(address.url, stack)
 
-        answer_until_ended(archive, listening, ready=ready)
-        archive.close()
-    talk("ended")
+        serve_until_stopped(live_store, listening, ready=ready)
+        live_store.close()
+    talk("stopped")
     return 0
 
 
 def _open_browser(url: str, stack: ExitStack) -> None:
-    """Open the address through a private file: every user can see arguments of a process."""
+    """Open the URL through a private file, because process arguments are visible to all users."""
     import tempfile
     import webbrowser
     from html import escape
@@ -108,11 +117,11 @@ def _open_browser(url: str, stack: ExitStack) -> None:
         )
         webbrowser.open(page.as_uri())
     except OSError as error:
-        talk(f"warning: the browser was not opened ({error.strerror}); open the address above")
+        talk(f"warning: the browser could not be opened ({error.strerror}); open the URL above")
 
 
-def need_dashboard() -> None:
-    """Raise with the way to mend it when the extra packages are not installed."""
+def require_dashboard() -> None:
+    """Raise MissingTool if the packages of the `dashboard` extra are not installed."""
     from importlib.util import find_spec
 
     from torchyard.errors import MissingTool
@@ -121,12 +130,12 @@ def need_dashboard() -> None:
     if missing:
         raise MissingTool(
             f"the dashboard needs {' and '.join(missing)}",
-            why="they are not installed beside Torchyard",
+            why="they are not installed",
             hint="pip install 'torchyard[dashboard]'",
         )
 
 
-def _say_reading(done: int, total: int) -> None:
+def _report_reading(done: int, total: int) -> None:
     talk(f"reading runs: {done} of {total}")
 
 
@@ -136,15 +145,14 @@ _SITE_HELP = """
 \b
 Examples:
   torchyard site public
-      write all pages into the folder public
+      write all pages to the folder public
   torchyard site /srv/www/bench --home results/runs
-      runs of another home, for a web host
+      runs of another folder, for a web server
   torchyard site public --share
-      for everybody: nothing of the people and machines behind it
+      redacted, for publication
 
-Write runs, workloads, histories and comparisons as files that need no server: open index.html, or
-put the folder on any web host. Written again, only what changed is replaced. A folder that holds
-anything else is left alone.
+Write runs, workloads, histories and comparisons as static files: open index.html, or copy the folder
+to any web server. Later calls only replace changed files. A folder with other files is rejected.
 """
 
 
@@ -154,24 +162,24 @@ anything else is left alone.
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where the runs are; the runs' home when left out.",
+    help="Folder of the runs. [default: the results directory]",
 )
 @click.option(
     "--share",
     is_flag=True,
-    help="Leave out host names, users, paths, values of variables and command lines.",
+    help="Redact host names, users, paths, values of variables and command lines.",
 )
 @common_options
 def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
-    """Write the site and say what changed."""
-    from torchyard.dashboard.live_store import Archive
+    """Write the dashboard as static files."""
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
 
-    archive = Archive(home, progress=_Lines("reading runs"))
-    for warning in archive.warnings:
+    live_store = LiveStore(home, progress=_Lines("reading runs"))
+    for warning in live_store.warnings:
         talk(f"warning: {warning}")
-    written = write_site(archive, folder, share=share, told=_Lines("writing files"))
-    archive.close()
+    written = write_site(live_store, folder, share=share, progress=_Lines("writing files"))
+    live_store.close()
     if as_json:
         print_json(
             {
@@ -190,14 +198,14 @@ def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
 
 
 class _Lines:
-    """Progress of long work, a line now and then."""
+    """Progress callback that prints a line every few seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._next_s = time.monotonic() + _LINE_PAUSE_S
 
     def __call__(self, done: int, total: int) -> None:
-        """Told how far it is."""
+        """Report progress."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _LINE_PAUSE_S
             talk(f"{self._what}: {done} of {total}")

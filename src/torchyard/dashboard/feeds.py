@@ -1,7 +1,7 @@
-"""Progress of running benchmarks as server-sent events, read once for all watchers.
+"""Progress of running benchmarks as server-sent events, read once for all clients.
 
-A feed is the progress of one run. It polls the run folder twice a second while anyone watches,
-and ends when the run ends, when its process is gone, or when the server stops.
+A feed is the progress of one run. It polls the run folder twice a second while a client is
+connected, and ends when the run or its process ends, or when the server stops.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torchyard.results.run_writer import ProgressTail
 __all__ = ["MOST_WATCHERS", "Feeds"]
 
 MOST_WATCHERS: Final = 500
-"""More are told to come back later: each is an open connection."""
+"""Maximum number of streams; each is an open connection."""
 _PAUSE_S: Final = 0.5
-_STILL_THERE_S: Final = 15.0
-"""A comment after so long a silence keeps proxies from closing the connection."""
+_KEEP_ALIVE_S: Final = 15.0
+"""Interval of keep-alive comments, so that proxies do not close the connection."""
 _RETRY_MS: Final = 3000
 
 
 class Feeds:
-    """One feed for each run that is watched."""
+    """One feed per watched run."""
 
     def __init__(self, *, most_watchers: int = MOST_WATCHERS) -> None:
         self._most_watchers = most_watchers
@@ -39,39 +39,39 @@ class Feeds:
 
     @property
     def watchers(self) -> int:
-        """How many streams are open."""
+        """Number of open streams."""
         return self._watchers
 
     @property
     def is_full(self) -> bool:
-        """Whether another watcher is one too many."""
+        """Whether the maximum number of streams is reached."""
         return self._watchers >= self._most_watchers
 
     def stop(self) -> None:
-        """End every stream at its next look; may be called from a signal handler."""
+        """End every stream at its next poll; may be called from a signal handler."""
         self._stopped = True
 
     async def watch(self, folder: Path) -> AsyncIterator[str]:
-        """Server-sent events: `progress` for each line of the run's file, then one `end`."""
+        """Yield server-sent events: `progress` for each record of the run, then one `end`."""
         feed = self._feeds.setdefault(folder, _Feed(folder))
         self._watchers += 1
         feed.watchers += 1
         try:
             yield f"retry: {_RETRY_MS}\n\n"
-            place, silent_s = 0, 0.0
+            index, silent_s = 0, 0.0
             while not self._stopped:
-                await feed.look()
-                while place < len(feed.records):
-                    yield _event("progress", feed.records[place], number=place + 1)
-                    place += 1
+                await feed.poll()
+                while index < len(feed.records):
+                    yield _event("progress", feed.records[index], number=index + 1)
+                    index += 1
                     silent_s = 0.0
                 if feed.state != "running":
                     yield _event("end", {"state": feed.state})
                     return
                 await anyio.sleep(_PAUSE_S)
                 silent_s += _PAUSE_S
-                if silent_s >= _STILL_THERE_S:
-                    yield ": still there\n\n"
+                if silent_s >= _KEEP_ALIVE_S:
+                    yield ": keep-alive\n\n"
                     silent_s = 0.0
         finally:
             self._watchers -= 1
@@ -81,7 +81,7 @@ class Feeds:
 
 
 class _Feed:
-    """What was read of one run so far."""
+    """The records of one run that were read so far."""
 
     def __init__(self, folder: Path) -> None:
         self.records: list[dict[str, Any]] = []
@@ -89,21 +89,21 @@ class _Feed:
         self.watchers = 0
         self._run = RunState(folder)
         self._tail = ProgressTail(folder)
-        self._looked_s = -_PAUSE_S
-        self._looking = anyio.Lock()
+        self._polled_s = -_PAUSE_S
+        self._polling = anyio.Lock()
 
-    async def look(self) -> None:
-        """Read what is new, unless another watcher has just done so."""
-        async with self._looking:
+    async def poll(self) -> None:
+        """Read new records, unless another client has just done so."""
+        async with self._polling:
             now_s = anyio.current_time()
-            if now_s - self._looked_s < _PAUSE_S * 0.9 or self.state != "running":
+            if now_s - self._polled_s < _PAUSE_S * 0.9 or self.state != "running":
                 return
-            # In a thread: a network file system can take its time.
+            # In a thread, because a network file system may be slow.
             await run_sync(self._read)
-            self._looked_s = anyio.current_time()
+            self._polled_s = anyio.current_time()
 
     def _read(self) -> None:
-        # Asked first and told last: nobody sees the end before the events that came before it.
+        # Read the state first and set it last, so that the end comes after all events.
         state = self._run.now()
         while more := self._tail.more():
             self.records.extend(more)
@@ -111,6 +111,6 @@ class _Feed:
 
 
 def _event(name: str, data: dict[str, Any], *, number: int | None = None) -> str:
-    """One event; JSON has no line breaks of its own, so that it is one line of data."""
+    """Return one event; JSON without line breaks is one line of data."""
     mark = f"id: {number}\n" if number is not None else ""
     return f"event: {name}\n{mark}data: {json.dumps(finite(data), allow_nan=False)}\n\n"

@@ -25,17 +25,17 @@ _DIGEST_LETTERS: Final = 10
 
 
 class Address(str):
-    """An address of ours. Where private texts are taken out of pages, it stays as it is."""
+    """A link of the dashboard, which redaction leaves unchanged."""
 
     __slots__ = ()
 
 
 class Links(Protocol):
-    """Where pages are, seen from one page."""
+    """Links to other pages, relative to one page."""
 
     @property
     def is_served(self) -> bool:
-        """Whether a server answers: then there are filters, live pages and data."""
+        """Whether there is a server, which provides filters, live pages and JSON."""
 
     def runs(self, query: Pairs | None = None) -> str:
         """The list of runs."""
@@ -50,23 +50,23 @@ class Links(Protocol):
         """One workload over time."""
 
     def compare(self, before: str = "", after: str = "") -> str:
-        """Two runs; the choice of them without any."""
+        """Two runs; without ids, the page to choose them."""
 
     def live(self) -> str:
-        """Runs that are going."""
+        """Running runs."""
 
     def events(self, run: str) -> str:
         """The stream of a run's progress."""
 
     def data(self, page: str, query: Pairs | None = None) -> str:
-        """A page's content as JSON; empty where there is none."""
+        """The content of a page as JSON; empty without a server."""
 
     def asset(self, name: str) -> str:
-        """A style or a script of ours."""
+        """A style sheet or script."""
 
 
 class ServedLinks:
-    """Pages of the server: all of them lie side by side."""
+    """Links between pages of the server."""
 
     is_served: Final = True
 
@@ -83,7 +83,7 @@ class ServedLinks:
         return _with("workloads", query)
 
     def history(self, series: Series) -> str:
-        """By all that makes a series."""
+        """By the fields of the series."""
         return _with("history", series_query(series))
 
     def compare(self, before: str = "", after: str = "") -> str:
@@ -92,7 +92,7 @@ class ServedLinks:
         return _with("compare", [pair for pair in pairs if pair[1]])
 
     def live(self) -> str:
-        """Fed by events."""
+        """The live page."""
         return "live"
 
     def events(self, run: str) -> str:
@@ -100,18 +100,18 @@ class ServedLinks:
         return _with("events", [("id", run)])
 
     def data(self, page: str, query: Pairs | None = None) -> str:
-        """Beside the pages, with the same queries."""
+        """Below `api/`, with the same queries."""
         return _with(f"api/{page}", query)
 
     def asset(self, name: str) -> str:
-        """Under one path, which says how long it may be kept."""
+        """Below `assets/`."""
         return f"assets/{name}"
 
 
 class SiteLinks:
-    """Files of a site; `depth` is how many folders down the page that links lies.
+    """Links between files of a site; `depth` is the folder depth of the linking page.
 
-    `clean` takes out of names what must not be seen in the name of a file either.
+    `clean` redacts names, which also become file names.
     """
 
     is_served: Final = False
@@ -121,45 +121,45 @@ class SiteLinks:
         self._clean = clean
 
     def runs(self, query: Pairs | None = None) -> str:
-        """`index.html`; of a query only the page is kept."""
+        """`index.html`; only the page number of a query is used."""
         page = dict(query or []).get("page", "1")
         return self._file("index.html" if page == "1" else f"runs-{page}.html")
 
     def run(self, run: str) -> str:
-        """In a folder of their own."""
+        """Below `runs/`."""
         return self._file(f"runs/{self._stem(run)}.html")
 
     def workloads(self, query: Pairs | None = None) -> str:
-        """Of a query only the page is kept."""
+        """Only the page number of a query is used."""
         page = dict(query or []).get("page", "1")
         return self._file("workloads.html" if page == "1" else f"workloads-{page}.html")
 
     def history(self, series: Series) -> str:
-        """In a folder of their own."""
+        """Below `history/`."""
         key = json.dumps([self._clean(text) for text in encode(series).values()])
         return self._file(f"history/{self._stem(series.workload, key=key)}.html")
 
     def compare(self, before: str = "", after: str = "") -> str:
-        """In a folder of their own."""
+        """Below `compare/`."""
         if not before or not after:
             return self._file("compare.html")
         key = json.dumps([self._clean(before), self._clean(after)])
         return self._file(f"compare/{self._stem(after, key=key)}.html")
 
     def live(self) -> str:
-        """Nothing goes on in files."""
+        """Not available without a server."""
         return ""
 
     def events(self, run: str) -> str:  # noqa: ARG002
-        """Nothing goes on in files."""
+        """Not available without a server."""
         return ""
 
     def data(self, page: str, query: Pairs | None = None) -> str:  # noqa: ARG002
-        """Nobody would answer."""
+        """Not available without a server."""
         return ""
 
     def asset(self, name: str) -> str:
-        """Shared by all pages."""
+        """Below `assets/`, shared by all pages."""
         return self._file(f"assets/{name}")
 
     def _stem(self, name: str, *, key: str = "") -> str:
@@ -170,7 +170,7 @@ class SiteLinks:
 
 
 def series_query(series: Series) -> Pairs:
-    """All that makes a series, as the query of its page."""
+    """Return the fields of a series as a query."""
     pairs = [
         ("workload", series.workload),
         ("baseline", series.baseline),
@@ -182,12 +182,12 @@ def series_query(series: Series) -> Pairs:
 
 
 def file_stem(name: str, *, key: str = "") -> str:
-    """A file name without ending for any text: readable letters and a digest, never a path."""
+    """Return a file name without suffix for any text: readable letters and a digest, never a path."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_STEM_LETTERS].strip("-")
     digest = hashlib.sha256((key or name).encode("utf-8", "surrogatepass")).hexdigest()
     return f"{plain}-{digest[:_DIGEST_LETTERS]}" if plain else digest[:_DIGEST_LETTERS]
 
 
 def _with(path: str, query: Pairs | None) -> str:
-    # Half of a surrogate pair cannot be sent; a name with one is asked for with a question mark.
+    # Lone surrogates cannot be encoded and become question marks.
     return Address(f"{path}?{urlencode(query, errors='replace')}" if query else path)

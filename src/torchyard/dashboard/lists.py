@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
-from torchyard.dashboard.live_store import MOST_RECENT, Archive
+from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.query_strings import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
 from torchyard.presentation.wording import ABSENT, number_text
 from torchyard.results.model import ComparisonEntry, RunEntry, Series
@@ -23,25 +23,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Paging:
-    """Which part of a list is shown."""
+    """The shown part of a list."""
 
     page: int
     pages: int
     total: int
     first: int
-    """Place of the first one shown, from 1; 0 when there is none."""
+    """Number of the first shown item, from 1; 0 if there is none."""
     last: int
 
     @property
     def text(self) -> str:
-        """`51 to 100 of 1,234`."""
+        """The range as text, such as `51 to 100 of 1,234`."""
         if self.pages == 1:
             return f"{self.total:,}"
         return f"{self.first:,} to {self.last:,} of {self.total:,}"
 
 
 def page_of(items: Sequence[T], page: int, *, size: int) -> tuple[Sequence[T], Paging]:
-    """One page of the items; the last one when there are fewer pages."""
+    """Return one page of the items; the last one if there are fewer pages."""
     pages = max(1, -(-len(items) // size))
     page = min(page, pages)
     start = (page - 1) * size
@@ -57,27 +57,27 @@ HEIGHT: Final = 26
 _EDGE: Final = 3
 _MOST_POINTS: Final = 60
 _NARROWEST: Final = math.log(1.02)
-"""Noise of a percent must not look like a mountain."""
+"""Minimum range of the scale, so that small noise looks small."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sparkline:
-    """A line of a few points."""
+    """A small line chart."""
 
     points: str = ""
-    """As an SVG polyline has them; empty when there is nothing to draw."""
+    """Points of an SVG polyline; empty if there is nothing to draw."""
     last: tuple[float, float] = (0.0, 0.0)
     one: float | None = None
-    """Height of "no difference", when it is inside."""
+    """Vertical position of speedup 1, if it is in range."""
     tone: str = ""
-    """The latest verdict, which colours the last point."""
+    """The latest verdict, which determines the color of the last point."""
     label: str = ""
     width: int = WIDTH
     height: int = HEIGHT
 
 
 def sparkline(speedups: Sequence[float], *, tone: str = "") -> Sparkline:
-    """The latest speedups, oldest first, on a logarithmic scale."""
+    """Return the sparkline of the latest speedups, oldest first, on a logarithmic scale."""
     shown = [value for value in speedups if 0 < value < math.inf][-_MOST_POINTS:]
     if not shown:
         return Sparkline()
@@ -90,12 +90,12 @@ def sparkline(speedups: Sequence[float], *, tone: str = "") -> Sparkline:
         return round(HEIGHT - _EDGE - share * (HEIGHT - 2 * _EDGE), 1)
 
     step = (WIDTH - 2 * _EDGE) / max(1, len(logs) - 1)
-    places = [(round(_EDGE + index * step, 1), height(log)) for index, log in enumerate(logs)]
-    if len(places) == 1:
-        places = [(WIDTH / 2, places[0][1])]
+    coordinates = [(round(_EDGE + index * step, 1), height(log)) for index, log in enumerate(logs)]
+    if len(coordinates) == 1:
+        coordinates = [(WIDTH / 2, coordinates[0][1])]
     return Sparkline(
-        points=" ".join(f"{x:g},{y:g}" for x, y in places),
-        last=places[-1],
+        points=" ".join(f"{x:g},{y:g}" for x, y in coordinates),
+        last=coordinates[-1],
         one=height(0.0) if middle - half <= 0.0 <= middle + half else None,
         tone=tone,
         label=f"the last {len(shown)} from {shown[0]:.3f}x to {shown[-1]:.3f}x",
@@ -125,20 +125,20 @@ _KEYS: Final[dict[RunColumn, Callable[[RunEntry], Any]]] = {
 
 
 def run_table(
-    archive: Archive, request: RunsRequest, *, size: int = PAGE_SIZE
+    live_store: LiveStore, request: RunsRequest, *, size: int = PAGE_SIZE
 ) -> tuple[list[RunEntry], Paging]:
-    """One page of the runs that were asked for."""
-    found = archive.runs(request.wanted)
+    """Return one page of the requested runs."""
+    runs = live_store.runs(request.filters)
     if request.sort != "started" or not request.falling:
-        # Newest first within equals, whichever way the column goes.
-        found.sort(key=_KEYS[request.sort], reverse=request.falling)
-    shown, paging = page_of(found, request.page, size=size)
+        # Equal rows stay newest first, whatever the sort direction.
+        runs.sort(key=_KEYS[request.sort], reverse=request.falling)
+    shown, paging = page_of(runs, request.page, size=size)
     return list(shown), paging
 
 
-def runs_data(archive: Archive, request: RunsRequest) -> dict[str, Any]:
-    """The same as plain values."""
-    shown, paging = run_table(archive, request)
+def runs_data(live_store: LiveStore, request: RunsRequest) -> dict[str, Any]:
+    """Return the same page as JSON values."""
+    shown, paging = run_table(live_store, request)
     return {
         "total": paging.total,
         "page": paging.page,
@@ -148,7 +148,7 @@ def runs_data(archive: Archive, request: RunsRequest) -> dict[str, Any]:
 
 
 def run_record(entry: RunEntry) -> dict[str, Any]:
-    """One run as plain values; where it lies on the disk is nobody's business."""
+    """Return a run as JSON values, without its folder."""
     record: dict[str, Any] = encode(entry)
     del record["folder"]
     record["verdicts"] = {str(verdict): count for verdict, count in entry.verdicts}
@@ -164,42 +164,42 @@ WORKLOAD_FIELDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadRow:
-    """One series in the list."""
+    """A series in the list of workloads."""
 
     series: Series
     latest: ComparisonEntry | None
     runs: int
-    """Of the newest ones; there may be more beyond `MOST_RECENT`."""
+    """Number of runs, at most `MOST_RECENT`."""
     spark: Sparkline
 
     @property
     def runs_text(self) -> str:
-        """How many."""
+        """The number of runs as text."""
         if self.runs >= MOST_RECENT:
             return f"{MOST_RECENT} or more runs"
         return f"{self.runs} run{'s' if self.runs != 1 else ''}"
 
     @property
     def verdict_rank(self) -> int:
-        """For sorting by verdict."""
+        """Sort key of the verdict."""
         return list(Verdict).index(self.latest.verdict) if self.latest else len(Verdict)
 
     @property
     def speedup(self) -> str:
-        """The latest."""
+        """The latest speedup as text."""
         speedup = self.latest.speedup if self.latest else None
         return ABSENT if speedup is None else self._shown(f"{number_text(speedup)}x")
 
     @property
     def interval(self) -> str:
-        """Of the latest."""
+        """The interval of the latest speedup as text."""
         if self.latest is None or self.latest.low is None or self.latest.high is None:
             return ""
         return self._shown(f"[{number_text(self.latest.low)}, {number_text(self.latest.high)}]")
 
     @property
     def untrusted(self) -> str:
-        """Why the latest must not be trusted."""
+        """Why the latest comparison is untrusted."""
         return self.latest.untrusted if self.latest else ""
 
     def _shown(self, text: str) -> str:
@@ -207,20 +207,20 @@ class WorkloadRow:
 
 
 def workload_table(
-    archive: Archive, request: WorkloadsRequest, *, size: int = PAGE_SIZE
+    live_store: LiveStore, request: WorkloadsRequest, *, size: int = PAGE_SIZE
 ) -> tuple[list[WorkloadRow], Paging]:
-    """One page of the series that were asked for, by name."""
-    found = sorted(
-        archive.series(request.wanted),
+    """Return one page of the requested series, sorted by name."""
+    matching = sorted(
+        live_store.series(request.filters),
         key=lambda series: (series.workload, series.candidate, series.baseline, series.machine),
     )
-    shown, paging = page_of(found, request.page, size=size)
-    return [_row(archive, series) for series in shown], paging
+    shown, paging = page_of(matching, request.page, size=size)
+    return [_row(live_store, series) for series in shown], paging
 
 
-def workloads_data(archive: Archive, request: WorkloadsRequest) -> dict[str, Any]:
-    """The same as plain values."""
-    rows, paging = workload_table(archive, request)
+def workloads_data(live_store: LiveStore, request: WorkloadsRequest) -> dict[str, Any]:
+    """Return the same page as JSON values."""
+    rows, paging = workload_table(live_store, request)
     return {
         "total": paging.total,
         "page": paging.page,
@@ -231,8 +231,8 @@ def workloads_data(archive: Archive, request: WorkloadsRequest) -> dict[str, Any
     }
 
 
-def _row(archive: Archive, series: Series) -> WorkloadRow:
-    recent = archive.recent(series)
+def _row(live_store: LiveStore, series: Series) -> WorkloadRow:
+    recent = live_store.recent(series)
     speedups = [
         entry.speedup
         for entry in reversed(recent)

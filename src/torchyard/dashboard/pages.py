@@ -23,7 +23,7 @@ from torchyard.dashboard.assets import (
 )
 from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.lists import RUN_FIELDS, WORKLOAD_FIELDS, Paging, run_table, workload_table
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.query_strings import (
     PAGE_SIZE,
     CompareRequest,
@@ -60,26 +60,30 @@ PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'"
 )
-"""What a page forbids itself; the server says the same in a header."""
+"""Content security policy of pages; the server also sends it as a header."""
 _KEPT_RUN_PAGES: Final = 8
 _RUNS_TO_CHOOSE: Final = 200
 
 
 class Pages:
-    """Renders from one archive."""
+    """Renders pages from one store."""
 
     def __init__(
-        self, archive: Archive, *, policy: str = PAGE_POLICY, cleaner: PrivateText | None = None
+        self,
+        live_store: LiveStore,
+        *,
+        policy: str = PAGE_POLICY,
+        cleaner: PrivateText | None = None,
     ) -> None:
-        """With a cleaner nothing private is on any page."""
-        self._archive = archive
+        """With a cleaner, private text is redacted on all pages."""
+        self._live_store = live_store
         self._policy = policy
         self._cleaner = cleaner
         self._engine = _engine(cleaner)
 
     def runs(self, links: Links, request: RunsRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of runs."""
-        found, paging = run_table(self._archive, request, size=size)
+        entries, paging = run_table(self._live_store, request, size=size)
         typed = {**dict(request.texts), "since": request.since, "until": request.until}
         filtered = any(typed.values()) or request.verdict is not None
         return self._render(
@@ -87,28 +91,28 @@ class Pages:
             links,
             here="runs",
             title="Runs",
-            about=_count(paging, "run") + (" that fit" if filtered else ""),
-            runs=found,
+            about=_count(paging, "run") + (" (filtered)" if filtered else ""),
+            runs=entries,
             paging=paging,
             page_link=lambda page: links.runs(request.query(page="" if page == 1 else str(page))),
             request=request,
             fields=[(name, label, typed.get(name, ""), hint) for name, label, hint in RUN_FIELDS],
-            nothing="No run fits."
+            nothing="No matching run."
             if filtered
-            else "There is no run yet: make one with `torchyard bench`.",
+            else "There is no run yet: start one with `torchyard bench`.",
             data=links.data("runs", request.query()),
         )
 
     def workloads(self, links: Links, request: WorkloadsRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of workloads."""
-        rows, paging = workload_table(self._archive, request, size=size)
+        rows, paging = workload_table(self._live_store, request, size=size)
         typed = dict(request.texts)
         return self._render(
             "dashboard_workloads.html.j2",
             links,
             here="workloads",
             title="Workloads",
-            about=f"{_count(paging, 'series')}: what was measured, against what, on which machine",
+            about=f"{_count(paging, 'series')}: workload, candidate, baseline and machine",
             rows=rows,
             paging=paging,
             page_link=lambda page: links.workloads(
@@ -117,19 +121,19 @@ class Pages:
             fields=[
                 (name, label, typed.get(name, ""), hint) for name, label, hint in WORKLOAD_FIELDS
             ],
-            nothing="No workload fits." if typed else "Nothing was measured yet.",
+            nothing="No matching workload." if typed else "No workload has been measured yet.",
             data=links.data("workloads", request.query()),
         )
 
     def run(self, links: Links, entry: RunEntry, *, before: RunEntry | None) -> str:
-        """One run: the report itself, with a way to the one before, or why it cannot be read."""
+        """The report of one run with a link to the previous run, or why it cannot be read."""
         folder = Path(entry.folder)
         try:
             return self._report(links, entry, folder, before)
         except ResultsDamaged as error:
             return self.message(
                 links,
-                "A run that cannot be read",
+                "Unreadable run",
                 error,
                 facts=[
                     ("run", entry.id),
@@ -142,13 +146,13 @@ class Pages:
 
     def history(self, links: Links, series: Series) -> str:
         """One workload over time."""
-        history = read_history(self._archive, series)
+        history = read_history(self._live_store, series)
         return self._render(
             "dashboard_history.html.j2",
             links,
             here="workloads",
             title=one_line(series.workload),
-            about=f"{one_line(series.candidate)} against {one_line(series.baseline)}",
+            about=f"{one_line(series.candidate)} vs {one_line(series.baseline)}",
             history=history,
             metrics=[
                 (
@@ -171,12 +175,12 @@ class Pages:
     def compare(
         self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
     ) -> str:
-        """Two runs beside each other; without sides only their choice."""
-        newest = self._archive.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
+        """The comparison of two runs; without sides, the form to choose them."""
+        newest = self._live_store.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
         runs = [run for run in newest if not run.damage]
         if sides is not None:
-            known = {run.id for run in runs}
-            runs += [side.run for side in sides if side.run.id not in known]
+            ids = {run.id for run in runs}
+            runs += [side.run for side in sides if side.run.id not in ids]
         return self._compare(
             links,
             runs=runs,
@@ -187,28 +191,30 @@ class Pages:
         )
 
     def compare_pairs(self, links: Links, pairs: Sequence[tuple[RunEntry, RunEntry]]) -> str:
-        """Pairs of runs that have a page, where nobody answers a choice."""
+        """The list of comparison pages, without a server."""
         return self._compare(links, pairs=pairs)
 
     def _compare(self, links: Links, **values: Any) -> str:
-        usual = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
+        defaults = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
         compared = values.get("compared")
-        made = compared.comparison if isinstance(compared, Compared) else None
-        body = compare_values(made) if made is not None else {}
+        comparison = compared.comparison if isinstance(compared, Compared) else None
+        body = compare_values(comparison) if comparison is not None else {}
         return self._render(
             "dashboard_compare.html.j2",
             links,
             here="compare",
             title="Compare two runs",
-            about="What two runs say of each other, as far as their data can support it",
+            about="Differences between two runs, as far as their data supports a verdict",
             sortable=True,
             **body,
-            **{**usual, **values},
+            **{**defaults, **values},
         )
 
     def _report(self, links: Links, entry: RunEntry, folder: Path, before: RunEntry | None) -> str:
         actions = (
-            [("Compare with the run before", links.compare(before.id, entry.id))] if before else []
+            [("Compare with the previous run", links.compare(before.id, entry.id))]
+            if before
+            else []
         )
         if data := links.data("run", [("id", entry.id)]):
             actions.append(("JSON", data))
@@ -220,17 +226,17 @@ class Pages:
         )
 
     def live(self, links: Links) -> str:
-        """Runs that are going."""
-        going = self._archive.going()
-        noun = "bench is" if len(going) == 1 else "benches are"
+        """The running runs."""
+        running = self._live_store.running()
+        noun = "benchmark is" if len(running) == 1 else "benchmarks are"
         return self._render(
             "dashboard_live.html.j2",
             links,
             here="live",
             title="Live",
-            about=f"{len(going) or 'No'} {noun} running" if going else "Nothing is running",
-            runs=going,
-            home=str(self._archive.home),
+            about=f"{len(running)} {noun} running" if running else "Nothing is running",
+            runs=running,
+            home=str(self._live_store.home),
             data=links.data("live"),
         )
 
@@ -242,10 +248,10 @@ class Pages:
         *,
         facts: Sequence[tuple[str, str]] = (),
     ) -> str:
-        """Something that went wrong."""
-        known = [fact for fact in facts if fact[1]]
+        """An error page."""
+        available = [fact for fact in facts if fact[1]]
         return self._render(
-            "dashboard_message.html.j2", links, here="", title=title, error=error, facts=known
+            "dashboard_message.html.j2", links, here="", title=title, error=error, facts=available
         )
 
     def _render(self, template: str, links: Links, **values: Any) -> str:
@@ -264,7 +270,7 @@ def _engine(cleaner: PrivateText | None) -> Environment:
     if cleaner is not None:
 
         def finalize(value: object) -> object:
-            # Addresses of ours are no plain texts, and neither is what a template made.
+            # Links and rendered templates are subclasses of str and stay unchanged.
             return cleaner.clean(without_controls(value)) if type(value) is str else value
 
         engine.finalize = finalize
@@ -288,18 +294,18 @@ def _navigation_items(links: Links) -> list[tuple[str, str, str]]:
 @lru_cache(maxsize=_KEPT_RUN_PAGES)
 def _run_page(
     folder: Path,
-    mark: object,  # noqa: ARG001 - with the state it tells whether a kept page is still right
+    mark: object,  # noqa: ARG001 - part of the cache key, like the state
     state: str,  # noqa: ARG001
     navigation: str,
     runtime: str,
     *,
     cleaner: PrivateText | None,
 ) -> str:
-    """Kept while nothing changes: reading all samples of a large run takes seconds."""
+    """Render the report of a run; cached, because reading a large run takes seconds."""
     from markupsafe import Markup
 
     frame = Frame(
-        navigation=Markup(navigation),  # noqa: S704 - rendered by a template of ours, escaped
+        navigation=Markup(navigation),  # noqa: S704 - rendered and escaped by a template
         style=asset("dashboard_navigation.css"),
         runtime=runtime,
     )
@@ -308,16 +314,16 @@ def _run_page(
 
 
 def run_mark(folder: Path) -> tuple[tuple[int, int], ...]:
-    """Changes when the files of a run do."""
-    found = []
+    """Return a mark that changes when the files of a run change."""
+    marks = []
     for name in (RUN_FILE, *RECORD_FILES):
         try:
             facts = (folder / name).stat()
         except OSError:
-            found.append((0, -1))
+            marks.append((0, -1))
         else:
-            found.append((facts.st_mtime_ns, facts.st_size))
-    return tuple(found)
+            marks.append((facts.st_mtime_ns, facts.st_size))
+    return tuple(marks)
 
 
 def _count(paging: Paging, noun: str) -> str:

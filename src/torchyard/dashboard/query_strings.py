@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
+from torchyard.results.directory import format_utc
 from torchyard.results.model import METRICS, Metric, Series, Wanted
 
 __all__ = [
@@ -44,21 +45,21 @@ _FILTERS: Final = ("study", "workload", "candidate", "machine", "revision")
 
 @dataclass(frozen=True, kw_only=True)
 class RunsRequest:
-    """Which runs, in which order, which page of them."""
+    """Filters, order and page of the list of runs."""
 
     texts: tuple[tuple[str, str], ...] = ()
-    """Filters as they were typed, by name; empty ones are left out."""
+    """Filters as entered, by name, without empty ones."""
     verdict: Verdict | None = None
     since: str = ""
     until: str = ""
-    """Days or moments, as they were typed."""
+    """Days or times, as entered."""
     sort: RunColumn = "started"
     falling: bool = True
     page: int = 1
 
     @property
-    def wanted(self) -> Wanted:
-        """For the store: a text without a wildcard is searched for anywhere."""
+    def filters(self) -> Wanted:
+        """The filter for the store; a text without wildcards matches anywhere."""
         texts = {name: _anywhere(text) for name, text in self.texts}
         return Wanted(
             study=texts.get("study", ""),
@@ -72,7 +73,7 @@ class RunsRequest:
         )
 
     def query(self, **changes: str) -> list[tuple[str, str]]:
-        """The query string of this request with some of it changed; an empty change removes."""
+        """Return the query of this request with changes; an empty value removes a name."""
         values = {
             **dict(self.texts),
             "verdict": self.verdict.value if self.verdict is not None else "",
@@ -88,14 +89,14 @@ class RunsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadsRequest:
-    """Which series, which page of them."""
+    """Filters and page of the list of workloads."""
 
     texts: tuple[tuple[str, str], ...] = ()
     page: int = 1
 
     @property
-    def wanted(self) -> Wanted:
-        """For the store."""
+    def filters(self) -> Wanted:
+        """The filter for the store."""
         texts = {name: _anywhere(text) for name, text in self.texts}
         return Wanted(
             workload=texts.get("workload", ""),
@@ -104,7 +105,7 @@ class WorkloadsRequest:
         )
 
     def query(self, **changes: str) -> list[tuple[str, str]]:
-        """The query string of this request with some of it changed."""
+        """Return the query of this request with changes."""
         page = "" if self.page == 1 else str(self.page)
         values = {**dict(self.texts), "page": page, **changes}
         return [(name, value) for name, value in values.items() if value]
@@ -112,7 +113,7 @@ class WorkloadsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """Ids of two runs, and a variant of each; what is empty is still to be chosen."""
+    """Ids of two runs and a variant of each; empty values are not chosen yet."""
 
     before: str = ""
     after: str = ""
@@ -121,7 +122,7 @@ class CompareRequest:
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """As a query string."""
+        """The request as a query."""
         values = [
             ("before", self.before),
             ("after", self.after),
@@ -132,7 +133,7 @@ class CompareRequest:
 
 
 def runs_request(query: Query) -> RunsRequest:
-    """The list of runs that is asked for."""
+    """Parse the query of the list of runs."""
     values = _values(query, (*_FILTERS, "verdict", "since", "until", "sort", "order", "page"))
     for name in ("since", "until"):
         if values.get(name):
@@ -151,37 +152,37 @@ def runs_request(query: Query) -> RunsRequest:
 
 
 def workloads_request(query: Query) -> WorkloadsRequest:
-    """The list of workloads that is asked for."""
+    """Parse the query of the list of workloads."""
     names = ("workload", "candidate", "machine")
     values = _values(query, (*names, "page"))
     return WorkloadsRequest(texts=_texts(values, names), page=_page(values))
 
 
 def run_request(query: Query) -> str:
-    """The id of the one run that is asked for."""
-    return _needed(_values(query, ("id",)), "id")
+    """Parse the id of a run."""
+    return _required(_values(query, ("id",)), "id")
 
 
 def history_request(query: Query) -> Series:
-    """The series whose history is asked for."""
+    """Parse the series of a history."""
     names = ("workload", "baseline", "candidate", "machine", "metric")
     values = _values(query, names)
     return Series(
-        workload=_needed(values, "workload"),
-        baseline=_needed(values, "baseline"),
-        candidate=_needed(values, "candidate"),
+        workload=_required(values, "workload"),
+        baseline=_required(values, "baseline"),
+        candidate=_required(values, "candidate"),
         machine=values.get("machine", ""),
         metric=_metric(values.get("metric") or "speedup"),
     )
 
 
 def plain_request(query: Query) -> None:
-    """For a page of which nothing more can be asked."""
+    """Check the query of a page without parameters."""
     _values(query, ())
 
 
 def compare_request(query: Query) -> CompareRequest:
-    """The two runs that are asked for."""
+    """Parse the query of a comparison."""
     names = ("before", "after", "before_variant", "after_variant")
     values = _values(query, names)
     return CompareRequest(
@@ -192,34 +193,34 @@ def compare_request(query: Query) -> CompareRequest:
     )
 
 
-def _values(query: Query, known: Iterable[str]) -> dict[str, str]:
-    known = tuple(known)
-    found: dict[str, str] = {}
+def _values(query: Query, valid: Iterable[str]) -> dict[str, str]:
+    valid = tuple(valid)
+    values: dict[str, str] = {}
     for name, value in query:
-        if name not in known:
+        if name not in valid:
             raise UsageError(
-                f"the query has {name[:_LONGEST]!r}, which this page does not know",
-                hint=nearest_hint(name[:_LONGEST], known, what="name"),
+                f"unknown query parameter {name[:_LONGEST]!r}",
+                hint=nearest_hint(name[:_LONGEST], valid, what="parameter"),
             )
-        if name in found:
-            raise UsageError(f"the query has {name!r} twice", hint="keep one")
+        if name in values:
+            raise UsageError(f"duplicate query parameter {name!r}", hint="remove one of them")
         if len(value) > _LONGEST:
             raise UsageError(
-                f"the query's {name!r} is too long", hint=f"at most {_LONGEST} characters"
+                f"query parameter {name!r} is too long", hint=f"use at most {_LONGEST} characters"
             )
         if "\0" in value:
-            raise UsageError(f"the query's {name!r} holds a zero byte", hint="take it out")
-        found[name] = value
-    return found
+            raise UsageError(f"query parameter {name!r} contains a zero byte", hint="remove it")
+        values[name] = value
+    return values
 
 
 def _texts(values: dict[str, str], names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, values[name].strip()) for name in names if values.get(name, "").strip())
 
 
-def _needed(values: dict[str, str], name: str) -> str:
+def _required(values: dict[str, str], name: str) -> str:
     if not values.get(name):
-        raise UsageError(f"the query has no {name!r}", hint="follow a link of the dashboard")
+        raise UsageError(f"missing query parameter {name!r}", hint="use a link of the dashboard")
     return values[name]
 
 
@@ -227,7 +228,8 @@ def _choice(name: str, value: str, valid: Iterable[str]) -> str:
     names = [str(item) for item in valid]
     if value not in names:
         raise UsageError(
-            f"the query's {name!r} is {value!r}", hint=nearest_hint(value, names, what=name)
+            f"invalid query parameter {name!r}: {value!r}",
+            hint=nearest_hint(value, names, what=name),
         )
     return value
 
@@ -244,7 +246,9 @@ def _metric(value: str) -> Metric:
 def _page(values: dict[str, str]) -> int:
     text = values.get("page") or "1"
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _LAST_PAGE):
-        raise UsageError(f"the query's 'page' is {text!r}", hint="pages count from 1")
+        raise UsageError(
+            f"invalid query parameter 'page': {text!r}", hint="pages are numbered from 1"
+        )
     return int(text[:9])
 
 
@@ -253,14 +257,14 @@ def _anywhere(text: str) -> str:
 
 
 def _moment(text: str, name: str, *, end: bool = False) -> str:
-    """A day or a moment in the form of the store; the end of a day is the start of the next."""
+    """Parse a day or time to the format of the store; `end` of a day is the start of the next."""
     try:
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"the query's {name!r} is {text!r}", hint="a day such as 2025-01-31"
+            f"invalid query parameter {name!r}: {text!r}", hint="use a day such as 2025-01-31"
         ) from error
     if end and _DAY.fullmatch(text) and moment.year < MAXYEAR:
         moment += timedelta(days=1)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_utc(moment, "milliseconds")

@@ -29,36 +29,36 @@ from uvicorn.server import ServerState
 from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
 from torchyard.dashboard.app import make_app
 from torchyard.dashboard.feeds import MOST_WATCHERS, Feeds
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.errors import NotAllowed, UsageError
 
 _MOST_CONNECTIONS: Final = 1024
 _RESERVED_DESCRIPTORS: Final = 64
-"""For the index, run folders, sockets of the event loop and standard streams."""
+"""Descriptors for the index, run folders, the event loop and standard streams."""
 _FEWEST_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How many connections are held, and for how long."""
+    """Limits on the number and duration of connections."""
 
     connections: int = _MOST_CONNECTIONS
-    """All of them. A new one beyond it replaces a waiting one, or is closed if all are busy."""
+    """Total. A new connection beyond it replaces a waiting one, or is closed if all are busy."""
     waiting: int = 128
     """Connections without a complete request: half-open, slow or idle."""
     request_s: float = 10.0
-    """For a request to arrive completely, from the first moment of waiting for it."""
+    """Time for a request to arrive completely, from the start of waiting for it."""
     stalled_write_s: float = 30.0
-    """Without any progress of a client that reads an answer."""
+    """Time without progress of a client that reads a response."""
     keep_alive_s: int = 5
 
 
 def default_limits() -> Limits:
-    """Fit the number of connections into the number of files that this process may open."""
+    """Return limits that fit into the number of files that this process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_CONNECTIONS + _RESERVED_DESCRIPTORS
-    if soft not in (resource.RLIM_INFINITY, -1) and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    required = _MOST_CONNECTIONS + _RESERVED_DESCRIPTORS
+    if soft not in (resource.RLIM_INFINITY, -1) and soft < required:
+        most = required if hard == resource.RLIM_INFINITY else min(required, hard)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
@@ -71,7 +71,7 @@ def default_limits() -> Limits:
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection that knows since when it waits for a request and for its reader."""
+    """A connection that tracks how long it waits for a request and for its client."""
 
     limits = Limits()
 
@@ -84,35 +84,35 @@ class LimitedProtocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.waiting_since_s: float | None = None
-        """None while a complete request is answered."""
+        """None while a complete request is processed."""
         self._unsent = 0
         self._unsent_since_s: float | None = None
 
     @property
     def client_host(self) -> str:
-        """Whom the connection belongs to."""
+        """Address of the client."""
         return self.client[0] if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room, or refuse."""
+        """Enforce the limits for a new connection."""
         super().connection_made(transport)
         self.waiting_since_s = self.loop.time()
-        _make_room(self, self.limits)
+        _enforce_limits(self, self.limits)
 
     def data_received(self, data: bytes) -> None:
-        """Note whether the request is complete; a byte now and then does not extend its time."""
+        """Check whether the request is complete; single bytes do not extend its time."""
         if self.transport.is_closing():
             return
         super().data_received(data)
         self._note_request()
 
     def on_response_complete(self) -> None:
-        """From here on it waits for the next request."""
+        """Start waiting for the next request."""
         super().on_response_complete()
         self._note_request()
 
     def close_if_stalled(self, now_s: float) -> None:
-        """Called every second."""
+        """Close the connection if it exceeded a time limit; called every second."""
         if (
             self.waiting_since_s is not None
             and now_s - self.waiting_since_s > self.limits.request_s
@@ -136,18 +136,18 @@ class LimitedProtocol(H11Protocol):
 
 
 def limited_protocol(limits: Limits) -> type[LimitedProtocol]:
-    """The protocol with these limits: uvicorn makes the objects itself."""
+    """Return the protocol class with these limits; uvicorn creates the instances."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 
 def close_stalled(connections: Iterable[object], now_s: float) -> None:
-    """Close every connection whose time is over."""
+    """Close every connection that exceeded a time limit."""
     for connection in list(connections):
         if isinstance(connection, LimitedProtocol):
             connection.close_if_stalled(now_s)
 
 
-def _make_room(new: LimitedProtocol, limits: Limits) -> None:
+def _enforce_limits(new: LimitedProtocol, limits: Limits) -> None:
     waiting = [
         connection
         for connection in new.connections
@@ -159,18 +159,18 @@ def _make_room(new: LimitedProtocol, limits: Limits) -> None:
     if len(waiting) < limits.waiting and len(new.connections) <= limits.connections:
         return
     if not waiting:
-        # Every connection is being answered: only the new one can be refused.
+        # All connections are processing requests: reject the new one.
         new.transport.write(
             b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n"
             b"Retry-After: 5\r\nConnection: close\r\n\r\n"
         )
         new.transport.close()
         return
-    # The oldest one of the client that holds most: a client that opens hundreds closes its own.
-    held = Counter(connection.client_host for connection in waiting)
-    most = max(held.values())
+    # The oldest one of the client with the most connections.
+    counts = Counter(connection.client_host for connection in waiting)
+    most = max(counts.values())
     oldest = min(
-        (connection for connection in waiting if held[connection.client_host] == most),
+        (connection for connection in waiting if counts[connection.client_host] == most),
         key=lambda connection: connection.waiting_since_s or 0.0,
     )
     oldest.transport.abort()
@@ -178,28 +178,28 @@ def _make_room(new: LimitedProtocol, limits: Limits) -> None:
 
 _ACCEPTED_AT_ONCE: Final = 16
 _QUEUE: Final = 512
-"""Connections that the kernel holds until they are accepted."""
+"""Length of the kernel's queue of connections that are not accepted yet."""
 _WATCH_S: Final = 1.0
-"""How often stalled connections are looked for."""
-_LAST_WORDS_S: Final = 3
-"""How long answers may take that are under way when the server ends."""
+"""Interval of the check for stalled connections."""
+_SHUTDOWN_S: Final = 3
+"""Time for responses in progress when the server stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a dashboard is found."""
+    """The address and token of a dashboard."""
 
     host: str
     port: int
     token: str | None = None
     token_is_new: bool = False
-    """Made for this start: nobody knows it unless it is shown."""
+    """Created for this start, so it must be shown."""
     loopback: bool = True
-    """Only processes of this machine can connect."""
+    """Whether only processes of this machine can connect."""
 
     @property
     def url(self) -> str:
-        """For a browser; with the token only when it is new."""
+        """URL for a browser; with the token only if it is new."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         login = f"?token={self.token}" if self.token_is_new else ""
         return f"http://{name}:{self.port}/{login}"
@@ -207,7 +207,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """A socket that is bound, so that its address is known before anything is answered."""
+    """A bound socket, whose address is known before the server starts."""
 
     socket: socket.socket
     address: Address
@@ -217,26 +217,28 @@ class Listening:
 def listen(
     host: str, port: int, *, token_file: Path | None = None, no_token: bool = False
 ) -> Iterator[Listening]:
-    """Bind, and choose the token: that of the file, none on request, else a new one."""
+    """Bind a socket and choose the token: from the file, none on request, else a new one."""
     if no_token and token_file is not None:
-        raise UsageError("--no-token and --token-file exclude each other", hint="give one of them")
+        raise UsageError(
+            "--no-token cannot be combined with --token-file", hint="remove one of them"
+        )
     token = read_token(token_file) if token_file is not None else None
     bound = _bound(host, port)
     with bound:
-        where, found_port = bound.getsockname()[:2]
+        where, bound_port = bound.getsockname()[:2]
         loopback = is_loopback(where)
         if no_token and not loopback:
             raise UsageError(
                 f"--no-token: {host} can be reached from other machines",
-                why="everybody on the network could read the dashboard",
-                hint="leave --no-token out, or leave --host out",
+                why="everyone on the network could read the dashboard",
+                hint="remove --no-token or --host",
             )
         is_new = token is None and not no_token
         yield Listening(
             socket=bound,
             address=Address(
                 host=_name_of(host, where),
-                port=found_port,
+                port=bound_port,
                 token=new_token() if is_new else token,
                 token_is_new=is_new,
                 loopback=loopback,
@@ -245,32 +247,32 @@ def listen(
 
 
 def access_for(address: Address) -> Access:
-    """What requests to this address must show."""
+    """Return the access rules of this address."""
     return Access(
         token=address.token,
-        # By port, because a browser sends cookies to every port of a host.
+        # With the port, because a browser sends cookies to every port of a host.
         cookie_name=f"torchyard-{address.port}",
-        # A token of the user's own is for other names, too: those of proxies and tunnels.
+        # A token chosen by the user also allows other host names, for proxies and tunnels.
         any_host=address.token is not None and not (address.loopback and address.token_is_new),
     )
 
 
-def answer_until_ended(
-    archive: Archive,
+def serve_until_stopped(
+    live_store: LiveStore,
     listening: Listening,
     *,
     ready: Callable[[], None],
     limits: Limits | None = None,
 ) -> None:
-    """Answer until Ctrl-C or a signal to end; `ready` is called when answers come."""
+    """Serve until Ctrl-C or SIGTERM; `ready` is called when the server accepts requests."""
     with _signals_do_not_kill():
-        dashboard_server(archive, listening, ready=ready, limits=limits).run(
+        dashboard_server(live_store, listening, ready=ready, limits=limits).run(
             sockets=[listening.socket]
         )
 
 
 def dashboard_server(
-    archive: Archive,
+    live_store: LiveStore,
     listening: Listening,
     *,
     ready: Callable[[], None],
@@ -280,24 +282,24 @@ def dashboard_server(
     limits = limits or default_limits()
     feeds = Feeds(most_watchers=min(MOST_WATCHERS, limits.connections // 2))
     config = uvicorn.Config(
-        make_app(archive, access=access_for(listening.address), feeds=feeds),
-        # Its lines would hold tokens of addresses, and its own colours.
+        make_app(live_store, access=access_for(listening.address), feeds=feeds),
+        # The access log would contain tokens.
         access_log=False,
         log_config=None,
         http=limited_protocol(limits),
         ws="none",
         lifespan="off",
         server_header=False,
-        # So many are accepted before the first of them is counted.
+        # This many connections are accepted before the first one is counted.
         backlog=_ACCEPTED_AT_ONCE,
         timeout_keep_alive=limits.keep_alive_s,
-        timeout_graceful_shutdown=_LAST_WORDS_S,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     return _Server(config, feeds, ready)
 
 
 class _Server(uvicorn.Server):
-    """Ends open streams first, which would never end by themselves."""
+    """A server that ends open event streams on shutdown."""
 
     def __init__(self, config: uvicorn.Config, feeds: Feeds, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -306,7 +308,7 @@ class _Server(uvicorn.Server):
         self._watch: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say when it listens."""
+        """Start serving and call `ready`."""
         await super().startup(sockets)
         if self.started:
             for bound in sockets or []:
@@ -315,7 +317,7 @@ class _Server(uvicorn.Server):
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close open streams, which would never end by themselves, and what is stalled."""
+        """End open event streams, then shut down."""
         self._feeds.stop()
         await super().shutdown(sockets)
         if self._watch is not None:
@@ -327,14 +329,14 @@ class _Server(uvicorn.Server):
             close_stalled(self.server_state.connections, asyncio.get_running_loop().time())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """On a signal."""
+        """End open event streams on a signal."""
         self._feeds.stop()
         super().handle_exit(sig, frame)
 
 
 @contextmanager
 def _signals_do_not_kill() -> Iterator[None]:
-    """Uvicorn raises the signal that ended it once more, for whoever handled it before."""
+    """Ignore the signal that uvicorn raises again after it has stopped."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: None) for number in numbers]
     try:
@@ -345,37 +347,39 @@ def _signals_do_not_kill() -> Iterator[None]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    if host.strip() in ("", "*"):  # the C library takes both for every network
-        raise UsageError(f"--host: {host!r} is no address", hint="write 0.0.0.0 for every network")
+    if host.strip() in ("", "*"):  # the C library treats both as all networks
+        raise UsageError(f"--host: {host!r} is not an address", hint="use 0.0.0.0 for all networks")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"--host: {host[:80]!r} is no address",
+            f"--host: {host[:80]!r} is not an address",
             why=str(error),
-            hint="127.0.0.1 for this machine only, 0.0.0.0 for every network",
+            hint="use 127.0.0.1 for this machine only, 0.0.0.0 for all networks",
         ) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
+        bound.bind(address)
         bound.listen(128)
     except PermissionError as error:
         bound.close()
         raise NotAllowed(
-            f"port {port} needs more rights", why=str(error.strerror), hint="take one above 1023"
+            f"port {port} needs root privileges",
+            why=str(error.strerror),
+            hint="use a port above 1023",
         ) from error
     except OSError as error:
         bound.close()
         raise UsageError(
             f"cannot listen on {host} port {port}",
             why=error.strerror or str(error),
-            hint="leave --port out to take a free one",
+            hint="remove --port to use a free port",
         ) from error
     return bound
 
 
 def _name_of(host: str, where: str) -> str:
-    """What a browser can ask for: not "every address"."""
+    """Return a host name that a browser can use instead of a wildcard address."""
     return socket.gethostname() if where in ("0.0.0.0", "::") else host  # noqa: S104

@@ -1,9 +1,9 @@
 """Write the dashboard as a folder of static files: the same pages with other links.
 
-Runs that did not change are not read again. What only a server can do (filters over all runs,
-comparing any two, live progress) is left out, and the pages say so.
+Runs that did not change are not read again. Features that need a server (filters over all runs,
+comparison of any two runs, live progress) are omitted, which the pages state.
 
-    .torchyard-site.json   which files Torchyard wrote, and what each was made from
+    .torchyard-site.json   the files that Torchyard wrote, and the source of each
 
 Only a folder with this file, or an empty one, is ever written to; only files named in it are ever
 removed. Each file is replaced as a whole.
@@ -25,7 +25,7 @@ from torchyard.bench.report.page import SHARED_SCRIPTS
 from torchyard.bench.report.sharing import cleaner_of
 from torchyard.dashboard.assets import asset_kinds, asset_text, runtime_name, style_name
 from torchyard.dashboard.links import SiteLinks
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import Pages, run_mark
 from torchyard.dashboard.query_strings import CompareRequest, RunsRequest, WorkloadsRequest
 from torchyard.dashboard.views import Chosen
@@ -39,10 +39,10 @@ _FORMAT: Final = 1
 
 
 class SiteFolder:
-    """The folder while it is written."""
+    """The folder of a site while it is written."""
 
     def __init__(self, folder: Path) -> None:
-        """Claim the folder; raises UsageError when it holds something else."""
+        """Claim the folder; raise UsageError if it contains other files."""
         self.folder = folder.absolute()
         self.written = 0
         self.unchanged = 0
@@ -51,7 +51,7 @@ class SiteFolder:
         self._now: dict[str, str] = {}
 
     def is_made_from(self, name: str, key: str) -> bool:
-        """Whether the file was made from this already; then it is kept as it is."""
+        """Return whether the file was already created from this source; it is then kept."""
         if self._before.get(name) != key or not key or not (self.folder / name).is_file():
             return False
         self._now[name] = key
@@ -59,14 +59,14 @@ class SiteFolder:
         return True
 
     def plan(self, names: list[str]) -> None:
-        """Say which files will be ours before any is written: a kill leaves none unknown."""
+        """Record the files before any is written, so that an interrupted call leaves none unknown."""
         self._save({**dict.fromkeys(names, ""), **self._before})
 
     def write(self, name: str, text: str, *, key: str = "") -> None:
-        """Put a file in its place, unless it is there already."""
+        """Write a file, unless it has the same content already."""
         path = self.folder / _safe(name)
         self._now[name] = key
-        # What no page may hold half of: a name can carry half a character.
+        # Names may contain lone surrogates.
         data = text.encode("utf-8", "replace")
         try:
             if path.is_file() and path.read_bytes() == data:
@@ -79,7 +79,7 @@ class SiteFolder:
         self.written += 1
 
     def finish(self) -> None:
-        """Remove what was ours and is no more."""
+        """Delete files of an earlier call that are no longer part of the site."""
         for name in self._before.keys() - self._now.keys():
             path = self.folder / _safe(name)
             with suppress(OSError):
@@ -91,8 +91,8 @@ class SiteFolder:
         self._before = {}
         self._save(self._now)
 
-    def leave(self) -> None:
-        """Remember what was done so far; nothing is removed."""
+    def save_progress(self) -> None:
+        """Record the files written so far; nothing is deleted."""
         self._save({**self._before, **self._now})
 
     def _save(self, files: dict[str, str]) -> None:
@@ -101,38 +101,38 @@ class SiteFolder:
 
 
 def _claimed(folder: Path) -> dict[str, str]:
-    """The files that are ours by now."""
+    """Return the files that an earlier call wrote."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = any(folder.iterdir())
-        if taken and not (folder / MARKER).is_file():
-            raise _not_ours(folder, f"it holds no {MARKER}")
-        facts = json.loads((folder / MARKER).read_bytes() if taken else b"{}")
+        exists = any(folder.iterdir())
+        if exists and not (folder / MARKER).is_file():
+            raise _foreign_folder_error(folder, f"it contains no {MARKER}")
+        facts = json.loads((folder / MARKER).read_bytes() if exists else b"{}")
     except FileExistsError as error:
-        raise _not_ours(folder, "it is not a folder") from error
+        raise _foreign_folder_error(folder, "it is not a folder") from error
     except (ValueError, RecursionError) as error:
-        raise _not_ours(folder, f"its {MARKER} is damaged") from error
+        raise _foreign_folder_error(folder, f"its {MARKER} is damaged") from error
     except OSError as error:
         raise write_failed(folder, error, kept="what is there") from error
-    if not taken:
+    if not exists:
         return {}
     files = facts.get("files") if isinstance(facts, dict) else None
     if not isinstance(files, dict) or facts.get("format") != _FORMAT:
-        raise _not_ours(folder, f"its {MARKER} is of another version")
+        raise _foreign_folder_error(folder, f"its {MARKER} is of another version")
     return {name: str(key) for name, key in files.items() if _is_safe(name)}
 
 
-def _not_ours(folder: Path, why: str) -> UsageError:
+def _foreign_folder_error(folder: Path, why: str) -> UsageError:
     return UsageError(
-        f"{folder} is not written to",
-        why=f"{why}, so it may hold files of somebody else",
-        hint="name a new folder, or empty this one",
+        f"{folder} is not a site of Torchyard",
+        why=f"{why}, so it may contain other files",
+        hint="use a new or empty folder",
     )
 
 
 def _safe(name: str) -> str:
     if not _is_safe(name):
-        raise ValueError(f"{name!r} is no name inside a site")
+        raise ValueError(f"{name!r} is not a file name inside a site")
     return name
 
 
@@ -147,13 +147,13 @@ SITE_POLICY: Final = (
 )
 _PAGE_SIZE: Final = 500
 
-Told = Callable[[int, int], None]
-"""Told how many of how many files are done."""
+Progress = Callable[[int, int], None]
+"""Progress callback: files done, and the total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What became of the files."""
+    """The result of writing a site."""
 
     folder: Path
     written: int
@@ -163,32 +163,32 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """A file that is to be made."""
+    """A file of the site and how to create it."""
 
     name: str
     make: Callable[[], str]
     key: str = ""
-    """What it is made from; empty when that takes no longer than making it."""
+    """Digest of its source; empty if the file is always created again."""
 
 
 def write_site(
-    archive: Archive,
+    live_store: LiveStore,
     folder: Path,
     *,
     share: bool = False,
-    told: Told = lambda _done, _total: None,
+    progress: Progress = lambda _done, _total: None,
 ) -> Written:
-    """Write or renew the site in a folder of its own; `share` leaves out what is private."""
+    """Write or update a site; `share` redacts private text."""
     site = SiteFolder(folder)
-    files = list(_Site(archive, share=share).files())
+    files = list(_Site(live_store, share=share).files())
     site.plan([file.name for file in files])
     try:
         for number, file in enumerate(files):
-            told(number, len(files))
+            progress(number, len(files))
             if not site.is_made_from(file.name, file.key):
                 site.write(file.name, file.make(), key=file.key)
     except BaseException:
-        site.leave()
+        site.save_progress()
         raise
     site.finish()
     return Written(
@@ -197,22 +197,22 @@ def write_site(
 
 
 class _Site:
-    """What files there are."""
+    """The files of a site."""
 
-    def __init__(self, archive: Archive, *, share: bool) -> None:
-        self._archive = archive
-        self._runs = archive.runs(Wanted())
-        self._befores = _befores(self._runs)
+    def __init__(self, live_store: LiveStore, *, share: bool) -> None:
+        self._live_store = live_store
+        self._runs = live_store.runs(Wanted())
+        self._previous = _previous_runs(self._runs)
         cleaner = cleaner_of(_readable(self._runs)) if share else None
         self._share = share
-        self._pages = Pages(archive, policy=SITE_POLICY, cleaner=cleaner)
+        self._pages = Pages(live_store, policy=SITE_POLICY, cleaner=cleaner)
         clean = cleaner.clean if cleaner is not None else str
         self._top, self._below = SiteLinks(0, clean=clean), SiteLinks(1, clean=clean)
 
     def files(self) -> Iterator[_File]:
-        """Assets first and the entry last: a page that is there finds what it needs."""
+        """Yield assets first and the index last, so that every written page is complete."""
         for name in asset_kinds():
-            # Its name holds what it is made from, and making Vega takes seconds.
+            # Its name contains the versions, and creating Vega takes seconds.
             key = name if name == runtime_name() else ""
             yield _File(name=self._top.asset(name), make=partial(_asset, name), key=key)
         yield from self._run_files()
@@ -222,7 +222,7 @@ class _Site:
 
     def _run_files(self) -> Iterator[_File]:
         for run in self._runs:
-            before = self._befores.get(run.id)
+            before = self._previous.get(run.id)
             yield _File(
                 name=self._top.run(run.id),
                 make=partial(self._pages.run, self._below, run, before=before),
@@ -230,7 +230,7 @@ class _Site:
             )
 
     def _compare_files(self) -> Iterator[_File]:
-        pairs = [(self._befores[run.id], run) for run in self._runs if run.id in self._befores]
+        pairs = [(self._previous[run.id], run) for run in self._runs if run.id in self._previous]
         for one, other in pairs:
             request = CompareRequest(before=one.id, after=other.id)
             sides = (Chosen(run=one), Chosen(run=other))
@@ -243,27 +243,27 @@ class _Site:
         yield _File(name=self._top.compare(), make=make)
 
     def _history_files(self) -> Iterator[_File]:
-        for series in self._archive.series(Wanted()):
+        for series in self._live_store.series(Wanted()):
             for metric in METRICS:
                 one = replace(series, metric=metric)
-                if metric == "speedup" or self._archive.has_points(one):
+                if metric == "speedup" or self._live_store.has_points(one):
                     make = partial(self._pages.history, self._below, one)
                     yield _File(name=self._top.history(one), make=make)
 
     def _list_files(self) -> Iterator[_File]:
-        for page in range(1, _pages(len(self._archive.series(Wanted()))) + 1):
-            wanted = WorkloadsRequest(page=page)
-            make = partial(self._pages.workloads, self._top, wanted, size=_PAGE_SIZE)
-            yield _File(name=self._top.workloads(wanted.query()), make=make)
+        for page in range(1, _pages(len(self._live_store.series(Wanted()))) + 1):
+            workloads = WorkloadsRequest(page=page)
+            make = partial(self._pages.workloads, self._top, workloads, size=_PAGE_SIZE)
+            yield _File(name=self._top.workloads(workloads.query()), make=make)
         for page in range(_pages(len(self._runs)), 0, -1):
             request = RunsRequest(page=page)
             make = partial(self._pages.runs, self._top, request, size=_PAGE_SIZE)
             yield _File(name=self._top.runs(request.query()), make=make)
 
     def _key(self, *runs: RunEntry | None) -> str:
-        """Changes with everything that a page of the runs is made from."""
+        """Return a digest of everything that a page of these runs depends on."""
         if self._share:
-            # Names in place of private texts are given anew each time.
+            # Replacements of private text are chosen anew each time.
             return ""
         facts: list[object] = [__version__, style_name(), runtime_name()]
         for run in runs:
@@ -287,15 +287,15 @@ def _readable(runs: list[RunEntry]) -> Iterator[Run]:
             yield read_run(Path(run.folder))
 
 
-def _befores(runs: list[RunEntry]) -> dict[str, RunEntry]:
-    """For each run the one of the same study on the same machine before it."""
-    found: dict[str, RunEntry] = {}
+def _previous_runs(runs: list[RunEntry]) -> dict[str, RunEntry]:
+    """Return the previous run of the same study on the same machine, by run id."""
+    previous: dict[str, RunEntry] = {}
     newest: dict[tuple[str, str], RunEntry] = {}
     for run in reversed(runs):
         if run.damage:
             continue
         same = (run.study, run.machine)
         if same in newest:
-            found[run.id] = newest[same]
+            previous[run.id] = newest[same]
         newest[same] = run
-    return found
+    return previous

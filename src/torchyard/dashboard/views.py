@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.core.records import encode
-from torchyard.dashboard.live_store import Archive
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageError
 from torchyard.presentation.vega import charts_available, lazy_chart
 from torchyard.results.compare.compare_sides import compare_sides
@@ -20,9 +20,9 @@ from torchyard.results.compare.sides import Rules, Side
 from torchyard.results.history.changes import history_of as find_changes
 from torchyard.results.history.charts import history_description, history_spec
 from torchyard.results.history.wording import (
-    chance_text,
     change_interval,
     change_size,
+    p_text,
     range_text,
     value_text,
 )
@@ -37,10 +37,13 @@ from torchyard.results.model import (
 )
 from torchyard.results.run_reader import Run, read_run
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """One side as it was chosen."""
+    """A chosen run and variant."""
 
     run: RunEntry
     variant: str = ""
@@ -48,30 +51,30 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What came out, or why nothing could."""
+    """The comparison, or why it failed."""
 
     comparison: CrossComparison | None = None
     problem: TorchyardError | None = None
     variants: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    """Of both runs, to choose from."""
+    """Variants of both runs."""
 
 
 def compare_chosen(before: Chosen, after: Chosen) -> Compared:
-    """The comparison of two runs of the store."""
+    """Compare two chosen runs."""
     try:
         one, other = _read(before), _read(after)
     except ResultsDamaged as error:
         return Compared(problem=error)
     variants = (_variants(one), _variants(other))
     try:
-        made = compare_sides(_side(before, one), _side(after, other), Rules())
+        comparison = compare_sides(_side(before, one), _side(after, other), Rules())
     except (UsageError, NothingToDo, ResultsDamaged) as error:
         return Compared(problem=error, variants=variants)
-    return Compared(comparison=made, variants=variants)
+    return Compared(comparison=comparison, variants=variants)
 
 
 def compared_data(compared: Compared) -> dict[str, Any]:
-    """The same as plain values."""
+    """Return the comparison as JSON values."""
     if compared.problem is not None:
         problem = compared.problem
         return {"comparison": None, "problem": {"what": problem.what, "why": problem.why}}
@@ -86,7 +89,7 @@ def _side(chosen: Chosen, run: Run) -> Side:
     if chosen.variant and chosen.variant not in _variants(run):
         raise UsageError(
             f"{chosen.run.id} has no variant {chosen.variant!r}",
-            hint=f"it has {', '.join(_variants(run))}",
+            hint=f"its variants: {', '.join(_variants(run))}",
         )
     text = f"{chosen.run.id}#{chosen.variant}" if chosen.variant else chosen.run.id
     return Side(text=text, runs=(run,), variant=chosen.variant or None)
@@ -96,58 +99,56 @@ def _variants(run: Run) -> tuple[str, ...]:
     return tuple(variant.name for variant in run.study.variants)
 
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
 MOST_ROWS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What is known of a series."""
+    """The history of a series for a page."""
 
     found: SeriesHistory
     runs: dict[str, RunEntry]
     """The runs of the points, by id."""
     metrics: tuple[Metric, ...]
-    """What there are histories of for the same workload, baseline, candidate and machine."""
+    """Metrics that have a history for the same workload, baseline, candidate and machine."""
 
     @property
     def series(self) -> Series:
-        """What the history is of."""
+        """The series of the history."""
         return self.found.series
 
     @property
     def points(self) -> tuple[SeriesPoint, ...]:
-        """All of them, oldest first."""
+        """All points, oldest first."""
         return self.found.points
 
 
-def read_history(archive: Archive, series: Series) -> History:
-    """The history of exactly this series; raises NothingToDo when nothing was ever measured."""
-    metrics = tuple(metric for metric in METRICS if archive.points(replace(series, metric=metric)))
-    latest = archive.latest(series)
+def read_history(live_store: LiveStore, series: Series) -> History:
+    """Return the history of exactly this series; raise NothingToDo if it was never measured."""
+    metrics = tuple(
+        metric for metric in METRICS if live_store.points(replace(series, metric=metric))
+    )
+    latest = live_store.latest(series)
     if not metrics and latest is None:
         raise NothingToDo(
             f"{series.workload!r} was never measured",
-            why=f"with {series.candidate!r} against {series.baseline!r} on {series.machine!r}",
+            why=f"no run has {series.candidate!r} vs {series.baseline!r} on {series.machine!r}",
             hint="start from the list of workloads",
         )
-    points = archive.points(series)
+    points = live_store.points(series)
     shown = points[-MOST_ROWS:]
     near = Wanted(workload=series.workload, since=shown[0].started) if shown else Wanted(limit=0)
-    wanted = {point.run for point in shown}
-    runs = archive.runs(near)
+    shown_runs = {point.run for point in shown}
+    runs = live_store.runs(near)
     return History(
-        found=find_changes(series, points, memory=archive.memory),
-        runs={run.id: run for run in runs if run.id in wanted},
+        found=find_changes(series, points, cache=live_store.change_cache),
+        runs={run.id: run for run in runs if run.id in shown_runs},
         metrics=metrics,
     )
 
 
 def history_rows(history: History) -> list[dict[str, Any]]:
-    """What the table shows of each point, newest first; of a long history the newest ones."""
+    """Return the table rows of the newest points, newest first."""
     metric = history.series.metric
     rows: list[dict[str, Any]] = []
     before = ""
@@ -169,7 +170,7 @@ def history_rows(history: History) -> list[dict[str, Any]]:
 
 
 def change_rows(history: History) -> list[dict[str, Any]]:
-    """What the table shows of each change, newest first."""
+    """Return the table rows of the changes, newest first."""
     metric = history.series.metric
     return [
         {
@@ -179,14 +180,14 @@ def change_rows(history: History) -> list[dict[str, Any]]:
             "interval": change_interval(change),
             "levels": [value_text(metric, point.value) for point in (change.before, change.after)],
             "revisions": range_text(change),
-            "p": chance_text(change),
+            "p": p_text(change),
         }
         for change in reversed(history.found.changes)
     ]
 
 
 def history_chart(history: History, *, clean: Callable[[str], str] = str) -> Markup | str:
-    """Drawn by the page when it is seen; `clean` takes private texts out of it."""
+    """Return the chart, which the page draws when visible; `clean` redacts private text."""
     if not history.points or not charts_available():
         return ""
     spec = _with_texts(history_spec(history.found), clean)
@@ -202,7 +203,7 @@ def _with_texts(value: Any, clean: Callable[[str], str]) -> Any:
 
 
 def history_data(history: History) -> dict[str, Any]:
-    """The same as plain values."""
+    """Return the history as JSON values."""
     return {
         "series": encode(history.series),
         "points": encode(history.points),

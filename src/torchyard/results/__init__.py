@@ -1,4 +1,4 @@
-"""Kept runs: run folders, their index, baselines, comparisons, history and the regression gate.
+"""Stored runs: run folders, their index, baselines, comparisons, history and the regression gate.
 
 Run folders are the source of truth: `run_writer` writes one, `run_reader` reads one. `index` is
 an SQLite cache over all of them. `compare` compares any two runs, variants or baselines,

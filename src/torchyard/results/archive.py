@@ -25,10 +25,10 @@ from torchyard.files.safe_writing import write_failed
 __all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
 
 LARGEST_BYTES: Final = 16 * 2**30
-"""What all files of an archive may be together when nothing else is allowed."""
+"""Default limit on the total size of the files of an archive."""
 _MOST_MEMBERS: Final = 1_000_000
 _LARGEST_READ_BYTES: Final = 4 * 2**20
-"""Names longer than a kilobyte are extra records, which tarfile reads into memory at once."""
+"""Long names are extra records, which tarfile reads into memory at once."""
 _CHUNK_BYTES: Final = 2**20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,254}")
 _PART: Final = re.compile(r"[^/\x00\\]{1,255}")
@@ -37,12 +37,12 @@ Progress = Callable[[int, int], None]
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a folder of that name may stand in the runs' home."""
+    """Return whether a run folder in the results directory may have that name."""
     return _NAME.fullmatch(name) is not None
 
 
 def plain_files(folder: Path) -> Iterator[Path]:
-    """Every file below the folder, relative to it, in order; links and devices are left out."""
+    """Yield all regular files below the folder, as sorted relative paths; no links or devices."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
@@ -52,7 +52,7 @@ def plain_files(folder: Path) -> Iterator[Path]:
 
 
 def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | None = None) -> int:
-    """Put the run folders into an archive; its size. A reader sees all of it or nothing."""
+    """Write the run folders to an archive atomically and return its size."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,12 +83,12 @@ def unpack(
     largest_bytes: int = LARGEST_BYTES,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Put the archive's files below `into`; the names of the run folders in it.
+    """Unpack the archive into `into` and return the names of its run folders.
 
-    Progress is told in MiB of the archive.
+    `progress` is called with MiB of the archive.
     """
     names: dict[str, None] = {}
-    left_bytes = largest_bytes
+    remaining_bytes = largest_bytes
     with _opened(path, largest_bytes, progress) as archive:
         for count, member in enumerate(archive):
             parts = _checked_parts(path, member)
@@ -96,8 +96,8 @@ def unpack(
                 raise _refused(path, f"it has more than {_MOST_MEMBERS} members")
             if member.isdir():
                 continue
-            left_bytes -= member.size
-            if left_bytes < 0:
+            remaining_bytes -= member.size
+            if remaining_bytes < 0:
                 raise _too_large(path, largest_bytes)
             source = archive.extractfile(member)
             if source is None:
@@ -106,7 +106,7 @@ def unpack(
             try:
                 _write(into.joinpath(*parts), source)
             except FileExistsError:
-                raise _refused(path, f"{member.name!r} is in it twice") from None
+                raise _refused(path, f"it contains {member.name!r} twice") from None
     return list(names)
 
 
@@ -126,22 +126,24 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
             with tarfile.open(fileobj=bounded, mode="r:") as archive:
                 yield archive
     except FileNotFoundError as error:
-        raise UsageError(f"there is no file {path}", hint="name an archive or a folder") from error
+        raise UsageError(f"there is no file {path}", hint="give an archive or a folder") from error
     except (
         *(tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile),
-        # Headers that tarfile itself does not expect: numbers that are none, names that are no
-        # text, hundreds of extra headers in a row.
+        # tarfile raises these for invalid headers: bad numbers, undecodable names, hundreds of
+        # extra headers in a row.
         *(ValueError, OverflowError, IndexError, KeyError, TypeError, RecursionError),
     ) as error:
         raise ResultsDamaged(
-            f"{path} is not a whole archive", why=str(error), hint="make or fetch it again"
+            f"{path} is not a complete archive",
+            why=str(error),
+            hint="create or download it again",
         ) from error
     except OSError as error:
         raise write_failed(path, error, kept="every run that was there") from error
 
 
 class _Bounded(io.RawIOBase):
-    """A file that gives no more than was allowed, and little at once."""
+    """A file with a limit on the total size and on the size of one read."""
 
     def __init__(
         self, file: gzip.GzipFile, path: Path, largest_bytes: int, count: Callable[[], None]
@@ -166,7 +168,7 @@ class _Bounded(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > _LARGEST_READ_BYTES:
-            raise _refused(self._path, "a header in it is too long")
+            raise _refused(self._path, "it contains a header that is too long")
         if self._file.tell() + size > self._largest_bytes:
             raise _too_large(self._path, self._largest_bytes)
         self._count()
@@ -174,19 +176,19 @@ class _Bounded(io.RawIOBase):
 
 
 def _checked_parts(path: Path, member: tarfile.TarInfo) -> list[str]:
-    """The folders and the name of a member that may be unpacked."""
-    said = repr(member.name[:200])
+    """Return the path components of a member; raise if it must not be unpacked."""
+    shown = repr(member.name[:200])
     if member.size < 0:
-        raise _refused(path, f"{said} has a negative size")
+        raise _refused(path, f"{shown} has a negative size")
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse:
-        raise _refused(path, f"{said} is a link, a device or something else that is no plain file")
+        raise _refused(path, f"{shown} is a link, a device or another special file")
     parts = member.name.removesuffix("/").split("/")
     if any(part in ("", ".", "..") or _PART.fullmatch(part) is None for part in parts):
-        raise _refused(path, f"{said} leads out of its folder, or nowhere")
+        raise _refused(path, f"{shown} is an unsafe path")
     if not is_run_name(parts[0]):
-        raise _refused(path, f"{said} does not lie in the folder of a run")
+        raise _refused(path, f"{shown} is not inside a run folder")
     if len(parts) == 1 and not member.isdir():
-        raise _refused(path, f"{said} lies beside the folders of runs")
+        raise _refused(path, f"{shown} is not inside a run folder")
     return parts
 
 
@@ -207,15 +209,15 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def _refused(path: Path, why: str) -> TorchyardError:
     return ResultsDamaged(
-        f"{path} is refused",
+        f"{path} was rejected",
         why=why,
-        hint="archives come from `torchyard results export --archive`; nothing was imported",
+        hint="nothing was imported; create archives with `torchyard results export --archive`",
     )
 
 
 def _too_large(path: Path, largest_bytes: int) -> TorchyardError:
     return UsageError(
-        f"{path} is refused",
-        why=f"unpacked it is larger than {format_bytes(largest_bytes)}",
-        hint="allow more with --max-size if you trust it; nothing was imported",
+        f"{path} was rejected",
+        why=f"its unpacked size exceeds {format_bytes(largest_bytes)}",
+        hint="nothing was imported; if you trust the archive, increase --max-size",
     )

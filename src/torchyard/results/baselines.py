@@ -1,9 +1,9 @@
 """Baselines: runs to compare with later, saved under a name or as one portable file.
 
-A named baseline is a small file in the results directory that names runs; the runs stay where
-they are. A baseline file holds the facts and comparisons of runs without their samples, so that a
-repository or a CI job can keep it without the run folders; paths, commands, host names and logs
-are left out. Names are plain file names.
+A named baseline is a small file in the results directory that refers to runs. A baseline file
+contains the facts and comparisons of runs without their samples, so that it can be stored in a
+repository or by a CI job; paths, commands, host names and logs are redacted. Names are plain file
+names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
@@ -21,14 +20,14 @@ from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
-from torchyard.results.directory import RUN_FILE, home_folder, runs_home
+from torchyard.results.directory import RUN_FILE, home_folder, runs_home, utc_timestamp
 from torchyard.results.plausibility import decode_possible
 from torchyard.results.run_reader import Run, read_run
 
 T = TypeVar("T")
 
 BASELINE_FORMAT: Final = 1
-"""Raised when an older Torchyard could no longer read the file; added keys do not raise it."""
+"""Incremented when an older Torchyard can no longer read the file, not when keys are added."""
 _KEPT_FACTS: Final = (
     "format",
     "id",
@@ -39,16 +38,16 @@ _KEPT_FACTS: Final = (
     "finished",
     "revision",
 )
-_LEFT_OUT_OF_TARGETS: Final = ("executable", "pid")
+_REDACTED_TARGET_FACTS: Final = ("executable", "pid")
 
 
 def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str = "") -> None:
-    """The runs' facts and comparisons in one file, without what tells of the machine's owner."""
+    """Write facts and comparisons of the runs to one file, without private data."""
     document = {
         "format": BASELINE_FORMAT,
         "kind": "torchyard.baseline",
         "name": name,
-        "saved": moment(),
+        "saved": utc_timestamp(),
         "note": note,
         "runs": [
             {"info": _shared_facts(run), "comparisons": [_shared(row) for row in run.comparisons]}
@@ -63,13 +62,13 @@ def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str
 
 
 def read_baseline_file(path: Path) -> tuple[Run, ...]:
-    """The runs inside a baseline file; their samples are not in it."""
+    """Read the runs of a baseline file, which have no samples."""
     document = read_document(path)
     entries = document.get("runs")
     if document.get("kind") != "torchyard.baseline" or not isinstance(entries, list) or not entries:
         raise ResultsDamaged(
             f"{path} is not a baseline file",
-            why="it holds no runs of Torchyard",
+            why="it contains no runs",
             hint="write one with `torchyard baseline save NAME --file FILE`",
         )
     return tuple(_run_inside(entry, path, number) for number, entry in enumerate(entries))
@@ -103,7 +102,7 @@ def _shared_facts(run: Run) -> dict[str, Any]:
         **facts,
         "machine": machine if isinstance(machine, Mapping) else {},
         "targets": {
-            name: {key: value for key, value in target.items() if key not in _LEFT_OUT_OF_TARGETS}
+            name: {key: value for key, value in target.items() if key not in _REDACTED_TARGET_FACTS}
             for name, target in (targets.items() if isinstance(targets, Mapping) else ())
             if isinstance(target, Mapping)
         },
@@ -117,7 +116,7 @@ def _shared(row: Comparison) -> Any:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON object in that file, of a format that this version knows."""
+    """Read the JSON object of a baseline; raise ResultsDamaged for an unsupported format."""
     try:
         document = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except OSError as error:
@@ -139,7 +138,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def decoded(kind: type[T], value: object, path: Path) -> T:
-    """The record; what cannot be one is damage that names the file."""
+    """Decode a record; errors name the file."""
     try:
         return decode_possible(kind, value)
     except ValueError as error:
@@ -148,17 +147,12 @@ def decoded(kind: type[T], value: object, path: Path) -> T:
         ) from error
 
 
-def moment() -> str:
-    """Now, as it is written down."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A name for runs."""
+    """A named set of runs."""
 
     name: str
     runs: tuple[str, ...]
@@ -166,22 +160,22 @@ class Baseline:
     """ISO 8601, UTC, ends in Z."""
     note: str = ""
     folders: tuple[tuple[str, str], ...] = ()
-    """Run id and folder of runs that do not lie in the runs' home."""
+    """Run id and folder of runs outside the results directory."""
     format: int = BASELINE_FORMAT
 
 
 def baselines_home() -> Path:
-    """Where named baselines are."""
+    """Return the folder of named baselines."""
     return home_folder() / "baselines"
 
 
 def check_baseline_name(name: str) -> str:
-    """The name itself; raises when it could be anything but a plain file name."""
+    """Return the name; raise UsageError unless it is a plain file name."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(
-            f"{name!r} is no name for a baseline",
-            why="a name is made of letters, digits, dots, dashes and underscores",
-            hint="choose one like main or release-2.9",
+            f"{name!r} is not a valid name of a baseline",
+            why="a name may contain letters, digits, dots, dashes and underscores",
+            hint="use a name such as main or release-2.9",
         )
     return name
 
@@ -189,19 +183,19 @@ def check_baseline_name(name: str) -> str:
 def save_baseline(
     name: str, runs: Sequence[Run], *, note: str = "", replace_existing: bool = False
 ) -> Baseline:
-    """Give the runs that name."""
+    """Save the runs as a named baseline."""
     path = _path_of(name)
     if path.exists() and not replace_existing:
         raise UsageError(
-            f"there is a baseline {name!r} already",
-            why=f"it was saved {_saved_moment(path)}",
-            hint="give --replace to save over it, or choose another name",
+            f"the baseline {name!r} already exists",
+            why=f"it was saved {_saved_time(path)}",
+            hint="use --replace to overwrite it, or choose another name",
         )
     home = runs_home().resolve()
     baseline = Baseline(
         name=name,
         runs=tuple(run.id for run in runs),
-        saved=moment(),
+        saved=utc_timestamp(),
         note=note,
         folders=tuple(
             (run.id, str(run.folder.resolve()))
@@ -218,39 +212,39 @@ def save_baseline(
 
 
 def read_baseline(name: str) -> Baseline:
-    """The baseline of that name."""
+    """Read the baseline of that name."""
     path = _path_of(name)
     if not path.is_file():
-        known = _names()
+        names = _names()
         raise UsageError(
             f"there is no baseline {name!r}",
-            why=f"looked in {path.parent}",
-            hint=nearest_hint(name, known, what="baseline")
-            if known
+            why=f"{path.parent} contains no such baseline",
+            hint=nearest_hint(name, names, what="baseline")
+            if names
             else "save one with `torchyard baseline save NAME`",
         )
     return decoded(Baseline, read_document(path), path)
 
 
 def baseline_exists(name: str) -> bool:
-    """Whether that is the name of a baseline; any other text is not."""
+    """Return whether there is a baseline of that name; False for any other text."""
     return _NAME.fullmatch(name) is not None and _path_of(name).is_file()
 
 
 def list_baselines() -> tuple[list[Baseline], list[ResultsDamaged]]:
-    """Every baseline by name, and what is wrong with the files that cannot be read."""
-    found: list[Baseline] = []
+    """Return all baselines sorted by name, and the errors of unreadable files."""
+    baselines: list[Baseline] = []
     damaged: list[ResultsDamaged] = []
     for name in _names():
         try:
-            found.append(read_baseline(name))
+            baselines.append(read_baseline(name))
         except ResultsDamaged as error:
             damaged.append(error)
-    return found, damaged
+    return baselines, damaged
 
 
 def delete_baseline(name: str) -> None:
-    """Forget the name; its runs stay."""
+    """Delete the baseline; its runs are kept."""
     path = _path_of(name)
     if not path.is_file():
         read_baseline(name)  # raises with the nearest name
@@ -261,7 +255,7 @@ def delete_baseline(name: str) -> None:
 
 
 def runs_of(baseline: Baseline) -> tuple[Run, ...]:
-    """The runs themselves; one that is gone is an error that says which."""
+    """Read the runs of a baseline; raise ResultsDamaged if one is missing."""
     elsewhere = dict(baseline.folders)
     return tuple(read_run(_folder_of(baseline, run, elsewhere)) for run in baseline.runs)
 
@@ -271,9 +265,9 @@ def _folder_of(baseline: Baseline, run: str, elsewhere: Mapping[str, str]) -> Pa
     plain = run and run == PurePath(run).name and run not in {".", ".."}
     if not plain or not (folder / RUN_FILE).is_file():
         raise ResultsDamaged(
-            f"the baseline {baseline.name!r} names the run {run!r}, which is gone",
+            f"the run {run!r} of baseline {baseline.name!r} is missing",
             why=f"there is no run in {folder}",
-            hint=f"put the folder back, or save another run: "
+            hint=f"restore the folder, or save another run: "
             f"`torchyard baseline save {baseline.name} RUN --replace`",
         )
     return folder
@@ -291,8 +285,8 @@ def _names() -> list[str]:
     return [name for name in names if _NAME.fullmatch(name)]
 
 
-def _saved_moment(path: Path) -> str:
+def _saved_time(path: Path) -> str:
     try:
         return str(read_document(path).get("saved", "earlier"))
     except ResultsDamaged:
-        return "earlier, and cannot be read"
+        return "earlier, but the file is damaged"

@@ -1,9 +1,9 @@
-"""Checksums of finished runs, and verification of everything in a run folder, by file and line.
+"""Checksums of finished runs, and verification of all files of a run folder, by file and line.
 
-Checksums are kept in the run folder as `SHA256SUMS`, in the format of `sha256sum`, which can
-check them too. `run.json` names that file, so that a run without it is known to be damaged and
-not one of an earlier release. Checksums detect accidents, not forgery. An incomplete last line,
-left by a killed process, is not damage: readers skip it. Verification changes nothing.
+Checksums are stored in the run folder as `SHA256SUMS`, in the format of `sha256sum`, which can
+check them too. `run.json` names that file, which distinguishes a damaged run from a run of an earlier
+release. Checksums detect accidental changes, not forgery. An incomplete last line, left by a killed
+process, is not damage: readers skip it. Verification changes nothing.
 """
 
 from __future__ import annotations
@@ -40,53 +40,53 @@ from torchyard.results.run_reader import read_facts_of_run, read_info
 
 SUMS_FILE: Final = "SHA256SUMS"
 CHECKSUMS_KEY: Final = "checksums"
-"""Of `run.json`: the name of the file with the checksums."""
+"""Key of `run.json` with the name of the checksum file."""
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _PLAIN_NAME: Final = re.compile(r"[^\n\r\\]+")
 
 Sums = dict[str, tuple[str, ...]]
-"""Checksums by file. While `run.json` is being replaced it has two, and either is right."""
+"""Checksums by file. While `run.json` is being replaced it has two, either of which is valid."""
 
 
 def is_checksummed(folder: Path, info: Mapping[str, Any]) -> bool:
-    """Whether the run has checksums, or says that it has.
+    """Return whether the run has checksums or should have them.
 
-    The file alone says nothing of a run that was killed between its checksums and its last facts.
+    The file alone is not enough: a run may be killed after writing it and before its last facts.
     """
-    there = (folder / SUMS_FILE).exists() and info.get("state") != "running"
-    return there or info.get(CHECKSUMS_KEY) is not None
+    has_file = (folder / SUMS_FILE).exists() and info.get("state") != "running"
+    return has_file or info.get(CHECKSUMS_KEY) is not None
 
 
 def write_sums(folder: Path, facts_text: str) -> None:
-    """Note the checksums of all files of the run and of the `run.json` that is about to be written."""
+    """Write the checksums of all files of the run and of the `run.json` that is written next."""
     sums: Sums = {}
     for path in plain_files(folder):
         name = path.as_posix()
         if name not in (RUN_FILE, SUMS_FILE) and _PLAIN_NAME.fullmatch(name):
-            with suppress(OSError):  # a log of many gigabytes stays without a checksum
+            with suppress(OSError):  # a log of many gigabytes gets no checksum
                 sums[name] = (hash_file(folder / path),)
     _write(folder, {RUN_FILE: (_hash_text(facts_text),), **sums})
 
 
 def replace_facts(folder: Path, facts_text: str) -> None:
-    """Replace `run.json` of a run that has ended, and its checksum with it.
+    """Replace `run.json` of a run that has ended, and its checksum.
 
-    The checksum of a file that was changed by somebody else before stays wrong.
+    If the file was modified before, its checksum is left invalid.
     """
     path = folder / RUN_FILE
     sums = _read(folder) if (folder / SUMS_FILE).is_file() else {}
-    known = sums.get(RUN_FILE, ())
-    if hash_file(path) not in known:
+    current = sums.get(RUN_FILE, ())
+    if hash_file(path) not in current:
         replace_file(path, facts_text)
         return
     new = _hash_text(facts_text)
-    _write(folder, {**sums, RUN_FILE: (*known, new)})  # right before and after the next line
+    _write(folder, {**sums, RUN_FILE: (*current, new)})  # valid before and after the next line
     replace_file(path, facts_text)
     _write(folder, {**sums, RUN_FILE: (new,)})
 
 
 def changed_files(folder: Path, *, known: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Files that are not as they were when the run ended, and in what way; without known ones."""
+    """Yield files that changed since the run ended, with a description; skip `known` ones."""
     try:
         sums = _read(folder)
     except FileNotFoundError:
@@ -95,11 +95,11 @@ def changed_files(folder: Path, *, known: Collection[str] = ()) -> Iterator[tupl
     except (OSError, ValueError) as error:
         yield SUMS_FILE, getattr(error, "strerror", None) or str(error)
         return
-    for name, right in sums.items():
+    for name, valid in sums.items():
         if name in known:
             continue
         try:
-            if hash_file(folder / name) not in right:
+            if hash_file(folder / name) not in valid:
                 yield name, "changed since the run ended: its checksum differs"
         except FileNotFoundError:
             yield name, "the file is missing"
@@ -129,39 +129,39 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-_NO_RECORD: Final = "not a whole record"
+_NO_RECORD: Final = "not a complete record"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One thing that cannot be read."""
+    """One damaged file or line."""
 
     file: str
-    """Inside the run folder."""
+    """Path inside the run folder."""
     line: int | None
     what: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What reading everything in one run found."""
+    """The result of verifying one run."""
 
     run: str
     folder: str
     damage: tuple[Damage, ...] = ()
     comparisons: int = 0
-    """Lines that could be read, and so on."""
+    """Number of readable records; the same for blocks and launches."""
     blocks: int = 0
     launches: int = 0
     torn_lines: int = 0
-    """Last lines that a kill cut off."""
+    """Incomplete last lines."""
     size_bytes: int = 0
     checksummed: bool = False
-    """Whether the run has checksums; without them, a change that leaves valid records is not found."""
+    """Whether the run has checksums; without them, changes to valid records are not detected."""
 
 
 def verify_run(folder: Path) -> Verified:
-    """Read every record of the run."""
+    """Verify every record and checksum of the run."""
     damage: list[Damage] = []
     info: Mapping[str, Any] = {}
     ended = False
@@ -184,8 +184,8 @@ def verify_run(folder: Path) -> Verified:
                     damage.append(last)
                 last = Damage(file=name, line=line, what=problem) if problem else None
                 good += not problem
-            # Only what is no record at all can be a torn end; a record of wrong content is damage.
-            # And a run that finished has written all of its lines.
+            # Only an incomplete record can be a torn last line; invalid content is damage. A
+            # finished run has written all of its lines.
             if last is not None and last.what == _NO_RECORD and not ended:
                 torn += 1
             elif last is not None:
@@ -198,11 +198,11 @@ def verify_run(folder: Path) -> Verified:
             damage.append(Damage(file=name, line=None, what=str(error.strerror or error)))
         counts[name] = good
     if checksummed:
-        # A line that is named already says more than that its file has changed.
-        named = {item.file for item in damage}
+        # The damaged line is more specific than a wrong checksum of its file.
+        reported = {item.file for item in damage}
         damage += [
             Damage(file=name, line=None, what=what)
-            for name, what in changed_files(folder, known=named)
+            for name, what in changed_files(folder, known=reported)
         ]
     return Verified(
         run=folder.name,
@@ -218,22 +218,22 @@ def verify_run(folder: Path) -> Verified:
 
 
 def _problems(path: Path) -> Iterator[tuple[int, str]]:
-    """Number of each line and what is wrong with it; empty when nothing is."""
+    """Yield the number of each line and its problem; empty if it is valid."""
     for number, line in read_lines(path):
         try:
             record = parse_json(line)
         except ValueError:
             record = None
         is_record = isinstance(record, dict)
-        yield number, _wrong_content(path.name, record) if is_record else _NO_RECORD
+        yield number, _content_problem(path.name, record) if is_record else _NO_RECORD
 
 
-def _wrong_content(name: str, record: Mapping[str, Any]) -> str:
+def _content_problem(name: str, record: Mapping[str, Any]) -> str:
     try:
         if name == SAMPLES_FILE:
             decode_possible(Block, record.get("block"))
             if not isinstance(record.get("workload"), str):
-                return "workload: not a text"
+                return "workload: not a string"
         elif name == COMPARISONS_FILE:
             decode_possible(Comparison, record)
     except ValueError as error:

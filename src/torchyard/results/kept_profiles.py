@@ -1,6 +1,6 @@
-"""Profiles of any kind as files: find them by what a user types, read them completely or refuse.
+"""Find, read and write profile files of any kind.
 
-Knows names, formats and JSON, nothing of what a profile contains.
+Handles names, format versions and JSON, independent of the contents of a profile.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["find_kept", "new_kept_folder", "read_kept", "write_kept"]
 T = TypeVar("T")
 _AGAIN = "profile the program again"
 LARGEST_PROFILE_BYTES: Final = 1 << 30
-"""Of a profile with its flow graph."""
+"""Maximum size of a profile, including its flow graph."""
 
 
 def new_kept_folder(folder: Path | None, *, home: Path) -> Path:
-    """An empty folder for a profile: the one that is named, or a new one below the home."""
+    """Create an empty folder for a profile: the given one, or a new one in `home`."""
     if folder is None:
         return new_run_folder(home)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} is there already", hint="name a folder that is not there")
+            raise UsageError(f"{folder} already exists", hint="use a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failed(folder, error, kept="what is there") from error
@@ -36,13 +36,13 @@ def new_kept_folder(folder: Path | None, *, home: Path) -> Path:
 
 
 def write_kept(path: Path, record: object) -> Path:
-    """Keep a record; a reader sees all of it or none."""
+    """Write a record atomically."""
     replace_file(path, to_json_text(encode(record), indent=1))
     return path
 
 
 def find_kept(text: str, *, home: Path, file_name: str, none_yet: UsageError) -> Path:
-    """The file of a profile: `latest`, a folder, its name below the home, or the file itself."""
+    """Return the file of a profile from `latest`, a folder, a name in `home`, or a file."""
     if text == "latest":
         folders = sorted(home.iterdir(), reverse=True) if home.is_dir() else []
         for folder in folders:
@@ -50,27 +50,27 @@ def find_kept(text: str, *, home: Path, file_name: str, none_yet: UsageError) ->
                 return folder / file_name
         raise none_yet
     path = Path(text).expanduser()
-    for found in (path / file_name, path, home / text / file_name):
-        if found.is_file():
-            return found
-    raise UsageError(f"there is no profile at {text}", hint="name a folder, a file, or `latest`")
+    for candidate in (path / file_name, path, home / text / file_name):
+        if candidate.is_file():
+            return candidate
+    raise UsageError(f"there is no profile at {text}", hint="give a folder, a file, or `latest`")
 
 
 def read_kept(kind: type[T], path: Path, *, newest: int) -> T:
-    """The file as a record; raises ResultsDamaged when it is broken or newer than we are."""
+    """Read a profile; raise ResultsDamaged if it is damaged or of a newer format."""
     try:
         data: Any = read_json(path, largest_bytes=LARGEST_PROFILE_BYTES)
     except (OSError, ValueError) as error:
         raise ResultsDamaged(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise ResultsDamaged(f"{path} is no profile", hint=_AGAIN)
+        raise ResultsDamaged(f"{path} is not a profile", hint=_AGAIN)
     if data["format"] > newest:
         raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard (format {data['format']}, we read {newest})",
+            f"{path} was written by a newer Torchyard (format {data['format']}; supported: {newest})",
             hint="update Torchyard",
         )
-    known = {key: value for key, value in data.items() if value is not None}
+    values = {key: value for key, value in data.items() if value is not None}
     try:
-        return decode(kind, known, where=str(path), strict=False)
+        return decode(kind, values, where=str(path), strict=False)
     except UsageError as error:
         raise ResultsDamaged(error.what, hint=_AGAIN) from error

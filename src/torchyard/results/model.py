@@ -1,8 +1,8 @@
 """Entries of the index of runs, the filters on them, and histories with their changes. No I/O.
 
-Entries are rows of the index: enough to list and filter runs, draw a history and choose what to
-compare. Everything else is in the run folders, which are the source of truth. A history may be of
-a speedup (higher is better) or of a time or size (lower is better).
+Entries are rows of the index, enough to list and filter runs and to draw a history. Everything else
+is in the run folders, which are the source of truth. The metric of a history is a speedup (higher is
+better), or a time or size (lower is better).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from torchyard.core.comparison import Interval, Verdict
 
 Metric = Literal["speedup", "time", "compile", "memory"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
-"""What a history can be of: the candidate's speedup over its baseline, which was measured beside it
-and so holds on a noisy machine, or the candidate's own time (ns), cold compile time (s) or peak
-memory (bytes)."""
+"""The candidate's speedup over its baseline, which is paired and therefore robust on a noisy machine,
+or the candidate's own time (ns), cold compile time (s) or peak memory (bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One run."""
+    """A run in the index."""
 
     id: str
     folder: str
@@ -31,43 +30,43 @@ class RunEntry:
     """ISO 8601, UTC, ends in Z; sorts by time."""
     finished: str | None = None
     machine: str = ""
-    """Short name of the hardware, alike for all runs on it: `results.machine_identity`."""
+    """Short name of the hardware, the same for all runs on it (`machine.identity`)."""
     machine_text: str = ""
-    """The same for people: host, processor, GPU."""
+    """Description of the machine: host, processor, GPU."""
     torch: str = ""
-    """Versions in the run's targets, joined by a comma."""
+    """Torch versions of the run's targets, comma-separated."""
     revision: str = ""
-    """What was measured: what the user named, or the commit of the CI job, or torch's own commit."""
+    """Measured revision: given by the user, or the commit of the CI job, or torch's own commit."""
     torchyard: str = ""
     verdicts: tuple[tuple[Verdict, int], ...] = ()
     notes: tuple[str, ...] = ()
     damage: str = ""
-    """Why the folder cannot be read; then little else is known."""
+    """Why the folder cannot be read; most other fields are then empty."""
 
     @property
     def comparisons(self) -> int:
-        """How many there are."""
+        """Number of comparisons."""
         return sum(count for _, count in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonEntry:
-    """One comparison of one run."""
+    """A comparison in the index."""
 
     run: str
     started: str
-    """Of its run."""
+    """Start of its run."""
     machine: str
     revision: str
     workload: str
-    """Its label."""
+    """Label of the workload."""
     suite: str
     mode: str
     device: str
     baseline: str
     candidate: str
     verdict: Verdict
-    """The state that is shown (`Comparison.state`)."""
+    """The reported state (`Comparison.state`)."""
     speedup: float | None = None
     low: float | None = None
     high: float | None = None
@@ -77,23 +76,23 @@ class ComparisonEntry:
     compile_s: float | None = None
     memory_bytes: int | None = None
     torch: str = ""
-    """Of the candidate's target."""
+    """Torch version of the candidate's target."""
     untrusted: str = ""
-    """Why its numbers must not be trusted; empty when they may be."""
+    """Why its numbers are untrusted; empty if they are trusted."""
 
     @property
     def trusted(self) -> bool:
-        """Whether its numbers may be used."""
+        """Whether its numbers can be trusted."""
         return not self.untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which runs or comparisons: what is left empty does not choose. Texts may hold * and ?.
+    """A filter on runs or comparisons; empty fields match everything. Texts may contain * and ?.
 
-    Without those a text is meant as a whole, except that `run` may be the beginning of an id,
-    `revision` that of a commit (seven letters or more), and `workload` a label without mode and
-    parameters (`models/gpt`). A run fits a filter of comparisons when one of its comparisons does.
+    A text without wildcards must match completely, except that `run` may be a prefix of an id,
+    `revision` a prefix of a commit (seven letters or more), and `workload` a label without mode and
+    parameters (`models/gpt`). A run matches a filter on comparisons if one of its comparisons does.
     """
 
     run: str = ""
@@ -110,14 +109,14 @@ class Wanted:
     revision: str = ""
     since: str = ""
     until: str = ""
-    """Moments as in `RunEntry.started`; `since` is included, `until` is not."""
+    """Times in the format of `RunEntry.started`; `since` is inclusive, `until` exclusive."""
     limit: int | None = None
-    """Newest first when there are more."""
+    """Maximum number of results, newest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The same thing over time: what a history is of."""
+    """Identifies a time series: one metric of one comparison on one machine."""
 
     workload: str
     baseline: str
@@ -127,9 +126,10 @@ class Series:
 
 
 class SeriesPoint(NamedTuple):
-    """One run's value of a series.
+    """The value of one run in a series.
 
-    A history has tens of thousands, and a frozen dataclass takes four times as long to make.
+    A NamedTuple, because a history may have tens of thousands of points and creating a frozen
+    dataclass takes four times as long.
     """
 
     run: str
@@ -147,48 +147,48 @@ Towards = Literal["better", "worse"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePoint:
-    """From one level to another, at once (step) or over many runs (drift)."""
+    """A change of level: a step, or a drift over many runs."""
 
     kind: ChangeKind
     position: int
-    """Place in the series of the first point at the new level, or at which a drift begins."""
+    """Index of the first point at the new level, or of the start of a drift."""
     last: int
-    """Place at which a drift has come to its end; `position` for a step."""
+    """Index of the end of a drift; equal to `position` for a step."""
     before: SeriesPoint
     after: SeriesPoint
-    """The cause lies after the revision of `before`, up to and with the revision of `after`."""
+    """The cause is after the revision of `before`, up to and including the revision of `after`."""
     ratio: float
-    """Value after over value before."""
+    """Value after / value before."""
     interval: Interval | None
     p_value: float
-    """Chance that a series in which nothing changed shows such a change anywhere."""
+    """Probability that a series without changes shows such a change anywhere."""
     p_adjusted: float | None = None
-    """The same among all series that were looked at (Benjamini-Hochberg)."""
+    """Corrected for all analyzed series (Benjamini-Hochberg)."""
 
     def towards(self, metric: Metric) -> Towards:
-        """Whether the change is for the better."""
+        """Return whether the change is an improvement."""
         return "better" if (self.ratio > 1.0) == (metric == "speedup") else "worse"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesHistory:
-    """A series with what changed in it."""
+    """A series and its changes."""
 
     series: Series
     points: tuple[SeriesPoint, ...]
-    """All of them, oldest first; untrusted ones are shown and not judged."""
+    """All points, oldest first; untrusted points are shown but not analyzed."""
     changes: tuple[ChangePoint, ...] = ()
     weak: tuple[ChangePoint, ...] = ()
-    """Changes that stand alone, but not among as many series as were looked at."""
+    """Changes that are not significant after the correction for all analyzed series."""
 
     @property
     def left_out(self) -> int:
-        """How many points were not judged."""
+        """Number of untrusted points, which were not analyzed."""
         return sum(point.untrusted for point in self.points)
 
     @property
     def largest(self) -> ChangePoint | None:
-        """The change that moves the value most."""
+        """The largest change."""
         return max(
             self.changes, key=lambda change: max(change.ratio, 1.0 / change.ratio), default=None
         )

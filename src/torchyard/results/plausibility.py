@@ -22,29 +22,29 @@ __all__ = ["decode_possible", "impossible_in"]
 T = TypeVar("T")
 
 _LARGEST_COUNT: Final = 2**63
-"""Larger counts do not fit into the index, and no counter of a machine holds them."""
+"""Larger counts do not fit into the index or into a machine counter."""
 
 Check = tuple[str, Callable[[Any], bool], str]
-"""Field, whether its value is possible, and what a value must be."""
+"""Field, predicate, and the rule as text."""
 
 
 def decode_possible(kind: type[T], value: object) -> T:
-    """The record in plain values; raises ValueError, in words, for one that cannot be."""
+    """Decode a record; raise ValueError with a description if it is invalid or impossible."""
     try:
         record = decode(kind, value, where="", strict=False)
     except UsageError as error:
         raise ValueError(error.what) from error
     except (ArithmeticError, TypeError, RecursionError) as error:
-        # Such as a whole number that is too large for a float.
+        # For example an integer that is too large for a float.
         raise ValueError(str(error)) from error
-    wrong = impossible_in(record)
-    if wrong:
-        raise ValueError(wrong)
+    problem = impossible_in(record)
+    if problem:
+        raise ValueError(problem)
     return record
 
 
 def impossible_in(record: object) -> str:
-    """The first field with an impossible value, in words; empty when there is none."""
+    """Describe the first field with an impossible value; empty if there is none."""
     checks: Iterator[str]
     if isinstance(record, Comparison):
         checks = _comparison(record)
@@ -65,12 +65,12 @@ def _is_amount(value: float) -> bool:
     return 0.0 <= value < math.inf
 
 
-def _is_amount_or_endless(value: float) -> bool:
+def _is_amount_or_infinite(value: float) -> bool:
     return value >= 0.0
 
 
 def _is_error(value: float) -> bool:
-    """Results may be NaN or infinite, and then so is their distance; it is never negative."""
+    """NaN and infinity are possible if results are not finite; negative values are not."""
     return math.isnan(value) or value >= 0.0
 
 
@@ -104,8 +104,8 @@ _ESTIMATE: Final[tuple[Check, ...]] = (
     ("pairs_dropped", _is_count, _COUNT),
     ("launch_sd", _is_amount, _AMOUNT),
     ("pair_sd", _is_amount, _AMOUNT),
-    ("minimum_detectable", _is_amount_or_endless, _AMOUNT),
-    ("time_needed_s", _is_amount_or_endless, _AMOUNT),
+    ("minimum_detectable", _is_amount_or_infinite, _AMOUNT),
+    ("time_needed_s", _is_amount_or_infinite, _AMOUNT),
 )
 _METRICS: Final[tuple[Check, ...]] = (
     ("time_ns", _is_positive, _POSITIVE),
@@ -155,30 +155,30 @@ _GUARD: Final[tuple[Check, ...]] = (
     ("gpu_temperature_c", math.isfinite, "a number"),
 )
 _BUDGET: Final[tuple[Check, ...]] = (
-    ("time_s", _is_amount_or_endless, _AMOUNT),
+    ("time_s", _is_amount_or_infinite, _AMOUNT),
     ("precision_goal", _is_amount, _AMOUNT),
     ("margin", _is_amount, _AMOUNT),
     ("alpha", _is_inner_share, "between 0 and 1"),
     ("min_launches", _is_counted, "1 or more"),
     ("max_launches", _is_counted, "1 or more"),
-    ("launch_s", _is_amount_or_endless, _AMOUNT),
+    ("launch_s", _is_amount_or_infinite, _AMOUNT),
 )
 _SETTINGS: Final[tuple[Check, ...]] = (
     ("block_s", _is_positive, _POSITIVE),
     ("threads", _is_counted, "1 or more"),
     ("memory_limit_bytes", _is_count, _COUNT),
-    ("start_limit_s", _is_amount_or_endless, _AMOUNT),
-    ("step_limit_s", _is_amount_or_endless, _AMOUNT),
-    ("block_limit_s", _is_amount_or_endless, _AMOUNT),
+    ("start_limit_s", _is_amount_or_infinite, _AMOUNT),
+    ("step_limit_s", _is_amount_or_infinite, _AMOUNT),
+    ("block_limit_s", _is_amount_or_infinite, _AMOUNT),
 )
 
 
 def _comparison(row: Comparison) -> Iterator[str]:
-    yield from _failed("", row, _ROW)
+    yield from _violations("", row, _ROW)
     if row.estimate is not None:
         yield from _estimate(row.estimate)
     if row.accuracy is not None:
-        yield from _failed("accuracy.", row.accuracy, _ACCURACY)
+        yield from _violations("accuracy.", row.accuracy, _ACCURACY)
     yield from _metrics("baseline_metrics.", row.baseline_metrics)
     yield from _metrics("candidate_metrics.", row.candidate_metrics)
     yield from _batch_size(row.workload.batch_size)
@@ -191,7 +191,7 @@ def _comparison(row: Comparison) -> Iterator[str]:
 
 
 def _estimate(estimate: Estimate) -> Iterator[str]:
-    yield from _failed("estimate.", estimate, _ESTIMATE)
+    yield from _violations("estimate.", estimate, _ESTIMATE)
     if estimate.interval is not None:
         yield from _interval("estimate.interval", estimate.interval)
 
@@ -200,11 +200,11 @@ def _interval(name: str, interval: Interval) -> Iterator[str]:
     if not 0.0 < interval.low <= interval.high < math.inf:
         yield f"{name} from {interval.low} to {interval.high} is impossible"
     if not _is_inner_share(interval.confidence):
-        yield f"{name}.confidence = {interval.confidence} is impossible: it is between 0 and 1"
+        yield f"{name}.confidence = {interval.confidence} is impossible: it must be between 0 and 1"
 
 
 def _metrics(name: str, metrics: VariantMetrics) -> Iterator[str]:
-    yield from _failed(name, metrics, _METRICS)
+    yield from _violations(name, metrics, _METRICS)
     yield from _counts(f"{name}graph_breaks", metrics.graph_breaks)
     yield from _counts(f"{name}recompile_reasons", metrics.recompile_reasons)
 
@@ -214,31 +214,31 @@ def _block(block: Block) -> Iterator[str]:
         yield "samples_ns is empty"
     for number, sample in enumerate(block.samples_ns):
         if not _is_positive(sample):
-            yield f"samples_ns[{number}] = {sample} is impossible: it is {_POSITIVE}"
-    yield from _failed("", block, _BLOCK)
-    yield from _failed("guard.", block.guard, _GUARD)
+            yield f"samples_ns[{number}] = {sample} is impossible: it must be {_POSITIVE}"
+    yield from _violations("", block, _BLOCK)
+    yield from _violations("guard.", block.guard, _GUARD)
 
 
 def _study(study: Study) -> Iterator[str]:
-    yield from _failed("study.budget.", study.budget, _BUDGET)
-    yield from _failed("study.settings.", study.settings, _SETTINGS)
+    yield from _violations("study.budget.", study.budget, _BUDGET)
+    yield from _violations("study.settings.", study.settings, _SETTINGS)
     for workload in study.workloads:
         yield from _batch_size(workload.batch_size)
 
 
 def _batch_size(size: int | None) -> Iterator[str]:
     if size is not None and not _is_counted(size):
-        yield f"workload.batch_size = {size} is impossible: it is 1 or more"
+        yield f"workload.batch_size = {size} is impossible: it must be 1 or more"
 
 
 def _counts(name: str, counts: Iterable[tuple[str, int]]) -> Iterator[str]:
     for key, count in counts:
         if not _is_count(count):
-            yield f"{name}[{key!r}] = {count} is impossible: it is {_COUNT}"
+            yield f"{name}[{key!r}] = {count} is impossible: it must be {_COUNT}"
 
 
-def _failed(name: str, record: object, checks: tuple[Check, ...]) -> Iterator[str]:
+def _violations(name: str, record: object, checks: tuple[Check, ...]) -> Iterator[str]:
     for field, is_possible, rule in checks:
         value = getattr(record, field)
         if value is not None and not is_possible(value):
-            yield f"{name}{field} = {value} is impossible: it is {rule}"
+            yield f"{name}{field} = {value} is impossible: it must be {rule}"

@@ -1,8 +1,7 @@
 """Runs and comparisons of many runs as tables: text for a terminal, CSV, JSON lines and Parquet.
 
-Text columns are never truncated. Exported tables have one row per comparison, with what is needed
-of its run; the host name is left out. Columns are only ever added, at the end; formats are listed
-in `FORMS`.
+Text columns are never truncated. Exported tables have one row per comparison, with columns of its
+run but without the host name. New columns are only added at the end; `FORMS` lists the formats.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _COMMIT_WHOLE: Final = 40
 
 
 def columns(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns with a heading; the last one runs free."""
+    """Return aligned columns with a heading."""
     table = [list(heading), *([_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[place]) for row in table) for place in range(len(heading))]
     return "\n".join(
@@ -32,7 +31,7 @@ def columns(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def run_table(runs: Sequence[RunEntry]) -> str:
-    """One line for each run."""
+    """Return a table with one line per run."""
     return columns(
         ("RUN", "STARTED", "STUDY", "REVISION", "MACHINE", "RESULTS"),
         (
@@ -50,7 +49,7 @@ def run_table(runs: Sequence[RunEntry]) -> str:
 
 
 def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = True) -> str:
-    """One line for each comparison."""
+    """Return a table with one line per comparison."""
     heading: tuple[str, ...]
     rows: list[tuple[str, ...]]
     heading = ("WORKLOAD", "BASELINE", "CANDIDATE", "VERDICT", "SPEEDUP", "INTERVAL", "LAUNCHES")
@@ -82,7 +81,7 @@ def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = Tru
 
 
 def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
-    """Everything that is known of a run, for people."""
+    """Return all facts of a run and its comparisons as text."""
     facts = {
         "study": run.study,
         "state": run.state,
@@ -103,7 +102,7 @@ def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
 
 
 def when(moment: str) -> str:
-    """`2025-01-31 12:00` in UTC, as recorded."""
+    """Format a recorded time as `2025-01-31 12:00` (UTC)."""
     return moment[:16].replace("T", " ")
 
 
@@ -113,11 +112,11 @@ def _results(run: RunEntry) -> str:
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in run.verdicts)
     state = "" if run.state == "finished" else run.state
     marks = f"{len(run.notes)} note{'s' if len(run.notes) > 1 else ''}" if run.notes else ""
-    return "; ".join(part for part in (counts or "no comparison", state, marks) if part)
+    return "; ".join(part for part in (counts or "no comparisons", state, marks) if part)
 
 
 def _short(revision: str) -> str:
-    """Commits cut to what people use of them; other texts as they are."""
+    """Abbreviate commit hashes; keep other texts."""
     return ", ".join(
         part[:_COMMIT_LETTERS] if len(part) == _COMMIT_WHOLE and part.isalnum() else part
         for part in revision.split(", ")
@@ -125,7 +124,7 @@ def _short(revision: str) -> str:
 
 
 def _bracketed(entry: ComparisonEntry, text: str) -> str:
-    """Numbers in parentheses are not to be used."""
+    """Put untrusted numbers in parentheses."""
     return text if entry.trusted or not text else f"({text})"
 
 
@@ -173,7 +172,7 @@ _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 def rows_of(
     comparisons: Iterable[ComparisonEntry], runs: Iterable[RunEntry]
 ) -> Iterator[dict[str, Any]]:
-    """A row of `COLUMNS` for each comparison, with what is known of its run."""
+    """Yield a row of `COLUMNS` for each comparison."""
     by_id = {run.id: run for run in runs}
     for entry in comparisons:
         run = by_id.get(entry.run) or RunEntry(id=entry.run, folder="")
@@ -187,7 +186,7 @@ def rows_of(
 
 
 def to_csv(rows: Iterable[Row]) -> bytes:
-    """With a heading. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Return CSV with a heading; text that looks like a formula is prefixed with an apostrophe."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -197,13 +196,13 @@ def to_csv(rows: Iterable[Row]) -> bytes:
 
 
 def to_json_lines(rows: Iterable[Row]) -> bytes:
-    """One object per line; what is unknown is null."""
+    """Return one JSON object per line; unknown values are null."""
     lines = (json.dumps({name: _plain(row[name]) for name in COLUMNS}) + "\n" for row in rows)
     return "".join(lines).encode("ascii")
 
 
 def to_parquet(rows: Iterable[Row]) -> bytes:
-    """Typed columns, compressed; needs pyarrow."""
+    """Return compressed Parquet with typed columns; needs pyarrow."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -235,7 +234,7 @@ def _cell(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """JSON has no infinity, and a verdict is a text."""
+    """Replace non-finite numbers by None, and enum members by their text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, str) else value

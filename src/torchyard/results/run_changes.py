@@ -1,9 +1,8 @@
 """Import, annotate and delete runs that have ended.
 
-A run in progress belongs to its process, which would overwrite any change; it is refused.
-Imported runs (from an archive, a run folder, or a folder of run folders) are assembled in a
-hidden folder and moved into place by one rename each, so that a kill leaves only complete runs.
-Existing runs are never overwritten.
+A running run is rejected, because its process would overwrite any change. Imported runs (from an
+archive, a run folder, or a folder of run folders) are assembled in a hidden folder and renamed one by
+one, so that an interrupted import leaves only complete runs. Existing runs are never overwritten.
 """
 
 from __future__ import annotations
@@ -35,97 +34,99 @@ from torchyard.results.integrity import replace_facts
 from torchyard.results.run_reader import read_info
 
 STAGING_PREFIX: Final = ".import-"
-"""Begins the name of a folder in which runs are put together before they get their place."""
+"""Prefix of the hidden folders in which runs are assembled."""
 _REMOVED_MARK: Final = ".removed-"
 _LEFTOVER_S: Final = 24 * 3600.0
-"""After this long nobody works on a hidden folder any more: its process was killed."""
+"""Age after which a hidden folder counts as a leftover of a killed process."""
 _NOTE_LETTERS: Final = 10_000
 
 
 def check_may_delete(folder: Path) -> None:
-    """Raise when the folder is no run, the run is going on, or a baseline names it."""
+    """Raise if the folder is not a run, the run is running, or a baseline refers to it."""
     if folder.is_symlink() or not folder.is_dir() or full_mark(folder) is None:
         raise UsageError(
-            f"{folder} is not a run folder", hint="`torchyard results list` lists runs"
+            f"{folder} is not a run folder", hint="list runs with `torchyard results list`"
         )
     facts = _raw_facts(folder)
     _check_ended(folder, facts)
     for place in (Path.cwd(), Path.home()):
         if place.resolve().is_relative_to(folder.resolve()):
             raise UsageError(
-                f"{folder} is not removed", why=f"{place} is inside it", hint="leave it first"
+                f"{folder} was not deleted",
+                why=f"{place} is inside it",
+                hint="change to another folder first",
             )
     baselines, damaged = list_baselines()
     if damaged:
         raise ResultsDamaged(
-            f"{folder.name} is not removed",
-            why=f"a baseline might name it, but {damaged[0].what}",
-            hint="mend or remove that baseline first",
+            f"{folder.name} was not deleted",
+            why=f"a baseline may refer to it, but {damaged[0].what}",
+            hint="fix or delete that baseline first",
         )
     names = [baseline.name for baseline in baselines if _is_named(folder, facts, baseline)]
     if names:
         raise UsageError(
-            f"{folder.name} is not removed",
-            why=f"the baseline {', '.join(names)} names it",
-            hint=f"`torchyard baseline delete {names[0]}` first, or save it with another run",
+            f"{folder.name} was not deleted",
+            why=f"the baseline {', '.join(names)} refers to it",
+            hint=f"run `torchyard baseline delete {names[0]}` first",
         )
 
 
 def delete_run(folder: Path) -> None:
-    """Remove a run folder with everything in it."""
+    """Delete a run folder."""
     check_may_delete(folder)
-    # Renamed first: a kill half-way leaves no folder that looks like a run and is none.
-    doomed = folder.with_name(f".{folder.name}{_REMOVED_MARK}{secrets.token_hex(4)}")
+    # Renamed first, so that an interrupted deletion leaves no partial run.
+    removed = folder.with_name(f".{folder.name}{_REMOVED_MARK}{secrets.token_hex(4)}")
     try:
-        folder.rename(doomed)
+        folder.rename(removed)
     except OSError as error:
         raise write_failed(folder, error, kept="the run") from error
     try:
-        shutil.rmtree(doomed)
+        shutil.rmtree(removed)
     except OSError as error:
-        raise write_failed(doomed, error, kept="what is left of it") from error
+        raise write_failed(removed, error, kept="the rest of it") from error
 
 
 def sweep_leftovers(home: Path) -> int:
-    """Remove hidden folders that a kill left half removed or half brought in; how many."""
+    """Remove hidden folders of interrupted deletions and imports; return how many."""
     count = 0
     try:
         folders = [path for path in home.iterdir() if path.name.startswith(".") and path.is_dir()]
     except OSError:
         return 0
     for folder in folders:
-        ours = folder.name.startswith(STAGING_PREFIX) or _REMOVED_MARK in folder.name
+        leftover = folder.name.startswith(STAGING_PREFIX) or _REMOVED_MARK in folder.name
         with suppress(OSError):
-            if ours and time.time() - folder.lstat().st_ctime > _LEFTOVER_S:
+            if leftover and time.time() - folder.lstat().st_ctime > _LEFTOVER_S:
                 shutil.rmtree(folder)
                 count += 1
     return count
 
 
 def add_note(folder: Path, text: str) -> tuple[str, ...]:
-    """Keep one more note with the run; all notes that it has then."""
+    """Add a note to the run and return all its notes."""
     note = text.strip()
     if not note or len(note) > _NOTE_LETTERS:
         raise UsageError(
-            "a note needs some text" if not note else "the note is too long",
-            hint=f"write between 1 and {_NOTE_LETTERS} letters",
+            "the note is empty" if not note else "the note is too long",
+            hint=f"use 1 to {_NOTE_LETTERS} characters",
         )
-    with _held(folder):
+    with _locked(folder):
         info = read_info(folder)
         _check_ended(folder, info)
         notes = info.get("notes", [])
         if not isinstance(notes, list):
             raise ResultsDamaged(
-                f"{folder / RUN_FILE}: `notes` is not a list", hint="put the file back from a copy"
+                f"{folder / RUN_FILE}: `notes` is not a list", hint="restore the file from a backup"
             )
         info["notes"] = [*notes, note]
         replace_facts(folder, to_json_text(info, indent=1) + "\n")
-    return tuple(str(kept) for kept in info["notes"])
+    return tuple(str(one) for one in info["notes"])
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Two that add a note at once do so one after the other, where the file system has locks."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that concurrent notes are not lost; no-op without file locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -144,14 +145,14 @@ def _check_ended(folder: Path, facts: Mapping[str, Any]) -> None:
     if facts.get("state") == "running" and not is_gone(owner):
         host = f" on {owner['host']}" if owner.get("host") else ""
         raise UsageError(
-            f"{folder.name} is still going",
-            why=f"process {owner.get('pid')}{host} writes to it",
-            hint="wait for it or stop it",
+            f"{folder.name} is still running",
+            why=f"process {owner.get('pid')}{host} is writing to it",
+            hint="wait until it has finished, or stop it",
         )
 
 
 def _raw_facts(folder: Path) -> Mapping[str, Any]:
-    """What `run.json` says, of whatever version; empty when it is broken."""
+    """Read `run.json` of any format version; empty if it is damaged."""
     try:
         facts = read_json(folder / RUN_FILE)
     except (OSError, ValueError):
@@ -170,19 +171,19 @@ def _is_named(folder: Path, facts: Mapping[str, Any], baseline: Baseline) -> boo
 
 Progress = Callable[[int, int], None]
 _OUR_ID: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{4}")
-_MARKS: Final = ("format", "id", "state", "torchyard", "study")
+_REQUIRED_KEYS: Final = ("format", "id", "state", "torchyard", "study")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What came of it."""
+    """The result of an import."""
 
     runs: tuple[str, ...] = ()
-    """Ids of the runs that are new here."""
+    """Ids of the imported runs."""
     same: tuple[str, ...] = ()
-    """Ids of runs that were here already, with the same content."""
+    """Ids of runs that were already present with the same content."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Name and reason."""
+    """Name and reason of rejected runs."""
 
 
 def import_runs(
@@ -193,7 +194,7 @@ def import_runs(
     progress: Progress | None = None,
     unpacking: Progress | None = None,
 ) -> Imported:
-    """Bring every run of the source into the home; `unpacking` is told MiB of an archive."""
+    """Import all runs of the source into `home`; `unpacking` is called with MiB of an archive."""
     sweep_leftovers(home)
     with _staging(home) as staging:
         if source.is_dir():
@@ -204,22 +205,22 @@ def import_runs(
         if not folders:
             raise NothingToDo(
                 f"there is no run in {source}",
-                hint="name an archive, a run folder, or a folder that holds run folders",
+                hint="give an archive, a run folder, or a folder with run folders",
             )
         new, same, refused = [], [], []
         for number, folder in enumerate(folders, start=1):
             name, why = _name_for(folder, archived=folder.parent == staging)
             if not why and _size_bytes(folder) > largest_bytes:
-                why = f"it is larger than {format_bytes(largest_bytes)}; --max-size allows more"
+                why = f"it is larger than {format_bytes(largest_bytes)} (--max-size)"
             if why:
                 refused.append((folder.name, why))
             elif (home / name).exists():
-                if _alike(folder, home / name):
+                if _is_same_run(folder, home / name):
                     same.append(name)
                 else:
-                    refused.append((name, "another run with this id is here already"))
+                    refused.append((name, "a different run with this id already exists"))
             else:
-                _settle(folder, home / name, staging)
+                _move_into_place(folder, home / name, staging)
                 new.append(name)
             if progress is not None:
                 progress(number, len(folders))
@@ -250,41 +251,41 @@ def _run_folders(source: Path) -> list[Path]:
 
 
 def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
-    """The id that the run gets here, and why it cannot have a place.
+    """Return the id of the imported run, or why it cannot be imported.
 
-    Runs that are going on are not put into archives: one that seems so there was killed.
+    Archives contain no running runs: one with state "running" was killed.
     """
     try:
         text = read_document(folder / RUN_FILE)
         facts: Any = parse_json(text)
     except (OSError, ValueError):
         return "", f"its {RUN_FILE} is missing or cannot be read"
-    if not isinstance(facts, dict) or not all(mark in facts for mark in _MARKS):
-        return "", f"its {RUN_FILE} is not one of Torchyard's"
+    if not isinstance(facts, dict) or not all(mark in facts for mark in _REQUIRED_KEYS):
+        return "", f"its {RUN_FILE} was not written by Torchyard"
     owner = facts.get("owner")
     if (
         facts["state"] == "running"
         and not archived
         and not is_gone(owner if isinstance(owner, dict) else {})
     ):
-        return "", "it is still going"
+        return "", "it is still running"
     if isinstance(facts["id"], str) and _OUR_ID.fullmatch(facts["id"]):
         return facts["id"], ""
-    # A run in a folder of the user's own gets a name that sorts by time and is always the same.
+    # A run with a name given by the user gets a reproducible name that sorts by time.
     digits = "".join(
         letter for letter in str(facts.get("started")) if letter.isdecimal() or letter == "."
     )
     if len(digits) < 14:  # noqa: PLR2004
-        return "", f"its {RUN_FILE} does not say when it was made"
+        return "", f"its {RUN_FILE} has no start time"
     name = f"{digits[:8]}T{digits[8:18]}Z-{hashlib.sha256(text).hexdigest()[:4]}"
-    return (name, "") if is_run_name(name) else ("", "its name is not one for a folder")
+    return (name, "") if is_run_name(name) else ("", "its id is not a valid folder name")
 
 
 def _size_bytes(folder: Path) -> int:
     return sum((folder / inside).stat().st_size for inside in plain_files(folder))
 
 
-def _settle(folder: Path, place: Path, staging: Path) -> None:
+def _move_into_place(folder: Path, place: Path, staging: Path) -> None:
     try:
         if folder.parent != staging:
             copy = staging / f"copy-{secrets.token_hex(4)}"
@@ -299,7 +300,7 @@ def _settle(folder: Path, place: Path, staging: Path) -> None:
 
 
 def _with_end(path: Path) -> bytes:
-    """The file; a run that was killed says that it was, since elsewhere nobody can look."""
+    """Return `run.json`, with state "interrupted" for a killed run, whose process is unknown here."""
     text = read_document(path)
     try:
         facts = parse_json(text)
@@ -310,8 +311,8 @@ def _with_end(path: Path) -> bytes:
     return (to_json_text({**facts, "state": "interrupted"}, indent=1) + "\n").encode("ascii")
 
 
-def _alike(one: Path, other: Path) -> bool:
-    """Whether the same files hold the same bytes, apart from the state of a run that was killed."""
+def _is_same_run(one: Path, other: Path) -> bool:
+    """Return whether both have the same files, apart from the state of a killed run."""
     names = list(plain_files(one))
     if names != list(plain_files(other)):
         return False

@@ -69,21 +69,21 @@ CI_VARIABLES: Final = (
     "TRAVIS_COMMIT",
     "BITBUCKET_COMMIT",
 )
-"""Where GitHub, GitLab, Buildkite, CircleCI, Jenkins, Azure, Drone, Travis and Bitbucket say which
-commit a job is about, in the order they are asked."""
+"""Variables in which GitHub, GitLab, Buildkite, CircleCI, Jenkins, Azure, Drone, Travis and Bitbucket
+set the commit of a job, in order of priority."""
 
 
 def revision_from_ci(variables: Mapping[str, str]) -> str:
-    """The commit that a CI job is about; empty outside of one."""
+    """Return the commit of a CI job; empty outside of one."""
     return next((variables[name] for name in CI_VARIABLES if variables.get(name)), "")
 
 
 def target_facts(info: Mapping[str, Any], variant: Variant) -> Mapping[str, Any]:
-    """What the variant's target said of itself in its handshake; empty when it never did."""
+    """Return the facts that the variant's target reported at startup; empty if it did not."""
     targets = info.get("targets")
     if not isinstance(targets, Mapping):
         return {}
-    # Recorded by target and environment; folders of early versions have the target alone.
+    # Recorded by target and environment; early versions recorded the target only.
     for key in ("+".join(variant.process_key), variant.target.name):
         facts = targets.get(key)
         if isinstance(facts, Mapping):
@@ -92,13 +92,13 @@ def target_facts(info: Mapping[str, Any], variant: Variant) -> Mapping[str, Any]
 
 
 def revision_of_run(info: Mapping[str, Any], study: Study) -> str:
-    """What was said for the run, else the commits of the candidates' torch."""
-    found = dict.fromkeys(revision_of_variant(info, variant) for variant in study.candidates)
-    return ", ".join(filter(None, found)) or str(info.get("revision") or "")
+    """Return the recorded revision, else the commits of the candidates' torch."""
+    revisions = dict.fromkeys(revision_of_variant(info, variant) for variant in study.candidates)
+    return ", ".join(filter(None, revisions)) or str(info.get("revision") or "")
 
 
 def revision_of_variant(info: Mapping[str, Any], variant: Variant) -> str:
-    """What was said for the run, else the commit of the variant's torch; empty when unknown."""
+    """Return the recorded revision, else the commit of the variant's torch; empty if unknown."""
     return str(info.get("revision") or target_facts(info, variant).get("torch_git") or "")
 
 
@@ -107,21 +107,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run as it lies in its folder."""
+    """A run, as read from its folder."""
 
     folder: Path
     id: str
     state: str
-    """As recorded, except that a running run whose process is gone is interrupted."""
+    """As recorded, except that a running run whose process has ended is interrupted."""
     info: Mapping[str, Any]
-    """Everything in `run.json`, as plain values."""
+    """The contents of `run.json`."""
     study: Study
     comparisons: tuple[Comparison, ...]
     torn_lines: int = 0
-    """Last lines that a kill cut off; they are left out everywhere."""
+    """Incomplete last lines, left by a killed process; they are skipped."""
 
     def blocks(self, workload: Workload | None = None) -> Iterator[tuple[str, Block]]:
-        """Workload label and block, in the order they were written."""
+        """Yield workload label and block, in the order they were written."""
         path = self.folder / SAMPLES_FILE
         for number, record in read_records(path):
             label = str(record.get("workload"))
@@ -129,13 +129,13 @@ class Run:
                 yield label, _decode(Block, record.get("block"), path, number)
 
     def launches(self) -> list[dict[str, Any]]:
-        """What was kept of each launch."""
+        """Return the records of all launches."""
         path = self.folder / LAUNCHES_FILE
         return [record for _, record in read_records(path, largest_bytes=LARGEST_ROWS_BYTES)]
 
 
 def read_run(folder: Path) -> Run:
-    """The run in that folder; samples and launches are read when they are asked for."""
+    """Read a run folder; samples and launches are read on demand."""
     folder = folder.absolute()
     info = read_info(folder)
     state, study = read_facts_of_run(folder, info)
@@ -151,12 +151,12 @@ def read_run(folder: Path) -> Run:
 
 
 def read_facts_of_run(folder: Path, info: Mapping[str, Any]) -> tuple[str, Study]:
-    """State and study out of what `read_info` gave."""
+    """Return state and study from the result of `read_info`."""
     state = info.get("state")
     if state not in STATES:
         raise ResultsDamaged(
-            f"{folder / RUN_FILE}: the state {state!r} is not known",
-            hint=f"it is one of {', '.join(STATES)}",
+            f"{folder / RUN_FILE}: unknown state {state!r}",
+            hint=f"valid states: {', '.join(STATES)}",
         )
     owner = info.get("owner")
     if state == "running" and is_gone(owner if isinstance(owner, Mapping) else {}):
@@ -165,7 +165,7 @@ def read_facts_of_run(folder: Path, info: Mapping[str, Any]) -> tuple[str, Study
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Everything in `run.json`, when it is of a format that this version reads."""
+    """Read `run.json`; raise ResultsDamaged if it is damaged or of a newer format."""
     path = folder / RUN_FILE
     try:
         info = read_json(path)
@@ -173,7 +173,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise ResultsDamaged(
             f"{folder} is not a run folder",
             why=f"{path} is missing",
-            hint="name the folder that a run printed as its results",
+            hint="give the folder that a run printed as its results",
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
@@ -182,12 +182,12 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise ResultsDamaged(
             f"{path}, line {line}: not JSON",
             why=str(error),
-            hint="put the file back from a copy",
+            hint="restore the file from a backup",
         ) from error
     version = info.get("format") if isinstance(info, dict) else None
     if not isinstance(info, dict) or not isinstance(version, int) or version < 1:
         raise ResultsDamaged(
-            f"{path}, line 1: not the facts of a run", hint="put the file back from a copy"
+            f"{path}, line 1: not the facts of a run", hint="restore the file from a backup"
         )
     if version > FORMAT_VERSION:
         raise ResultsDamaged(
@@ -199,22 +199,22 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
-    """The last word on each comparison, in the order they were first made.
+    """Return the last record of each comparison, in the order of the first records.
 
-    A comparison is written when it is made and again when a later one changes it (adjusted
-    p-values need all of them), because the file only grows.
+    The file is append-only: a comparison is written again when a later one changes it, because
+    adjusted p-values depend on all comparisons.
     """
     last: dict[str, tuple[int, dict[str, Any]]] = {}
     for number, record in read_records(path, largest_bytes=LARGEST_ROWS_BYTES):
-        # Only the last word is decoded, which costs fifteen times as much as reading a line.
+        # Only the last record is decoded, which takes fifteen times as long as reading a line.
         names = (record.get("workload"), record.get("baseline"), record.get("candidate"))
         last[repr(names)] = (number, record)
-    found: dict[tuple[str, str, str], Comparison] = {}
+    comparisons: dict[tuple[str, str, str], Comparison] = {}
     for number, record in last.values():
         comparison = _decode(Comparison, record, path, number).with_times_of_estimate()
         key = (comparison.workload.label, comparison.baseline, comparison.candidate)
-        found[key] = comparison
-    return tuple(found.values())
+        comparisons[key] = comparison
+    return tuple(comparisons.values())
 
 
 def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
@@ -225,5 +225,5 @@ def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
         raise ResultsDamaged(
             f"{place}: not a {kind.__name__.lower()}",
             why=str(error),
-            hint="put the file back from a copy",
+            hint="restore the file from a backup",
         ) from error

@@ -31,17 +31,17 @@ __all__ = ["HEARTBEAT_S", "LOST_S", "AttemptClaim", "is_lost"]
 
 HEARTBEAT_S: Final = 20.0
 LOST_S: Final = 120.0
-"""After this long without a heartbeat, an attempt of another host or pid namespace counts as lost."""
+"""Time without a heartbeat after which an attempt of another host or PID namespace counts as lost."""
 UNCLAIMED_S: Final = 3600.0
-"""The same for attempts of earlier releases, which have no heartbeat."""
+"""The same limit for attempts of earlier releases, which have no heartbeat."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class AttemptClaim:
-    """Held by the process that runs an attempt."""
+    """The lock and heartbeat of a running attempt, held by the process that runs it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """`create` is the way to call this."""
+        """Use `create` instead."""
         self.path = path
         self._descriptor = descriptor
         self._ended = threading.Event()
@@ -49,7 +49,7 @@ class AttemptClaim:
 
     @classmethod
     def create(cls, path: Path, text: str) -> AttemptClaim:
-        """Make the file, whole and locked; raises FileExistsError when there is one."""
+        """Create the complete, locked file; raise FileExistsError if it exists."""
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         descriptor = _write_new(temporary, text)
         try:
@@ -71,12 +71,12 @@ class AttemptClaim:
         return cls(path, descriptor)
 
     def start_heartbeat(self) -> None:
-        """Touch the file now and then, from a thread of its own, until `release`."""
+        """Touch the file every `HEARTBEAT_S` from a background thread until `release`."""
         self._thread = threading.Thread(target=self._beat, name="attempt heartbeat", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """The attempt is over; a second call does nothing."""
+        """Stop the heartbeat and release the lock; a second call does nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -93,9 +93,9 @@ class AttemptClaim:
 def is_lost(
     path: Path, record: Mapping[str, Any], *, now_s: Callable[[], float] = time.time
 ) -> bool:
-    """Whether the process of an attempt without an outcome has ended.
+    """Return whether the process of an attempt without an outcome has ended.
 
-    `now_s` tells the time by the clock of the file system, which may be that of another host.
+    `now_s` returns the time of the file system's clock, which may be that of another host.
     """
     owner = record.get("owner")
     if isinstance(owner, Mapping):
@@ -112,7 +112,7 @@ def is_lost(
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process holds the file; False also where the file system has no locks."""
+    """Return whether a process holds the lock; False where the file system has no locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -129,7 +129,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _write_new(path: Path, text: str) -> int:
-    """The descriptor of a new file with that text, locked where the file system has locks."""
+    """Create a file with that text, locked where supported, and return its descriptor."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with suppress(OSError):

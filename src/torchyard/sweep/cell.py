@@ -27,44 +27,44 @@ from torchyard.sweep.model import Cell, CellBatch, Outcome
 
 
 def with_batch(folder: SweepFolder, cell: Cell, listener: Listener) -> tuple[Cell, tuple[str, ...]]:
-    """The cell with the largest batch that fits, and what is to be noted of it.
+    """Return the cell with the largest batch size that fits, and notes about the search.
 
-    One whose workload names a size stays as it is, and so does one that has no batch.
+    A cell whose workload names a batch size, or has none, is returned unchanged.
     """
-    kept = folder.batch(cell.id)
-    if kept.over:
-        return folder.status(cell.id).cell, (kept.text,)
+    saved = folder.batch(cell.id)
+    if saved.over:
+        return folder.status(cell.id).cell, (saved.text,)
     (workload,) = cell.study.workloads
     if workload.batch_size is not None:
         return cell, ()
 
-    def told(one: BatchTry) -> None:
-        said = "fits" if one.fits else one.reason or "does not fit"
-        text = f"searching: batch size {one.batch_size}, {one.variant}: {said}"
-        folder.keep_batch(cell.id, CellBatch(text=text))
+    def report_try(one: BatchTry) -> None:
+        result = "fits" if one.fits else one.reason or "does not fit"
+        text = f"searching: batch size {one.batch_size}, {one.variant}: {result}"
+        folder.save_batch(cell.id, CellBatch(text=text))
         listener(Event(kind="phase", text=text, workload=workload.label))
 
     try:
-        study, notes = with_largest_batches(cell.study, told=told)
+        study, notes = with_largest_batches(cell.study, told=report_try)
     except WorkerFailed as error:
-        # No size would mend it; the run says what is wrong, as it does without a search.
-        return cell, (f"batch size not searched: {error.what}",)
+        # No batch size would fix this. The run reports the error, as without a search.
+        return cell, (f"batch size search skipped: {error.what}",)
     size = study.workloads[0].batch_size
     text = "; ".join(notes)
-    folder.keep_batch(cell.id, CellBatch(over=True, batch_size=size, text=text))
+    folder.save_batch(cell.id, CellBatch(over=True, batch_size=size, text=text))
     return folder.status(cell.id).cell, (text,)
 
 
-PASSING_KINDS: Final = frozenset({"crashed", "killed", "timeout", "protocol"})
-"""Failures of a worker that may not come again. One that raised will, and one that found too little
-memory, unless other cells had it."""
+TRANSIENT_KINDS: Final = frozenset({"crashed", "killed", "timeout", "protocol"})
+"""Failure kinds that may not recur. An exception recurs, and so does running out of memory unless
+other cells used the memory at the same time."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def run_cell(
     folder: SweepFolder, cell_id: str, *, place: str = "", listener: Listener = ignore_events
 ) -> Outcome:
-    """Measure a cell, and say in the folder how it went."""
+    """Measure a cell and record the outcome in the folder."""
     status = folder.status(cell_id)
     if status.state == "done":
         return "finished"
@@ -79,8 +79,8 @@ def run_cell(
     notes = plan.notes
     try:
         if plan.largest_batches:
-            cell, found = with_batch(folder, cell, listener)
-            notes = (*notes, *found)
+            cell, batch_notes = with_batch(folder, cell, listener)
+            notes = (*notes, *batch_notes)
         rows = run_bench(
             cell.study,
             folder=folder.run_folder(cell_id, attempt.number),
@@ -99,14 +99,14 @@ def run_cell(
     except BaseException as error:
         end("died", f"{type(error).__name__}: {error}")
         raise
-    why = _may_pass(rows, beside_others=TURN_VARIABLE in os.environ)
+    why = _retry_reason(rows, beside_others=TURN_VARIABLE in os.environ)
     if why and tries < plan.limits.tries:
         return end("died", why)
     return end("finished")
 
 
 def stop_on_signals() -> None:
-    """Take the signals that end a job for Ctrl-C, so that what was measured is kept."""
+    """Handle the signals that end a job like Ctrl-C, so that finished measurements are kept."""
 
     def stop(_number: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -116,7 +116,10 @@ def stop_on_signals() -> None:
 
 
 def end_with_driver(environment: Mapping[str, str] = os.environ) -> bool:
-    """Ask to be interrupted when the driver that started this process ends; False: it has ended."""
+    """Request SIGINT when the driver that started this process ends.
+
+    Returns False if the driver has already ended.
+    """
     driver = environment.get(DRIVER_VARIABLE, "")
     if not driver.isdecimal():
         return True
@@ -126,18 +129,18 @@ def end_with_driver(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
-    """This host, and the job where a cluster says one."""
+    """Return the host name, with the job id on a cluster."""
     host = socket.gethostname()
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
     return f"{host}, job {job}" if job else host
 
 
-def _may_pass(rows: list[Comparison], *, beside_others: bool) -> str:
-    """Why the cell should be tried again; empty when it should not."""
-    passing = PASSING_KINDS | ({"out-of-memory"} if beside_others else set())
+def _retry_reason(rows: list[Comparison], *, beside_others: bool) -> str:
+    """Return why the cell should be retried; empty if it should not."""
+    transient = TRANSIENT_KINDS | ({"out-of-memory"} if beside_others else set())
     for row in rows:
         failure = row.failure
-        if row.verdict is Verdict.FAILED and failure is not None and failure.kind in passing:
+        if row.verdict is Verdict.FAILED and failure is not None and failure.kind in transient:
             return f"{failure.variant} {failure.kind} ({failure.phase}): {failure.message}"
     return ""

@@ -1,8 +1,8 @@
 """Estimate the time, disk and memory of a sweep as ranges, each with its source.
 
-Recorded runs on this machine come first, then a calibration; without either, only the bound set by
-the budget is given. Recorded runs count if they have the same workloads and variants on the same
-machine: the index is asked first, and only the newest run folders are opened. Changes nothing.
+Recorded runs on this machine have priority, then a calibration; without either, only the bound set
+by the budget is given. A recorded run counts if it has the same workload and variants on the same
+machine. The index is queried first, and only the newest run folders are opened. Read-only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from torchyard.bench.rounds import FIRST_GUESS_LAUNCHES
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
@@ -30,23 +31,22 @@ from torchyard.sweep.model import Cell, SweepLimits, SweepPlan
 EstimateSource = Literal["history", "calibration", "budget"]
 MemoryKind = Literal["worker_bytes", "tensor_bytes", "device_bytes"]
 
-FIRST_LAUNCHES: Final = 8
-"""Into how many launches `measure.pacing` cuts the time before it knows better."""
 OVERTIME: Final = 2.0
-"""A session that has not made its first launches may take twice its time (`measure.pacing`)."""
+"""Factor on the time budget of a session that has not finished `min_launches` (`bench.rounds.Pace`)."""
 BYTES_PER_S: Final = (3_000.0, 20_000.0)
-"""What a candidate's blocks need on disk per second of measuring, where no run tells. Four runs on
-a slow machine needed 4300 to 6000; blocks of 0.1 s, at 1400 to 1800 bytes, back to back set the end."""
+"""Disk space of a candidate's blocks per second of measuring, used without a recorded run. Four runs
+on a slow machine needed 4300 to 6000; back-to-back blocks of 0.1 s, 1400 to 1800 bytes each, set the
+upper bound."""
 BYTES_PER_CELL: Final = 20_000.0
-"""Facts, launches and logs."""
+"""Disk space of machine facts, launches and logs."""
 COPIES: Final = 2
-"""What cells hold is copied into the joined run, and both are kept."""
+"""The data of cells is copied into the joined run, and both are kept."""
 SIZE_SPREAD: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Between these."""
+    """A range of durations or sizes."""
 
     low: float
     high: float
@@ -55,41 +55,41 @@ class Range:
         return Range(low=self.low + other.low, high=self.high + other.high)
 
     def times(self, factor: float) -> Range:
-        """Both ends."""
+        """Scale both ends."""
         return Range(low=self.low * factor, high=self.high * factor)
 
 
-NOTHING: Final = Range(low=0.0, high=0.0)
+ZERO_RANGE: Final = Range(low=0.0, high=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """What is known of a cell before it runs; None where nothing is."""
+class KnownCost:
+    """Costs of a cell known before it runs, from one source; None where unknown."""
 
     source: EstimateSource
     time_s: Range | None = None
     size_bytes: float | None = None
     worker_bytes: int | None = None
-    """Most memory of a process that built it and ran one iteration."""
+    """Peak memory of a process that built the workload and ran one iteration."""
     tensor_bytes: int | None = None
-    """Of tensors alive in one iteration: less than its process needs."""
+    """Peak memory of tensors in one iteration: less than the process needs."""
     device_bytes: int | None = None
-    """The same on a GPU."""
+    """Peak GPU memory of tensors in one iteration."""
     compiling_unknown: bool = False
-    """Whether the time is without compiling."""
+    """Whether `time_s` excludes compilation."""
     unsupported: str = ""
-    """Why the workload cannot be built or run, as a calibration found."""
+    """Why the workload cannot be built or run, according to a calibration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellEstimate:
-    """One cell: what it should take, and how that is known."""
+    """The estimated cost of one cell and the source of the estimate."""
 
     cell: str
     label: str
     source: EstimateSource
     time_s: Range
-    """With source `budget` only measuring: starting and compiling are not known."""
+    """With source `budget`, only measuring: startup and compilation are unknown."""
     worker_bytes: int | None = None
     tensor_bytes: int | None = None
     device_bytes: int | None = None
@@ -99,42 +99,42 @@ class CellEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepEstimate:
-    """The whole shard."""
+    """The estimated cost of a shard."""
 
     cells: tuple[CellEstimate, ...]
     at_a_time: int | None = 1
-    """Cells that are timed side by side; None when a cluster decides."""
+    """Cells that are timed concurrently; None if a cluster decides."""
     together: int = 1
-    """Cells under way on this machine, of which one is timed."""
-    size_bytes: Range = NOTHING
+    """Concurrent cells on this machine, one of which is timed."""
+    size_bytes: Range = ZERO_RANGE
     size_source: Literal["history", "guess"] = "guess"
     free_bytes: int | None = None
     machine_bytes: int | None = None
-    """Memory of this machine, or of its control group; None when cells run elsewhere."""
+    """Memory of this machine, or of its control group; None if cells run elsewhere."""
     limit_bytes: int | None = None
-    """What one worker may use."""
+    """Memory limit of one worker."""
 
     @property
     def time_s(self) -> Range:
-        """One cell after the other, divided by how many run side by side."""
-        total = sum((cell.time_s for cell in self.cells), start=NOTHING)
+        """Return the sum over all cells, divided by the number of concurrent cells."""
+        total = sum((cell.time_s for cell in self.cells), start=ZERO_RANGE)
         return total.times(1.0 / (self.at_a_time or 1))
 
     def largest(self, kind: MemoryKind) -> tuple[int, CellEstimate] | None:
-        """The cell that needs most of that memory, among those of which it is known."""
-        known = [(getattr(cell, kind), cell) for cell in self.cells if getattr(cell, kind)]
-        return max(known, key=lambda item: int(item[0]), default=None)
+        """Return the cell that needs the most memory of that kind, where known."""
+        sizes = [(getattr(cell, kind), cell) for cell in self.cells if getattr(cell, kind)]
+        return max(sizes, key=lambda item: int(item[0]), default=None)
 
     def count(self, source: EstimateSource) -> int:
-        """How many cells are estimated from there."""
+        """Return how many cells are estimated from that source."""
         return sum(cell.source == source for cell in self.cells)
 
     def expected_s(self) -> dict[str, float]:
-        """The middle of each cell's range, for whoever shows what is left."""
+        """Return the middle of each cell's time range, for the remaining time in progress output."""
         return {cell.cell: (cell.time_s.low + cell.time_s.high) / 2 for cell in self.cells}
 
     def too_large(self) -> list[CellEstimate]:
-        """Cells whose worker needs more than it may use, or than there is."""
+        """Return the cells whose worker needs more memory than allowed or available."""
         bounds = [bound for bound in (self.machine_bytes, self.limit_bytes) if bound is not None]
         if not bounds:
             return []
@@ -146,8 +146,8 @@ class SweepEstimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What the machine says: read by the caller, so that an estimate is arithmetic."""
+class MachineResources:
+    """Free disk space and memory of this machine, read by the caller."""
 
     free_bytes: int | None = None
     machine_bytes: int | None = None
@@ -155,39 +155,39 @@ class Surroundings:
 
 def estimate_sweep(
     plan: SweepPlan,
-    known: Sequence[Mapping[str, Known]] = (),
+    costs: Sequence[Mapping[str, KnownCost]] = (),
     *,
-    surroundings: Surroundings | None = None,
+    resources: MachineResources | None = None,
 ) -> SweepEstimate:
-    """The estimate of a plan; `known` by cell id, the best source first."""
-    here = surroundings or Surroundings()
+    """Estimate the cost of a plan; `costs` are by cell id, the best source first."""
+    machine = resources or MachineResources()
     local = plan.executor.name == "local"
     cells = [
-        _cell(cell, [source[cell.id] for source in known if cell.id in source], plan.limits)
+        _cell(cell, [source[cell.id] for source in costs if cell.id in source], plan.limits)
         for cell in plan.cells
     ]
-    size_bytes, from_history = _size(plan, known)
+    size_bytes, from_history = _size(plan, costs)
     return SweepEstimate(
         cells=tuple(cells),
         at_a_time=1 if local else _at_most(plan),
         together=(_at_most(plan) or 1) if local else 1,
         size_bytes=size_bytes,
         size_source="history" if from_history else "guess",
-        free_bytes=here.free_bytes,
-        machine_bytes=here.machine_bytes if local else None,
+        free_bytes=machine.free_bytes,
+        machine_bytes=machine.machine_bytes if local else None,
         limit_bytes=_most(cell.study.settings.memory_limit_bytes for cell in plan.cells),
     )
 
 
 def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
-    """How long a cell measures: from the first look that may decide to the whole time.
+    """Return how long a cell measures: from the first possible decision to the whole budget.
 
-    `start_s` is what it takes to start a launch, where that is known: the first launches are made
-    however long that takes, up to twice the time.
+    `start_s` is the startup time of a launch, where known. The first `min_launches` launches are run
+    however long that takes, up to twice the budget.
     """
     least = max(1, min(budget.min_launches, budget.max_launches))
     bound_s = budget.time_s * OVERTIME
-    share_s = max(1.0, budget.time_s / min(budget.max_launches, FIRST_LAUNCHES))
+    share_s = max(1.0, budget.time_s / min(budget.max_launches, FIRST_GUESS_LAUNCHES))
     early_s = min(budget.time_s, least * share_s)
     if budget.precision_goal <= 0 or budget.max_launches == 1:
         early_s = budget.time_s
@@ -200,8 +200,8 @@ def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
     )
 
 
-def _cell(cell: Cell, known: Sequence[Known], limits: SweepLimits) -> CellEstimate:
-    timed = next((one for one in known if one.time_s is not None), None)
+def _cell(cell: Cell, costs: Sequence[KnownCost], limits: SweepLimits) -> CellEstimate:
+    timed = next((one for one in costs if one.time_s is not None), None)
     time_s = timed.time_s if timed is not None else None
     if time_s is None:
         time_s = measuring_s(cell.study.budget)
@@ -213,11 +213,11 @@ def _cell(cell: Cell, known: Sequence[Known], limits: SweepLimits) -> CellEstima
         label=cell.label,
         source="budget" if timed is None else timed.source,
         time_s=time_s,
-        worker_bytes=_most(one.worker_bytes for one in known),
-        tensor_bytes=_most(one.tensor_bytes for one in known),
-        device_bytes=_most(one.device_bytes for one in known),
+        worker_bytes=_most(one.worker_bytes for one in costs),
+        tensor_bytes=_most(one.tensor_bytes for one in costs),
+        device_bytes=_most(one.device_bytes for one in costs),
         compiling_unknown=timed is None or timed.compiling_unknown,
-        unsupported=next((one.unsupported for one in known if one.unsupported), ""),
+        unsupported=next((one.unsupported for one in costs if one.unsupported), ""),
     )
 
 
@@ -230,18 +230,21 @@ def _at_most(plan: SweepPlan) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def _size(plan: SweepPlan, known: Sequence[Mapping[str, Known]]) -> tuple[Range, bool]:
-    """Of all cells and of the runs they are joined into; a cell of unknown size is as the others."""
-    found = {
+def _size(plan: SweepPlan, costs: Sequence[Mapping[str, KnownCost]]) -> tuple[Range, bool]:
+    """Return the size of all cells and joined runs, and whether it is from recorded runs.
+
+    A cell of unknown size counts with the mean of the others.
+    """
+    sizes = {
         cell: one.size_bytes
-        for source in reversed(known)
+        for source in reversed(costs)
         for cell, one in source.items()
         if one.size_bytes is not None
     }
-    if not found:
-        return sum((_guessed_bytes(cell) for cell in plan.cells), start=NOTHING), False
-    usual = sum(found.values()) / len(found)
-    total = sum(found.get(cell.id, usual) for cell in plan.cells) * COPIES
+    if not sizes:
+        return sum((_guessed_bytes(cell) for cell in plan.cells), start=ZERO_RANGE), False
+    mean = sum(sizes.values()) / len(sizes)
+    total = sum(sizes.get(cell.id, mean) for cell in plan.cells) * COPIES
     return Range(low=total / SIZE_SPREAD, high=total * SIZE_SPREAD), True
 
 
@@ -254,28 +257,29 @@ def _guessed_bytes(cell: Cell) -> Range:
     return Range(low=low, high=high)
 
 
-NEWEST: Final = 3
-"""Runs that are opened for one cell at most."""
+MAX_RUNS_PER_CELL: Final = 3
+"""The newest runs that are opened for one cell."""
 SPREAD: Final = 1.5
-"""One earlier time says this little of the next: measuring stops when it is sure, which is chance."""
+"""Factor between the time of an earlier run and the next one: when measuring stops is random."""
 DECIDED: Final = frozenset({Verdict.FASTER, Verdict.SLOWER, Verdict.SAME})
 
 LATER_SHARE: Final = 0.3
-"""Of the first start, which compiled and checked as well, as `measure.pacing` guesses it."""
+"""Startup of a later launch as a share of the first, which also compiles and checks accuracy
+(`bench.rounds.Pace`)."""
 
 Names = tuple[str, str, str]
 """Label of the workload, baseline, candidate."""
 Starts = tuple[float, float | None]
-"""Of the first launch and of the slowest later one."""
+"""Startup times of the first launch and of the slowest later one, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """One cell in one earlier run."""
+class _EarlierRun:
+    """Costs of one cell in one earlier run."""
 
     measured_s: float
     first_start_s: float
-    """With compiling and checking."""
+    """Including compilation and the accuracy check."""
     later_start_s: float
     decided: bool
     same_budget: bool
@@ -284,8 +288,8 @@ class _Seen:
 
 
 @dataclass
-class _Folders:
-    """Run folders that were opened, each once."""
+class _RunCache:
+    """Opened run folders; each one is read once."""
 
     store: Store
     _runs: dict[str, Run | None] = field(default_factory=dict)
@@ -293,7 +297,7 @@ class _Folders:
     _sizes: dict[str, int] = field(default_factory=dict)
 
     def run(self, run_id: str) -> Run | None:
-        """The run, or None where it cannot be read."""
+        """Return the run, or None if it cannot be read."""
         if run_id not in self._runs:
             try:
                 self._runs[run_id] = read_run(self.store.home / run_id)
@@ -302,40 +306,43 @@ class _Folders:
         return self._runs[run_id]
 
     def starts_s(self, run: Run, label: str) -> tuple[float, float]:
-        """How long the first launch of a workload took to be ready, and the slowest later one."""
+        """Return the startup times of a workload's first launch and of its slowest later one."""
         if run.id not in self._starts:
             self._starts[run.id] = _starts_of(run)
         first_s, later_s = self._starts[run.id].get(label, (0.0, None))
         return first_s, LATER_SHARE * first_s if later_s is None else later_s
 
     def size_bytes(self, run: Run) -> int:
-        """Everything in the folder."""
+        """Return the size of the run folder."""
         if run.id not in self._sizes:
             self._sizes[run.id] = _folder_bytes(run.folder)
         return self._sizes[run.id]
 
 
-def known_from_runs(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, Known]:
-    """By cell, where a kept run has the same workload and variants; `machine` "" means any."""
-    runs_of = _runs_by_names(plan, store, machine)
-    folders = _Folders(store)
-    found: dict[str, Known] = {}
+def costs_from_runs(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, KnownCost]:
+    """Return known costs by cell id, from recorded runs with the same workload and variants.
+
+    An empty `machine` means any machine.
+    """
+    run_ids_by_names = _runs_by_names(plan, store, machine)
+    runs = _RunCache(store)
+    costs: dict[str, KnownCost] = {}
     for cell in plan.cells:
         names = _names(cell)
-        run_ids = dict.fromkeys(run for name in names for run in runs_of.get(name, ()))
-        seen = [
+        run_ids = dict.fromkeys(run for name in names for run in run_ids_by_names.get(name, ()))
+        earlier = [
             one
-            for run_id in sorted(run_ids, reverse=True)[:NEWEST]
-            if (one := _seen(cell, run_id, folders)) is not None
+            for run_id in sorted(run_ids, reverse=True)[:MAX_RUNS_PER_CELL]
+            if (one := _earlier_run(cell, run_id, runs)) is not None
         ]
-        if seen:
-            found[cell.id] = _known(cell, seen)
-    return found
+        if earlier:
+            costs[cell.id] = _known_cost(cell, earlier)
+    return costs
 
 
 def compile_ranges(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, Range]:
-    """Cold compile times of candidates on any workload, by the candidate's name."""
-    found: dict[str, Range] = {}
+    """Return the cold compile times of candidates over all workloads, by candidate name."""
+    ranges: dict[str, Range] = {}
     for candidate in {one.name for cell in plan.cells for one in cell.study.candidates}:
         entries = store.comparisons(Wanted(machine=machine, candidate=candidate))
         times = [
@@ -344,14 +351,14 @@ def compile_ranges(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, 
             if entry.compile_s is not None and entry.candidate == candidate
         ]
         if times:
-            found[candidate] = Range(low=min(times), high=max(times))
-    return found
+            ranges[candidate] = Range(low=min(times), high=max(times))
+    return ranges
 
 
 def machine_of_plan(plan: SweepPlan) -> str:
-    """The name that runs of this sweep will have as their machine; "" when it is not this one.
+    """Return the machine name that runs of this sweep will have; "" if cells run elsewhere.
 
-    On a GPU its model is a part of the name, and only torch knows that: one worker is asked.
+    The name contains the GPU model, which only torch knows: a worker is queried for it.
     """
     if plan.executor.name != "local":
         return ""
@@ -369,8 +376,8 @@ def machine_of_plan(plan: SweepPlan) -> str:
     return machine_name(info)
 
 
-def read_surroundings(folder: Path) -> Surroundings:
-    """Free space where the sweep will lie, and memory of this machine or its control group."""
+def read_resources(folder: Path) -> MachineResources:
+    """Return the free space of the sweep's file system and the memory of this machine."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -379,7 +386,7 @@ def read_surroundings(folder: Path) -> Surroundings:
     except OSError:
         free_bytes = None
     total_bytes = read_limits().total_mib << 20
-    return Surroundings(free_bytes=free_bytes, machine_bytes=total_bytes or None)
+    return MachineResources(free_bytes=free_bytes, machine_bytes=total_bytes or None)
 
 
 def _names(cell: Cell) -> list[Names]:
@@ -389,22 +396,22 @@ def _names(cell: Cell) -> list[Names]:
 
 
 def _runs_by_names(plan: SweepPlan, store: Store, machine: str) -> dict[Names, list[str]]:
-    """Runs that hold a comparison which is not failed, one question per pair of variants."""
+    """Return the runs with a comparison that did not fail, with one query per pair of variants."""
     pairs = {
         (baseline, candidate) for cell in plan.cells for _, baseline, candidate in _names(cell)
     }
-    found: dict[Names, list[str]] = {}
+    run_ids: dict[Names, list[str]] = {}
     for baseline, candidate in sorted(pairs):
-        wanted = Wanted(machine=machine, baseline=baseline, candidate=candidate)
-        for entry in store.comparisons(wanted):
+        query = Wanted(machine=machine, baseline=baseline, candidate=candidate)
+        for entry in store.comparisons(query):
             names = (entry.workload, entry.baseline, entry.candidate)
             if entry.verdict is not Verdict.FAILED:
-                found.setdefault(names, []).append(entry.run)
-    return found
+                run_ids.setdefault(names, []).append(entry.run)
+    return run_ids
 
 
-def _seen(cell: Cell, run_id: str, folders: _Folders) -> _Seen | None:
-    run = folders.run(run_id)
+def _earlier_run(cell: Cell, run_id: str, runs: _RunCache) -> _EarlierRun | None:
+    run = runs.run(run_id)
     if run is None:
         return None
     label = cell.study.workloads[0].label
@@ -417,22 +424,22 @@ def _seen(cell: Cell, run_id: str, folders: _Folders) -> _Seen | None:
     if not rows:
         return None
     workloads = max(1, len({row.workload.label for row in run.comparisons}))
-    first_s, later_s = folders.starts_s(run, label)
-    return _Seen(
+    first_s, later_s = runs.starts_s(run, label)
+    return _EarlierRun(
         measured_s=max(row.elapsed_s for row in rows),
         first_start_s=first_s,
         later_start_s=later_s,
         decided=len(rows) == len(names) and all(row.verdict in DECIDED for row in rows),
         same_budget=run.study.budget == cell.study.budget,
-        size_bytes=folders.size_bytes(run) / workloads,
+        size_bytes=runs.size_bytes(run) / workloads,
         tensor_bytes=_tensor_bytes(rows),
     )
 
 
-def _known(cell: Cell, seen: Sequence[_Seen]) -> Known:
-    """From earlier times to a range; where the earlier run had to stop, the budget is the end."""
+def _known_cost(cell: Cell, earlier: Sequence[_EarlierRun]) -> KnownCost:
+    """Return a range around earlier times; up to the budget if an earlier run hit its limit."""
     ends: list[tuple[float, float]] = []
-    for one in seen:
+    for one in earlier:
         allowed_s = measuring_s(cell.study.budget, start_s=one.later_start_s).high
         measured_s = one.measured_s if one.same_budget else min(one.measured_s, allowed_s)
         took_s = one.first_start_s + measured_s
@@ -441,29 +448,30 @@ def _known(cell: Cell, seen: Sequence[_Seen]) -> Known:
             most_s = max(most_s, one.first_start_s * SPREAD + allowed_s)
         ends.append((took_s / SPREAD, most_s))
     on_cpu = cell.study.workloads[0].device == "cpu"
-    tensors = max((one.tensor_bytes for one in seen if one.tensor_bytes), default=None)
-    return Known(
+    tensors = max((one.tensor_bytes for one in earlier if one.tensor_bytes), default=None)
+    return KnownCost(
         source="history",
         time_s=Range(low=min(low for low, _ in ends), high=max(high for _, high in ends)),
-        size_bytes=max(one.size_bytes for one in seen),
+        size_bytes=max(one.size_bytes for one in earlier),
         tensor_bytes=tensors if on_cpu else None,
         device_bytes=None if on_cpu else tensors,
     )
 
 
 def _starts_of(run: Run) -> dict[str, Starts]:
-    """By the label of the workload."""
+    """Return the startup times by workload label."""
     try:
         records = run.launches()
     except ResultsDamaged:
         return {}
-    found: dict[str, dict[bool, list[float]]] = {}
+    starts: dict[str, dict[bool, list[float]]] = {}
     for record in records:
-        kinds = found.setdefault(str(record.get("workload")), {})
-        kinds.setdefault(record.get("launch") == 0, []).append(float(record.get("start_s") or 0.0))
+        by_first = starts.setdefault(str(record.get("workload")), {})
+        start_s = float(record.get("start_s") or 0.0)
+        by_first.setdefault(record.get("launch") == 0, []).append(start_s)
     return {
-        label: (max(kinds.get(True, [0.0])), max(kinds[False]) if False in kinds else None)
-        for label, kinds in found.items()
+        label: (max(by_first.get(True, [0.0])), max(by_first[False]) if False in by_first else None)
+        for label, by_first in starts.items()
     }
 
 

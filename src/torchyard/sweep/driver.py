@@ -1,7 +1,7 @@
-"""Drive a sweep: hand cells to an executor, record how they ended, and retry them.
+"""Drive a sweep: submit cells to an executor, record how they ended, and retry them.
 
-All state is in the sweep's folder and in the executor: a driver that is killed is replaced by the
-next one, which repeats nothing that has finished.
+All state is in the sweep's folder and in the executor. When a driver is killed, the next one
+continues and repeats no finished cell.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["SweepDriver", "SweepListener"]
 SweepListener = Callable[[SweepView], None]
 PAUSE_S: Final = 0.5
 _LIMITS: Final = frozenset({"time-limit", "memory-limit", "node-failed"})
-"""What an executor knows better than a cell that was told to end."""
+"""Outcomes from the executor that override `interrupted`, which the cell recorded itself."""
 _STOPPED: Final = frozenset({"interrupted", "cancelled"})
-"""Somebody wanted these to end: they wait for the next driver."""
+"""Outcomes after which a cell is not retried by this driver."""
 
 
 class SweepDriver:
-    """One run of a sweep until nothing is left that could be done."""
+    """One run of a sweep until no cell can be started any more."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class SweepDriver:
         take_over: bool = False,
         wait_s: float = LOST_S + HEARTBEAT_S,
     ) -> None:
-        """`expected_s` is what cells should take, by id, where that is known.
+        """`expected_s` has the expected durations of cells by id, where known.
 
-        `take_over` ends attempts of other processes that may still run; `wait_s` is how long to wait
-        for those, when nothing else is left, until they end or are known to be lost.
+        `take_over` ends attempts of other processes that may still run. `wait_s` is how long to wait
+        for those, when nothing else is left, until they end or count as lost.
         """
         self._folder = folder
         self._executor = executor
@@ -52,77 +52,77 @@ class SweepDriver:
         self._pause_s = pause_s
         self._take_over = take_over
         self._wait_s = wait_s
-        self._alone_since_s: float | None = None
+        self._waiting_since_s: float | None = None
         self._began_s = time.monotonic()
         self._took_s: dict[str, float] = {}
         self._at_a_time = 1
         self._began_running_s: dict[str, float] = {}
         self._attempts_before: dict[str, int] = {}
-        self.left = ""
-        """What became of running cells after Ctrl-C, for the user."""
+        self.detach_message = ""
+        """What happens to running cells after Ctrl-C, for the user."""
 
     def run(self) -> list[CellStatus]:
-        """All cells as they stand at the end. Ctrl-C leaves the executor in order and is raised."""
+        """Run all open cells and return their final states; Ctrl-C detaches the executor first."""
         with self._folder.driving():
             try:
                 return self._drive()
             except KeyboardInterrupt:
-                self.left = self._executor.leave()
+                self.detach_message = self._executor.detach()
                 self._folder.close_lost()
                 raise
             except BaseException:
-                self._executor.leave()
+                self._executor.detach()
                 raise
 
     def _drive(self) -> list[CellStatus]:
-        jobs, ended = self._executor.poll()  # what an earlier driver handed in
-        self._close(ended)
+        jobs, ended = self._executor.poll()  # submitted by an earlier driver
+        self._record_ended(ended)
         self._close_lost(jobs, take_over=self._take_over)
-        handed_in = {job.cell for job in jobs}
-        self._hand_in([cell for cell in self._open_cells() if cell not in handed_in])
+        submitted = {job.cell for job in jobs}
+        self._submit([cell for cell in self._waiting_cells() if cell not in submitted])
         while True:
             jobs, ended = self._executor.poll()
-            self._close(ended)
-            self._hand_in([one.cell for one in ended if self._try_again(one)])
-            self._look(jobs)
+            self._record_ended(ended)
+            self._submit([one.cell for one in ended if self._should_retry(one)])
+            self._report(jobs)
             if not jobs and not ended:
                 lost = self._close_lost(jobs)
-                self._hand_in([one for one in self._open_cells() if one in lost])
-                if not lost and not self._is_to_wait():
+                self._submit([one for one in self._waiting_cells() if one in lost])
+                if not lost and not self._should_wait():
                     return list(self._view(jobs).statuses)
             time.sleep(self._pause_s)
 
     def _close_lost(self, jobs: Sequence[Job], *, take_over: bool = False) -> list[str]:
         return self._folder.close_lost(running={job.cell for job in jobs}, take_over=take_over)
 
-    def _is_to_wait(self) -> bool:
-        """Whether cells are run by somebody else, who may turn out to be gone."""
+    def _should_wait(self) -> bool:
+        """Return whether to wait for cells of other processes, which may turn out to be lost."""
         now_s = time.monotonic()
-        elsewhere = any(one.state == "running" for one in self._folder.statuses())
-        if not elsewhere:
-            self._alone_since_s = None
+        running_elsewhere = any(one.state == "running" for one in self._folder.statuses())
+        if not running_elsewhere:
+            self._waiting_since_s = None
             return False
-        if self._alone_since_s is None:
-            self._alone_since_s = now_s
-        return now_s - self._alone_since_s < self._wait_s
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        return now_s - self._waiting_since_s < self._wait_s
 
-    def _open_cells(self) -> list[str]:
-        """Cells that are not done, not given up, and not measured by anybody now."""
+    def _waiting_cells(self) -> list[str]:
+        """Return the cells that no process runs and that may be started."""
         return [one.cell.id for one in self._folder.statuses() if one.state == "waiting"]
 
-    def _hand_in(self, cells: Sequence[str]) -> None:
+    def _submit(self, cells: Sequence[str]) -> None:
         for cell in cells:
             self._attempts_before[cell] = len(self._folder.attempts(cell))
         if cells:
             self._executor.submit(cells)
 
-    def _try_again(self, ended: Ended) -> bool:
+    def _should_retry(self, ended: Ended) -> bool:
         if ended.outcome in _STOPPED:
             return False
         return self._folder.status(ended.cell).state == "waiting"
 
-    def _close(self, ended: Sequence[Ended]) -> None:
-        """Write down what the cells could not say of themselves."""
+    def _record_ended(self, ended: Sequence[Ended]) -> None:
+        """Record the outcome of attempts that could not record it themselves."""
         for one in ended:
             began_s = self._began_running_s.pop(one.cell, None)
             if began_s is not None:
@@ -138,12 +138,12 @@ class SweepDriver:
             ):
                 number = attempts[-1].number
             else:
-                continue  # it said more than the executor knows
+                continue  # the attempt recorded more than the executor knows
             outcome = "died" if one.outcome == "finished" else one.outcome
-            why = one.why or "its process ended without a word"
+            why = one.why or "its process ended without recording an outcome"
             self._folder.end(one.cell, number, outcome, why=why)
 
-    def _look(self, jobs: Sequence[Job]) -> None:
+    def _report(self, jobs: Sequence[Job]) -> None:
         now_s = time.monotonic()
         running = [job.cell for job in jobs if job.state == "running"]
         self._at_a_time = max(self._at_a_time, len(running))
@@ -152,8 +152,8 @@ class SweepDriver:
         self._listener(self._view(jobs))
 
     def _view(self, jobs: Sequence[Job]) -> SweepView:
-        waiting = {job.cell: job for job in jobs}
-        statuses = tuple(_with_job(one, waiting) for one in self._folder.statuses())
+        by_cell = {job.cell: job for job in jobs}
+        statuses = tuple(_with_job(one, by_cell) for one in self._folder.statuses())
         return SweepView(
             plan=self._folder.plan,
             statuses=statuses,
@@ -162,36 +162,36 @@ class SweepDriver:
         )
 
     def _remaining_s(self, statuses: Sequence[CellStatus]) -> float | None:
-        """What the rest was expected to take, times how wrong that was so far; else the mean."""
-        left = [one for one in statuses if one.state in ("waiting", "queued", "running")]
-        if not left:
+        """Scale the expected time of open cells by the error so far; else use the mean duration."""
+        open_cells = [one for one in statuses if one.is_open]
+        if not open_cells:
             return 0.0
-        known = [cell for cell in self._took_s if cell in self._expected_s]
+        predicted = [cell for cell in self._took_s if cell in self._expected_s]
         took_s = sum(self._took_s.values())
-        if self._took_s and not known:
-            each_s = took_s / len(self._took_s)
-            whole_s = sum(each_s * _undone(one) for one in left)
-        elif known:
-            pace = sum(self._took_s[cell] for cell in known) / max(
-                1e-9, sum(self._expected_s[cell] for cell in known)
+        if self._took_s and not predicted:
+            mean_s = took_s / len(self._took_s)
+            whole_s = sum(mean_s * _remaining_fraction(one) for one in open_cells)
+        elif predicted:
+            pace = sum(self._took_s[cell] for cell in predicted) / max(
+                1e-9, sum(self._expected_s[cell] for cell in predicted)
             )
-            usual_s = took_s / len(self._took_s)
+            mean_s = took_s / len(self._took_s)
             whole_s = sum(
-                self._expected_s.get(one.cell.id, usual_s / pace) * pace * _undone(one)
-                for one in left
+                self._expected_s.get(one.cell.id, mean_s / pace) * pace * _remaining_fraction(one)
+                for one in open_cells
             )
         else:
             return None
         return whole_s / self._at_a_time
 
 
-def _undone(status: CellStatus) -> float:
+def _remaining_fraction(status: CellStatus) -> float:
     return 1.0 - (status.fraction or 0.0) if status.state == "running" else 1.0
 
 
 def _with_job(status: CellStatus, jobs: Mapping[str, Job]) -> CellStatus:
-    """A cell with what only the executor knows: that it waits in a queue, or is just starting."""
+    """Add what only the executor knows: that the cell is queued, or is just starting."""
     job = jobs.get(status.cell.id)
-    if job is None or status.state in ("done", "failed", "running"):
+    if job is None or status.state != "waiting":
         return status
     return replace(status, state=job.state, text=job.text or status.text)

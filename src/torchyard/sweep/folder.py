@@ -21,7 +21,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable
 from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
 from torchyard.process.owner import this_process
-from torchyard.results.directory import home_folder
+from torchyard.results.directory import home_folder, utc_timestamp
 from torchyard.results.run_writer import ProgressTail
 from torchyard.sweep.attempt_claim import HEARTBEAT_S, AttemptClaim, is_lost
 from torchyard.sweep.model import (
@@ -52,21 +51,21 @@ LOCK_FILE: Final = "driver.lock"
 BATCH_FILE: Final = "batch.json"
 CELLS_FOLDER: Final = "cells"
 LOGS_FOLDER: Final = "logs"
-MOST_INTERRUPTED: Final = 8
-"""Attempts of a cell that ended through nobody's fault, after which it is not tried again: a cell
-that takes the machine down each time must not be tried for ever."""
+MAX_INTERRUPTED: Final = 8
+"""Interrupted attempts after which a cell is not retried: a cell that crashes the machine each time
+must not be retried forever."""
 
 
 def sweeps_home() -> Path:
-    """The folder that sweeps go to when none is named."""
+    """Return the default parent folder of sweeps."""
     return home_folder() / "sweeps"
 
 
 class SweepFolder:
-    """One sweep."""
+    """The folder of one sweep."""
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
-        """`create` and `open` are the ways to call this."""
+        """Use `create` or `open` instead."""
         self.folder = folder
         self.plan = plan
         self._cells = {cell.id: cell for cell in plan.cells}
@@ -77,7 +76,7 @@ class SweepFolder:
 
     @classmethod
     def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
-        """Begin a sweep in a new or empty folder."""
+        """Create a sweep in a new or empty folder."""
         folder = folder.absolute()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +84,12 @@ class SweepFolder:
                 raise UsageError(
                     f"{folder} is not empty",
                     why="a sweep needs a folder of its own",
-                    hint="name another folder, or go on with a sweep by --resume FOLDER",
+                    hint="name another folder, or resume a sweep with --resume FOLDER",
                 )
             for name in (CELLS_FOLDER, LOGS_FOLDER):
                 (folder / name).mkdir()
         except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"{folder} is not a folder", hint="name another one") from error
+            raise UsageError(f"{folder} is not a folder", hint="name another folder") from error
         except OSError as error:
             raise write_failed(folder, error, kept="what is there") from error
         replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
@@ -98,15 +97,15 @@ class SweepFolder:
 
     @classmethod
     def open(cls, folder: Path) -> SweepFolder:
-        """The sweep that lies there."""
+        """Open an existing sweep."""
         folder = folder.absolute()
         path = folder / PLAN_FILE
         record = _read_json(path)
         if record is None:
             raise UsageError(
                 f"{folder} is not the folder of a sweep",
-                why=f"there is no {PLAN_FILE} in it",
-                hint="`torchyard sweep list` names the sweeps there are",
+                why=f"it contains no {PLAN_FILE}",
+                hint="list the sweeps with `torchyard sweep list`",
             )
         version = record.get("format")
         if not isinstance(version, int) or version > SWEEP_FORMAT:
@@ -121,12 +120,12 @@ class SweepFolder:
             raise ResultsDamaged(
                 f"{path}: not the plan of a sweep",
                 why=error.what,
-                hint="put the file back from a copy",
+                hint="restore the file from a backup",
             ) from error
         return cls(folder, plan)
 
     def cell(self, cell_id: str) -> Cell:
-        """A cell by its id."""
+        """Return the cell with that id."""
         if cell_id not in self._cells:
             raise UsageError(
                 f"the sweep has no cell {cell_id!r}", hint=f"`torchyard sweep show {self.folder}`"
@@ -134,11 +133,11 @@ class SweepFolder:
         return self._cells[cell_id]
 
     def begin(self, cell_id: str, *, place: str, heartbeat: bool = False) -> Attempt:
-        """The next attempt at a cell, claimed: two processes never get the same number.
+        """Claim the next attempt at a cell: two processes never get the same number.
 
-        With a heartbeat, other hosts see that it is under way; it ends with `end`.
+        With a heartbeat, other hosts see that the attempt is running; `end` stops it.
         """
-        place_of_cell = self._cell_folder(cell_id)
+        cell_folder = self._cell_folder(cell_id)
         number = len(self.attempts(cell_id)) + 1
         while True:
             attempt = Attempt(
@@ -147,9 +146,9 @@ class SweepFolder:
             claimed = {**encode(attempt), "owner": this_process()}
             if heartbeat:
                 claimed["heartbeat_s"] = HEARTBEAT_S
-            path = place_of_cell / f"attempt-{number}.json"
+            path = cell_folder / f"attempt-{number}.json"
             try:
-                place_of_cell.mkdir(parents=True, exist_ok=True)
+                cell_folder.mkdir(parents=True, exist_ok=True)
                 claim = AttemptClaim.create(path, to_json_text(claimed) + "\n")
             except FileExistsError:
                 number += 1
@@ -162,9 +161,9 @@ class SweepFolder:
             return attempt
 
     def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
-        """Say how an attempt ended; the first word on it stays, but for `interrupted`.
+        """Record how an attempt ended; a recorded outcome other than `interrupted` is kept.
 
-        A cell that is asked to end says that, and only who asked knows why.
+        A cell that receives a signal records `interrupted`; only the sender knows the reason.
         """
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
@@ -176,25 +175,25 @@ class SweepFolder:
             claim.release()
 
     def attempts(self, cell_id: str) -> tuple[Attempt, ...]:
-        """All tries at a cell, first to last."""
+        """Return all attempts at a cell, first to last."""
         return tuple(attempt for attempt, _ in self._attempts(cell_id))
 
     def run_folder(self, cell_id: str, number: int) -> Path:
-        """Where the run of an attempt lies."""
+        """Return the run folder of an attempt."""
         return self._cell_folder(cell_id) / f"run-{number}"
 
     def log_path(self, cell_id: str) -> Path:
-        """Where the processes that run the cell print to."""
+        """Return the log file of the processes that run the cell."""
         return self.folder / LOGS_FOLDER / f"{self.cell(cell_id).id}.log"
 
     def status(self, cell_id: str) -> CellStatus:
-        """Where a cell stands, as far as the folder tells; whether it waits in a queue, it does not."""
+        """Return the state of a cell from the folder, which does not know whether it is queued."""
         batch = self.batch(cell_id)
-        cell = _sized(self.cell(cell_id), batch)
-        found = self._attempts(cell_id)
-        attempts = tuple(attempt for attempt, _ in found)
+        cell = _with_batch_size(self.cell(cell_id), batch)
+        records = self._attempts(cell_id)
+        attempts = tuple(attempt for attempt, _ in records)
         status = CellStatus(cell=cell, state="waiting", attempts=attempts)
-        if not found:
+        if not records:
             return status
         finished = next((one for one in attempts if one.outcome == "finished"), None)
         last = finished or attempts[-1]
@@ -203,26 +202,27 @@ class SweepFolder:
         if finished is not None:
             return replace(status, state="done", text="", fraction=1.0)
         if last.outcome is None:
-            if self._is_lost(cell_id, *found[-1]):
-                return replace(status, state=self._after(attempts), text="its process is gone")
-            said = self._progress(folder)
+            if self._is_lost(cell_id, *records[-1]):
+                state = self._state_after(attempts)
+                return replace(status, state=state, text="its process has ended")
+            progress = self._progress(folder)
             text = str(
-                said.get("text", batch.text if not batch.over and batch.text else "starting")
+                progress.get("text", batch.text if not batch.over and batch.text else "starting")
             )
-            fraction = said.get("fraction")
+            fraction = progress.get("fraction")
             number = float(fraction) if isinstance(fraction, (int, float)) else None
             return replace(status, state="running", text=text, fraction=number)
-        return replace(status, state=self._after(attempts))
+        return replace(status, state=self._state_after(attempts))
 
     def statuses(self) -> list[CellStatus]:
-        """Of all cells, in the order of the plan."""
+        """Return the states of all cells, in the order of the plan."""
         return [self.status(cell.id) for cell in self.plan.cells]
 
     def close_lost(self, *, running: Collection[str] = (), take_over: bool = False) -> list[str]:
-        """End attempts whose process is gone without a word; the cells they were of.
+        """Record the end of attempts whose process has ended, and return their cells.
 
-        `running` are cells that an executor knows to run. `take_over` ends all others that this
-        process does not run itself, though nobody knows whether their processes have ended.
+        `running` are cells that the executor reports as running. `take_over` ends all other attempts
+        that this process does not run itself, although their processes may still run.
         """
         lost = []
         for cell in self.plan.cells:
@@ -235,7 +235,7 @@ class SweepFolder:
                 if self._is_lost(cell.id, attempt, record):
                     why = "its process ended without an outcome"
                 elif take_over:
-                    why = f"taken over from {attempt.place or 'an unknown place'}"
+                    why = f"taken over from {attempt.place or 'an unknown host'}"
                 else:
                     continue
                 self.end(cell.id, attempt.number, "interrupted", why=why)
@@ -247,7 +247,7 @@ class SweepFolder:
         return is_lost(path, record, now_s=self._now_s)
 
     def _now_s(self) -> float:
-        """The time by the clock of the file system, where this process may touch a file of its own."""
+        """Return the time of the file system's clock if this process drives the sweep."""
         path = self.folder / LOCK_FILE
         try:
             if self._driving:
@@ -259,7 +259,7 @@ class SweepFolder:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Be the one process that drives the sweep; the system takes the lock back from a dead one."""
+        """Hold the lock of the one process that drives the sweep; the kernel frees it on a crash."""
         path = self.folder / LOCK_FILE
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -273,7 +273,7 @@ class SweepFolder:
                 raise UsageError(
                     f"{self.folder} is driven by another process",
                     why=f"process {driver.get('pid', '?')} on {driver.get('host', '?')}",
-                    hint="watch it with `torchyard sweep show`, or end that process first",
+                    hint="follow it with `torchyard sweep show`, or end that process first",
                 ) from error
             os.ftruncate(descriptor, 0)
             os.write(descriptor, to_json_text(this_process()).encode("ascii"))
@@ -283,13 +283,13 @@ class SweepFolder:
             self._driving = False
             os.close(descriptor)
 
-    def keep_batch(self, cell_id: str, batch: CellBatch) -> None:
-        """Remember the batch size of a cell, or how far the search for it is."""
+    def save_batch(self, cell_id: str, batch: CellBatch) -> None:
+        """Save the batch size of a cell, or the progress of the search for it."""
         path = self._cell_folder(cell_id) / BATCH_FILE
         replace_file(path, to_json_text(encode(batch)) + "\n")
 
     def batch(self, cell_id: str) -> CellBatch:
-        """What is known of the batch size of a cell, in a sweep that searches for them."""
+        """Return the saved batch size of a cell, in a sweep that searches for batch sizes."""
         if not self.plan.largest_batches:
             return CellBatch()
         path = self._cell_folder(cell_id) / BATCH_FILE
@@ -297,55 +297,54 @@ class SweepFolder:
             return decode(CellBatch, _read_json(path) or {}, where="", strict=False)
         except UsageError as error:
             raise ResultsDamaged(
-                f"{path}: not a batch size", why=error.what, hint="put the file back from a copy"
+                f"{path}: not a batch size", why=error.what, hint="restore the file from a backup"
             ) from error
 
-    def keep_runs(self, runs: Mapping[str, str]) -> None:
-        """Remember which runs the cells were joined into: folder by what is in it."""
+    def save_runs(self, runs: Mapping[str, str]) -> None:
+        """Save the joined runs: run folder by name."""
         replace_file(self.folder / RUNS_FILE, to_json_text(dict(runs), indent=1) + "\n")
 
     def runs(self) -> dict[str, str]:
-        """The runs that the cells were joined into; none before the sweep has ended."""
-        found = _read_json(self.folder / RUNS_FILE) or {}
-        return {str(key): str(value) for key, value in found.items()}
+        """Return the joined runs by name; empty until the sweep has ended."""
+        record = _read_json(self.folder / RUNS_FILE) or {}
+        return {str(key): str(value) for key, value in record.items()}
 
-    def _after(self, attempts: tuple[Attempt, ...]) -> CellState:
-        """What comes after attempts none of which has finished."""
+    def _state_after(self, attempts: tuple[Attempt, ...]) -> CellState:
+        """Return the state of a cell none of whose attempts has finished."""
         tries = sum(attempt.counts for attempt in attempts)
-        others = len(attempts) - tries
-        spent = tries >= self.plan.limits.tries or others >= MOST_INTERRUPTED
-        return "failed" if spent else "waiting"
+        interrupted = len(attempts) - tries
+        exhausted = tries >= self.plan.limits.tries or interrupted >= MAX_INTERRUPTED
+        return "failed" if exhausted else "waiting"
 
     def _attempts(self, cell_id: str) -> list[tuple[Attempt, Mapping[str, Any]]]:
-        place = self._cell_folder(cell_id)
-        found: list[tuple[Attempt, Mapping[str, Any]]] = []
+        folder = self._cell_folder(cell_id)
+        attempts: list[tuple[Attempt, Mapping[str, Any]]] = []
         number = 1
-        while (record := _read_json(place / f"attempt-{number}.json")) is not None:
+        while (record := _read_json(folder / f"attempt-{number}.json")) is not None:
             try:
                 attempt = decode(Attempt, {**record, "number": number}, where="", strict=False)
             except UsageError as error:
                 raise ResultsDamaged(
-                    f"{place / f'attempt-{number}.json'}: not an attempt",
+                    f"{folder / f'attempt-{number}.json'}: not an attempt",
                     why=error.what,
-                    hint="remove the file to measure the cell again",
+                    hint="delete the file to measure the cell again",
                 ) from error
-            found.append((attempt, record))
+            attempts.append((attempt, record))
             number += 1
-        return found
+        return attempts
 
     def _cell_folder(self, cell_id: str) -> Path:
         return self.folder / CELLS_FOLDER / self.cell(cell_id).id
 
     def _progress(self, run: Path) -> dict[str, Any]:
-        """The last thing that the run said of itself."""
+        """Return the latest progress record of the run."""
         tail, last = self._tails.setdefault(run, (ProgressTail(run), {}))
         for record in tail.more():
             last.update({key: value for key, value in record.items() if value is not None})
         return last
 
 
-def _sized(cell: Cell, batch: CellBatch) -> Cell:
-    """The cell as it is measured."""
+def _with_batch_size(cell: Cell, batch: CellBatch) -> Cell:
     if batch.batch_size is None:
         return cell
     (workload,) = cell.study.workloads
@@ -354,7 +353,7 @@ def _sized(cell: Cell, batch: CellBatch) -> Cell:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None when there is none, also not yet a whole one."""
+    """Return the object in a file: None if there is no file, empty if it is incomplete."""
     try:
         record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
     except FileNotFoundError:
@@ -367,4 +366,4 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_timestamp("milliseconds")

@@ -1,8 +1,7 @@
-"""Join the cells of a sweep to ordinary runs: one for each precision and each kind of machine.
+"""Join the cells of a sweep into ordinary runs: one for each precision and machine type.
 
-A joined run holds everything that the runs of the cells hold, with verdicts corrected for the
-number of comparisons in it. A cell that was given up is a row that says why. The cells stay as they
-are.
+A joined run contains all data of the cells' runs, with verdicts corrected for the number of
+comparisons in it. A failed cell becomes a row with the reason. The cells are not changed.
 """
 
 from __future__ import annotations
@@ -35,38 +34,38 @@ FAILURE_KINDS: Final[dict[Outcome, str]] = {
     "node-failed": "killed",
     "refused": "refused",
 }
-"""The word for a failed row, by how the last attempt ended."""
+"""Failure kind of a failed row, by the outcome of the last attempt."""
 TAIL_BYTES: Final = 4000
 
 
 @dataclass
 class _Part:
-    """What becomes one run."""
+    """The cells that are joined into one run."""
 
     statuses: list[CellStatus] = field(default_factory=list)
     runs: dict[str, Run] = field(default_factory=dict)
-    """By cell."""
+    """By cell id."""
 
 
 def join_sweep(folder: SweepFolder, home: Path) -> dict[str, Path]:
-    """Put the cells that are over into new runs in `home`: run folder by what is in it."""
+    """Join the finished and failed cells into new runs in `home`; return run folders by name."""
     parts = _parts(folder)
     if not parts:
         raise NothingToDo(
-            f"no cell of {folder.folder} is over",
-            hint=f"go on with `torchyard sweep --resume {folder.folder}`",
+            f"no cell of {folder.folder} has finished",
+            hint=f"resume with `torchyard sweep --resume {folder.folder}`",
         )
     precisions = [precision for precision, _ in parts]
-    found = {}
+    joined = {}
     for (precision, machine), part in parts.items():
         name = precision if precisions.count(precision) == 1 else f"{precision} on {machine}"
         several = f" {precision}" if len(set(precisions)) > 1 else ""
-        found[name] = _joined(folder, part, home, study_name=folder.plan.name + several)
-    return found
+        joined[name] = _join_part(folder, part, home, study_name=folder.plan.name + several)
+    return joined
 
 
 def _parts(folder: SweepFolder) -> dict[tuple[str, str], _Part]:
-    """Cells that are over, apart by precision and machine; what failed goes to the first machine."""
+    """Group finished cells by precision and machine; failed cells go to the first machine."""
     parts: dict[tuple[str, str], _Part] = {}
     failed = []
     for status in folder.statuses():
@@ -86,8 +85,8 @@ def _parts(folder: SweepFolder) -> dict[tuple[str, str], _Part]:
     return parts
 
 
-def _joined(folder: SweepFolder, part: _Part, home: Path, *, study_name: str) -> Path:
-    """One run, put together beside its place and then renamed: a kill leaves no half of it there."""
+def _join_part(folder: SweepFolder, part: _Part, home: Path, *, study_name: str) -> Path:
+    """Build one run in a temporary folder and rename it, so that no partial run is left behind."""
     plan = folder.plan
     place = new_run_folder(home)
     place.rmdir()
@@ -137,7 +136,7 @@ def _study(statuses: Sequence[CellStatus], name: str) -> Study:
 
 
 def _origin(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """When the first cell began and which process measured it: the joining is no part of the run."""
+    """Return the start time and process of the first cell, and the method of all cells."""
     started = sorted(str(info["started"]) for info in infos if info.get("started"))
     if not started:
         return {}
@@ -148,15 +147,15 @@ def _origin(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _copy(run: Run, writer: RunWriter, logs: Path) -> None:
-    """Everything of a cell's run but its comparisons."""
+    """Copy everything except the comparisons from a cell's run."""
     targets = run.info.get("targets")
     for name, facts in targets.items() if isinstance(targets, Mapping) else ():
         writer.add_target(name, facts)
     for launch in run.launches():
         writer.add_launch(launch)
     writer.add_sample_records(_samples(run))
-    for found in sorted((run.folder / LOGS_FOLDER).glob("workload-*")):
-        shutil.copytree(found, logs, dirs_exist_ok=True)
+    for source in sorted((run.folder / LOGS_FOLDER).glob("workload-*")):
+        shutil.copytree(source, logs, dirs_exist_ok=True)
 
 
 def _samples(run: Run) -> Iterator[dict[str, Any]]:
@@ -165,7 +164,7 @@ def _samples(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _with_logs(row: Comparison, run: Run, logs: Path, place: Path, hidden: Path) -> Comparison:
-    """The row with the log where it was copied to."""
+    """Return the row with the path of the copied log."""
     if row.failure is None or not row.failure.log:
         return row
     try:
@@ -177,7 +176,7 @@ def _with_logs(row: Comparison, run: Run, logs: Path, place: Path, hidden: Path)
 
 
 def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Comparison]:
-    """A row for each candidate of a cell that was given up."""
+    """Return a failed row for each candidate of a failed cell."""
     study = status.cell.study
     last = status.attempts[-1] if status.attempts else Attempt(number=0)
     tail = _tail(folder.log_path(status.cell.id))
@@ -185,7 +184,7 @@ def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Co
         logs.mkdir(parents=True, exist_ok=True)
         shutil.copy(folder.log_path(status.cell.id), logs / "cell.log")
     tries = len(status.attempts)
-    said = last.why or "the cell was never finished"
+    reason = last.why or "the cell did not finish"
     return [
         Comparison(
             workload=study.workloads[0],
@@ -196,8 +195,8 @@ def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Co
                 kind=FAILURE_KINDS.get(last.outcome or "died", "crashed"),
                 phase="cell",
                 variant=candidate.name,
-                message=said if tries < 2 else f"{said} (attempt {tries})",  # noqa: PLR2004
-                hint=f"its log: {folder.log_path(status.cell.id)}",
+                message=reason if tries < 2 else f"{reason} (attempt {tries})",  # noqa: PLR2004
+                hint=f"see the log: {folder.log_path(status.cell.id)}",
                 log=str(folder.log_path(status.cell.id)),
                 log_tail=tail,
             ),

@@ -4,8 +4,8 @@ A cell is one workload in one precision with all its candidates: the smallest un
 repeated or omitted. Its study is an ordinary study, its result an ordinary run folder. Executors
 run cells and know nothing else of a sweep.
 
-In a summary, a row is one workload in one precision with one candidate, with or without a number. A
-group is all rows of a suite, mode and precision with one candidate. No I/O.
+In a summary, a row is one workload in one precision with one candidate, with or without a speedup.
+A group is all rows of a suite, mode and precision with one candidate. No I/O.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torchyard.core.comparison import Interval, Scope, Verdict
 from torchyard.core.study import Mode, Precision, Scalar, Study
 
 SWEEP_FORMAT: Final = 1
-"""Raised when an older Torchyard could no longer read a sweep's folder."""
+"""Incremented when an older Torchyard can no longer read a sweep's folder."""
 
 ExecutorName = Literal["local", "slurm"]
 EXECUTORS: Final[tuple[ExecutorName, ...]] = get_args(ExecutorName)
 
 CellState = Literal["waiting", "queued", "running", "done", "failed"]
-"""`done`: there is a finished run, whose rows may say failed. `failed`: no run could be finished."""
+"""`done`: the cell has a finished run, whose rows may have failed. `failed`: no attempt finished."""
 
 Outcome = Literal[
     "finished",
@@ -36,8 +36,8 @@ Outcome = Literal[
     "cancelled",
     "refused",
 ]
-"""How an attempt ended. `interrupted`, `pre-empted` and `cancelled` are nobody's fault: they are not
-counted as tries. `refused`: the executor would not run it at all."""
+"""How an attempt ended. `interrupted`, `pre-empted` and `cancelled` do not count as tries.
+`refused`: the executor did not accept the cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,47 +45,47 @@ class Cell:
     """One workload in one precision, with all its candidates."""
 
     id: str
-    """`0007-timm-resnet50-training-float32`: sorts in the order of the plan, safe as a file name."""
+    """For example `0007-timm-resnet50-training-float32`: sorts in plan order, safe as a file name."""
     study: Study
     """With exactly one workload."""
 
     @property
     def precision(self) -> Precision:
-        """Of the baseline."""
+        """The precision of the baseline."""
         return self.study.baseline.precision
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """The name of the cell in tables."""
         text = self.study.workloads[0].label
         return text if self.precision == "float32" else f"{text} {self.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellBatch:
-    """The batch size of a cell that was to be searched for."""
+    """Result or progress of the batch size search of a cell."""
 
     over: bool = False
-    """Whether the search is; a size that was found is kept for all attempts."""
+    """Whether the search has finished; its result is used for all attempts."""
     batch_size: int | None = None
-    """None: the workload keeps its own."""
+    """None: the workload keeps its default."""
     text: str = ""
-    """What was tried last, or what was found."""
+    """The last batch size tried, or the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepLimits:
-    """What one cell may use, and how often it is tried."""
+    """Time limit and number of tries of a cell."""
 
     cell_s: float | None = None
-    """Wall time of one attempt; None: no limit beside those of the study."""
+    """Wall time of one attempt; None: only the limits of the study apply."""
     tries: int = 2
-    """Attempts at most that died, hung or ended with a failure that may pass."""
+    """Maximum number of attempts that crash, hang or end with a transient failure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorChoice:
-    """Where cells run, and what that executor is told."""
+    """The executor of a sweep and its options."""
 
     name: ExecutorName = "local"
     options: tuple[tuple[str, Scalar], ...] = ()
@@ -94,20 +94,20 @@ class ExecutorChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPlan:
-    """Everything a sweep is asked to do; written once, and never changed."""
+    """The complete definition of a sweep; written once and never changed."""
 
     format: int = SWEEP_FORMAT
     name: str
     cells: tuple[Cell, ...]
-    """Those of this shard."""
+    """The cells of this shard."""
     shard: tuple[int, int] = (1, 1)
-    """Which part of how many."""
+    """Shard number and number of shards."""
     limits: SweepLimits = field(default_factory=SweepLimits)
     executor: ExecutorChoice = field(default_factory=ExecutorChoice)
     null: bool = False
-    """Every candidate is the baseline again: what is called different is a false alarm."""
+    """A/A sweep: every candidate is the baseline again, so any difference is a false alarm."""
     largest_batches: bool = False
-    """Each cell whose workload names no batch size searches for the largest that fits, first."""
+    """Each cell whose workload names no batch size first searches for the largest that fits."""
     command: tuple[str, ...] = ()
     revision: str = ""
     notes: tuple[str, ...] = ()
@@ -117,55 +117,65 @@ class SweepPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One try at a cell."""
+    """One attempt at a cell."""
 
     number: int
-    """From 1 up."""
+    """Starts at 1."""
     began: str = ""
     place: str = ""
-    """The host, and on a cluster the job: `node3, job 1234_7`."""
+    """The host, with the job on a cluster: `node3, job 1234_7`."""
     ended: str = ""
     outcome: Outcome | None = None
-    """None while it runs, or when whatever ran it died without a word."""
+    """None while it runs, or if its process ended without recording an outcome."""
     why: str = ""
     log: str = ""
-    """Of the process that ran it, relative to the sweep's folder."""
+    """Log of the process that ran it, relative to the sweep's folder."""
 
     @property
     def counts(self) -> bool:
-        """Whether it was a try: it ended, and not because somebody else ended it."""
+        """Whether it counts as a try: it ended, and was not interrupted, pre-empted or cancelled."""
         return self.outcome not in (None, "interrupted", "pre-empted", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellStatus:
-    """Where a cell stands."""
+    """The state of a cell."""
 
     cell: Cell
     state: CellState
     attempts: tuple[Attempt, ...] = ()
     run: str = ""
-    """The run folder of the last attempt, relative to the sweep's folder; empty before the first."""
+    """Run folder of the last attempt, relative to the sweep's folder; empty before the first."""
     text: str = ""
-    """What it does now, or why it failed."""
+    """What the cell is doing, or why it failed."""
     fraction: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cell is still to be finished: neither done nor failed."""
+        return self.state not in ("done", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepView:
-    """A sweep as it stands now, for whoever watches."""
+    """A snapshot of a running sweep, for progress callbacks."""
 
     plan: SweepPlan
     statuses: tuple[CellStatus, ...]
     """In the order of the plan."""
     elapsed_s: float = 0.0
-    """Since this driver began."""
+    """Since this driver started."""
     remaining_s: float | None = None
-    """What is still to come at the pace so far; None before a cell has ended."""
+    """Estimated remaining time; None before a cell has ended."""
 
     def count(self, *states: CellState) -> int:
-        """How many cells are in one of these states."""
+        """Return how many cells are in one of these states."""
         return sum(status.state in states for status in self.statuses)
+
+    @property
+    def closed(self) -> int:
+        """How many cells are done or failed."""
+        return sum(not status.is_open for status in self.statuses)
 
 
 End = Literal[
@@ -181,14 +191,15 @@ End = Literal[
     "unsupported",
     "not-finished",
 ]
-"""How a row ended. `passed`: results that were found right, and a number. `non-deterministic`: one side
-gives other results when it is run again. `random`: it draws random numbers that backends draw
-differently. `unchecked`: the check was wanted and could not be made. `unsupported`: the workload or the candidate cannot be made in this
-target. `not-finished`: it was not run, its run was cut off, or nothing it measured was usable."""
+"""How a row ended. `passed`: the results passed the accuracy check and there is a speedup.
+`non-deterministic`: a variant gives different results when it is run again. `random`: the workload
+draws random numbers, which backends draw differently. `unchecked`: the accuracy check was requested
+but could not be run. `unsupported`: the workload or the candidate cannot be built in this target.
+`not-finished`: it was not run, was interrupted, or no measurement was usable."""
 ENDS: Final[tuple[End, ...]] = get_args(End)
 
-_DOUBT: Final = 0.01
-"""A machine that keeps its promise is accused in at most one sweep of a hundred by each test."""
+_SIGNIFICANCE: Final = 0.01
+"""Significance level of each test for an error rate above alpha."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +207,10 @@ class SweepRow:
     """One workload in one precision with one candidate."""
 
     cell: str = ""
-    """Of the plan; empty for a comparison that no cell asked for."""
+    """Id of the cell in the plan; empty for a comparison that is in no cell."""
     suite: str
     workload: str
-    """Its label."""
+    """Label of the workload."""
     mode: Mode
     precision: str
     baseline: str
@@ -208,53 +219,53 @@ class SweepRow:
     speedup: float | None = None
     interval: Interval | None = None
     selected_interval: Interval | None = None
-    """Of a row among the best or worst: wider, because it was selected for being extreme."""
+    """Wider interval of a row among the best or worst, corrected for selection."""
     verdict: Verdict
-    """The state that is shown, after the correction for all comparisons of the sweep."""
+    """The reported verdict, after the correction for all comparisons of the sweep."""
     verdict_alone: Verdict
-    """Before it."""
+    """The verdict before the correction."""
     p_value: float | None = None
     p_adjusted: float | None = None
-    """Benjamini-Hochberg over the sweep's comparisons that say how fast something is, whatever
-    their suite, precision or candidate; None of those that are wrong or have no number."""
+    """Benjamini-Hochberg over all comparisons of the sweep with a usable speedup, across suites,
+    precisions and candidates; None for wrong results and for rows without a speedup."""
     launches: int = 0
     baseline_ns: float | None = None
     candidate_ns: float | None = None
     compile_s: float | None = None
-    """With cold caches."""
+    """Compile time with cold caches."""
     memory_ratio: float | None = None
-    """Candidate over baseline; None unless both were measured the same way."""
+    """Peak memory, candidate / baseline; None unless both were measured with the same method."""
     break_even: float | None = None
-    """Iterations after which the time saved has paid for compiling; None where nothing is saved."""
+    """Iterations after which the saved time exceeds the compile time; None if no time is saved."""
     untrusted: tuple[str, ...] = ()
-    """Why its numbers must not be trusted. Its verdict is then `untrusted`, and no mean holds it."""
+    """Why its numbers are untrusted. Its verdict is then `untrusted`, and means exclude it."""
     reason: str = ""
-    """Why it did not pass, or what a reader of its number must know."""
+    """Why it did not pass, or a caveat about its numbers."""
     log: str = ""
     log_tail: str = ""
     tries: int = 0
     run: str = ""
-    """Id of the run that it stands in."""
+    """Id of the run that contains the comparison."""
 
     @property
     def has_number(self) -> bool:
-        """Whether there is a speed, right or wrong."""
+        """Whether there is a speedup, even of wrong results."""
         return self.speedup is not None
 
     @property
     def trusted(self) -> bool:
-        """Whether its numbers may be used."""
+        """Whether its numbers can be trusted."""
         return not self.untrusted
 
     @property
     def demoted(self) -> bool:
-        """Whether its claim did not survive the correction."""
+        """Whether the correction changed its verdict."""
         return self.verdict is not self.verdict_alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanSpeedup:
-    """A geometric mean of speedups with its interval, for these workloads and no others."""
+    """Geometric mean of speedups with its confidence interval, for exactly these workloads."""
 
     speedup: float
     interval: Interval
@@ -264,7 +275,7 @@ class MeanSpeedup:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupKey:
-    """What the rows of a group have in common; empty means all of them."""
+    """Properties shared by the rows of a group; empty means any."""
 
     suite: str = ""
     mode: str = ""
@@ -275,79 +286,79 @@ class GroupKey:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepGroup:
-    """What one suite, mode and precision says of one candidate."""
+    """Summary of one candidate in one suite, mode and precision."""
 
     key: GroupKey
     workloads: int
     ends: tuple[tuple[End, int], ...]
-    """How many rows ended how, those that occur."""
+    """Number of rows by end, where not zero."""
     verdicts: tuple[tuple[Verdict, int], ...]
     common: MeanSpeedup | None
     """Over the workloads that every candidate of the group passed."""
     own: MeanSpeedup | None
-    """Over all that this candidate passed: not to be compared between candidates."""
+    """Over all workloads that this candidate passed: not comparable between candidates."""
     not_wrong: MeanSpeedup | None = None
-    """Over those too that could not be shown to be right, since two runs of the baseline differ; None
-    where there are none."""
+    """Including rows whose results could not be verified, because two runs of the baseline differ;
+    None if there are none."""
     compiled: int = 0
-    """How many rows have a compile time."""
+    """Number of rows with a compile time."""
     compile_median_s: float | None = None
     compile_sum_s: float | None = None
     memory_ratio: float | None = None
-    """Geometric mean of candidate over baseline."""
+    """Geometric mean of candidate / baseline."""
     memory_rows: int = 0
     break_even_median: float | None = None
     break_even_rows: int = 0
     untrusted: int = 0
-    """Rows that no mean holds because their numbers must not be trusted."""
+    """Number of untrusted rows, which means exclude."""
 
     @property
     def passed(self) -> int:
-        """Rows with right results and a number."""
+        """Number of rows that passed."""
         return dict(self.ends).get("passed", 0)
 
     @property
     def pass_rate(self) -> float:
-        """Of all rows, those included that were never run."""
+        """Share of all rows, including rows that were never run."""
         return self.passed / self.workloads if self.workloads else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FalseAlarms:
-    """Of a sweep that compares everything with itself: how often that was called a difference."""
+    """How often an A/A sweep, which compares everything with itself, reported a difference."""
 
     comparisons: int
-    """Those that have a test."""
+    """Comparisons with a test."""
     alpha: float
-    """The rate that was promised."""
+    """The nominal error rate."""
     significant: int
-    """Their interval does not hold 1."""
+    """Comparisons whose interval excludes 1."""
     called: int
-    """Faster or slower, each on its own: significant, and not within the margin."""
+    """Verdicts faster or slower before the correction: significant and outside the margin."""
     called_adjusted: int
-    """Faster or slower after the correction for all of them."""
+    """Verdicts faster or slower after the correction for all comparisons."""
     rate: Interval
-    """Wilson's interval of the share that is significant."""
+    """Wilson interval of the significant share."""
     chance: float
-    """That a machine which keeps to alpha shows as many significant ones, or more."""
+    """Probability of at least this many significant comparisons if the error rate is alpha."""
     bins: tuple[int, ...]
-    """How many p-values lie in each tenth from 0 to 1."""
+    """Histogram of the p-values, in bins of equal width from 0 to 1."""
     excess: float
-    """By how much the share of small p-values exceeds the even one, at the worst place."""
+    """Largest excess of small p-values over the uniform distribution."""
     excess_chance: float
-    """That even p-values show such an excess (Kolmogorov and Smirnov, one-sided)."""
+    """p-value of the excess (one-sided Kolmogorov-Smirnov test)."""
     shared_baselines: bool = False
-    """Several candidates were compared with one baseline: not independent of each other."""
+    """Several candidates share one baseline, so the comparisons are not independent."""
 
     @property
     def within(self) -> bool:
-        """Whether nothing speaks against the promised rate."""
-        return self.chance > _DOUBT and self.excess_chance > _DOUBT
+        """Whether the observed rate is consistent with the nominal error rate."""
+        return self.chance > _SIGNIFICANCE and self.excess_chance > _SIGNIFICANCE
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizedRun:
-    """A run that rows came from."""
+    """A run whose comparisons are in the summary."""
 
     id: str
     precision: str
@@ -357,7 +368,7 @@ class SummarizedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSummary:
-    """The whole sweep."""
+    """The summary of a sweep."""
 
     name: str
     created: str = ""
@@ -366,31 +377,31 @@ class SweepSummary:
     shard: tuple[int, int] = (1, 1)
     null: bool = False
     checked: bool = True
-    """False when results were not to be checked: then `passed` says only that there is a number."""
+    """False if the accuracy check was off: `passed` then only means that there is a speedup."""
     alpha: float
     margin: float
     cells: int
     cells_finished: int
-    """With a finished run, or given up."""
+    """Cells that are done or failed."""
     rows: tuple[SweepRow, ...]
     groups: tuple[SweepGroup, ...]
-    """In the order of the plan, the candidates of one suite, mode and precision side by side."""
+    """In plan order; the candidates of one suite, mode and precision are adjacent."""
     totals: tuple[SweepGroup, ...] = ()
-    """One per candidate, over everything; empty when there is one group each."""
+    """One per candidate, over all groups; empty if each candidate has one group."""
     best: tuple[SweepRow, ...] = ()
     worst: tuple[SweepRow, ...] = ()
     false_alarms: FalseAlarms | None = None
-    """Of a null sweep."""
+    """Only of an A/A sweep."""
     runs: tuple[SummarizedRun, ...] = ()
     doubts: tuple[str, ...] = ()
-    """Doubts about the sweep as a whole, the gravest first."""
+    """Warnings about the sweep as a whole, most severe first."""
 
     @property
     def not_passed(self) -> tuple[SweepRow, ...]:
-        """Every row without a right result and a number."""
+        """Rows that did not pass."""
         return tuple(row for row in self.rows if row.end != "passed")
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """In the order of the plan."""
+        """Candidate names, in plan order."""
         return tuple(dict.fromkeys(row.candidate for row in self.rows))

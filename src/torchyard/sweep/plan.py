@@ -1,7 +1,7 @@
-"""From a request to a SweepPlan: every cell in full, with an id that is safe as a file name.
+"""Expand a request into a SweepPlan: all cells, each with an id that is safe as a file name.
 
-Queries no machine and starts nothing. Cells have one order whatever the order of the request, so
-that the parts of `--shard` fit together on machines that know nothing of each other.
+Queries no machine and starts nothing. The order of cells does not depend on the order of the
+request, so that the shards of one sweep fit together when they are planned on different machines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +20,12 @@ from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import PRECISIONS, Precision, Study, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.files.safe_writing import to_json_text
+from torchyard.results.directory import utc_timestamp
 from torchyard.sweep.executors.interface import check_choice
 from torchyard.sweep.model import Cell, ExecutorChoice, SweepLimits, SweepPlan
 from torchyard.sweep.sweep_file import SweepRequest
 
-__all__ = ["all_cells", "idle_patterns", "plan_sweep"]
+__all__ = ["all_cells", "plan_sweep", "unmatched_patterns"]
 
 _NAME_LETTERS: Final = 48
 _DIGEST_LETTERS: Final = 6
@@ -40,19 +40,19 @@ def plan_sweep(
     revision: str = "",
     notes: Sequence[str] = (),
 ) -> SweepPlan:
-    """The plan of the request's shard; `here` is the interpreter that Torchyard runs in."""
+    """Return the plan of the request's shard; `here` is the interpreter that runs Torchyard."""
     cells = all_cells(request, here=here)
     part, parts = request.shard or (1, 1)
-    mine = cells[part - 1 :: parts]
-    if not mine:
+    shard_cells = cells[part - 1 :: parts]
+    if not shard_cells:
         raise NothingToDo(
-            f"part {part} of {parts} is empty",
+            f"shard {part} of {parts} is empty",
             why=f"the sweep has only {len(cells)} cell{'' if len(cells) == 1 else 's'}",
-            hint=f"cut it into at most {len(cells)} parts",
+            hint=f"use at most {len(cells)} shards",
         )
     return SweepPlan(
         name=request.study.name or "sweep",
-        cells=mine,
+        cells=shard_cells,
         shard=(part, parts),
         limits=_limits(request),
         executor=_executor(request),
@@ -61,58 +61,58 @@ def plan_sweep(
         command=tuple(command),
         revision=revision,
         notes=tuple(notes),
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=utc_timestamp(),
         torchyard=__version__,
     )
 
 
 def all_cells(request: SweepRequest, *, here: str) -> tuple[Cell, ...]:
-    """The cells of all shards, in the order of the plan.
+    """Return the cells of all shards, in plan order.
 
-    Sorted by precision and mode first: taking each k-th then gives every part its share of the
-    dear ones, and neighbours by name, which are often alike, to different parts.
+    Sorted by precision and mode first, so that taking every k-th cell distributes the expensive
+    cells, and workloads with similar names, evenly over the shards.
     """
     study = _with_modes(request)
     if not study.workloads:
         raise NothingToDo(
-            "no suite is named",
-            hint="say --suites models,kernels, or name a study file; `torchyard workloads` lists them",
+            "no suite or workload given",
+            hint="use --suites models,kernels or a study file; `torchyard workloads` lists the suites",
         )
-    asked = request.precisions or (study.precision or "float32",)
-    precisions = [precision for precision in PRECISIONS if precision in asked]
+    requested = request.precisions or (study.precision or "float32",)
+    precisions = [precision for precision in PRECISIONS if precision in requested]
     _check_specs_name_no_precision(study, precisions, here)
     pairs = [
         (precision, _null(whole) if request.null else whole)
         for precision in precisions
         for whole in [_whole_study(study, precision, here)]
     ]
-    found: list[tuple[Precision, Study]] = [
+    studies: list[tuple[Precision, Study]] = [
         (precision, replace(whole, workloads=(workload,)))
         for precision, whole in pairs
         for workload in whole.workloads
         if request.patterns.keep(workload)
     ]
-    if not found:
-        raise _nothing_fits(request, pairs[0][1].workloads)
-    found.sort(key=lambda item: _order(item[0], item[1]))
-    width = max(4, len(str(len(found))))
+    if not studies:
+        raise _no_match_error(request, pairs[0][1].workloads)
+    studies.sort(key=lambda item: _order(item[0], item[1]))
+    width = max(4, len(str(len(studies))))
     return tuple(
         Cell(id=f"{number:0{width}d}-{_id_of(one.workloads[0], precision)}", study=one)
-        for number, (precision, one) in enumerate(found, start=1)
+        for number, (precision, one) in enumerate(studies, start=1)
     )
 
 
-def idle_patterns(request: SweepRequest, *, here: str) -> list[str]:
-    """Patterns of --only and --exclude that fit nothing that was asked for."""
+def unmatched_patterns(request: SweepRequest, *, here: str) -> list[str]:
+    """Return the patterns of --only and --exclude that match no requested workload."""
     patterns = request.patterns
     if not patterns.only and not patterns.exclude:
         return []
     precision = (*request.precisions, request.study.precision or "float32")[0]
-    return patterns.idle(_whole_study(_with_modes(request), precision, here).workloads)
+    return patterns.unmatched(_whole_study(_with_modes(request), precision, here).workloads)
 
 
 def _with_modes(request: SweepRequest) -> Request:
-    """The study in which every workload that names no mode has those of the sweep."""
+    """Return the study with the modes of the sweep for every workload that names none."""
     workloads = tuple(
         replace(choice, modes=choice.modes or request.modes) for choice in request.study.workloads
     )
@@ -135,7 +135,7 @@ def _order(precision: Precision, study: Study) -> tuple[str, ...]:
 
 
 def _null(study: Study) -> Study:
-    """As many candidates, each the baseline again."""
+    """Replace each candidate by the baseline."""
     name = f"{study.baseline.name}-again"
     return replace(
         study,
@@ -149,35 +149,37 @@ def _null(study: Study) -> Study:
 def _check_specs_name_no_precision(
     study: Request, precisions: Sequence[Precision], here: str
 ) -> None:
-    """With several precisions each cell has its own: a variant with a fixed one would be in all."""
+    """Raise UsageError if a variant fixes its precision while the sweep has several."""
     if len(precisions) < 2:  # noqa: PLR2004
         return
     first, second = (_whole_study(study, precision, here).variants for precision in precisions[:2])
     for one, other in zip(first, second, strict=True):
         if one.precision == other.precision:
             raise UsageError(
-                f"the variant {one.name!r} names a precision, and the sweep has several",
+                f"the variant {one.name!r} fixes a precision, but the sweep has several",
                 why=f"it would be the same in the cells of {' and '.join(precisions)}",
-                hint="leave the precision out of --baseline and --backends, or sweep only one",
+                hint="remove the precision from --baseline and --backends, or use one precision",
             )
 
 
-def _nothing_fits(request: SweepRequest, workloads: Sequence[Workload]) -> NothingToDo:
+def _no_match_error(request: SweepRequest, workloads: Sequence[Workload]) -> NothingToDo:
     names = [f"{workload.suite}/{workload.name}" for workload in workloads]
     only = request.patterns.only
-    hint = "loosen --only or --exclude"
+    hint = "relax --only or --exclude"
     if only and not any(letter in only[0] for letter in "*?["):
         near = nearest_hint(only[0], names, what="workload")
         hint = near if near.startswith("did") else hint
     return NothingToDo(
-        "no workload is left", why=f"the patterns leave none of {len(set(names))}", hint=hint
+        "no workload selected",
+        why=f"--only and --exclude remove all {len(set(names))} workloads",
+        hint=hint,
     )
 
 
 def _id_of(workload: Workload, precision: Precision) -> str:
-    """`timm-resnet50-training-float32`; a digest tells apart what the letters cannot.
+    """Return an id such as `timm-resnet50-training-float32`, with a digest if it would be ambiguous.
 
-    Names come from files and users: only letters, digits, dots and dashes get into the id.
+    Names come from files and users: the id contains only letters, digits, dots and dashes.
     """
     name = Path(workload.name).name if workload.suite == "file" else workload.name
     plain = _UNSAFE.sub("-", name).strip(".-")[:_NAME_LETTERS].strip(".-")
@@ -190,32 +192,32 @@ def _id_of(workload: Workload, precision: Precision) -> str:
 
 
 def _searches(request: SweepRequest) -> bool:
-    """Whether cells search for their batch sizes; one at a time, or they take each other's memory."""
+    """Return whether cells search for their batch sizes; raise UsageError if they run concurrently."""
     if not request.largest_batches:
         return False
     choice = _executor(request)
     at_most = int(dict(choice.options).get("at-most", 1))
     if choice.name == "local" and at_most > 1:
         raise UsageError(
-            f"the largest batch cannot be searched for with {at_most} cells under way at once",
-            why="each would find what the others leave of the memory",
-            hint="leave --at-most out, or name a batch size",
+            f"the largest batch size cannot be searched for with {at_most} concurrent cells",
+            why="each cell would only see the memory that the others leave free",
+            hint="remove --at-most, or set a batch size",
         )
     return True
 
 
 def _limits(request: SweepRequest) -> SweepLimits:
-    usual = SweepLimits()
+    default = SweepLimits()
     return SweepLimits(
-        cell_s=request.cell_s, tries=usual.tries if request.tries is None else request.tries
+        cell_s=request.cell_s, tries=default.tries if request.tries is None else request.tries
     )
 
 
 def _executor(request: SweepRequest) -> ExecutorChoice:
     name = request.executor or "local"
-    said = sorted(request.executor_options.items())
-    if name == "local":  # options of a cluster may stand in a file that is tried here
-        said = [(key, value) for key, value in said if key == "at-most"]
-    choice = ExecutorChoice(name=name, options=tuple(said))
+    options = sorted(request.executor_options.items())
+    if name == "local":  # a study file may have options of a cluster
+        options = [(key, value) for key, value in options if key == "at-most"]
+    choice = ExecutorChoice(name=name, options=tuple(options))
     check_choice(choice)
     return choice

@@ -1,8 +1,7 @@
-"""The rows of a sweep, one per cell and candidate, read from one sweep folder or several shards.
+"""Read the rows of a sweep, one per cell and candidate, from one sweep folder or several shards.
 
-Combines the plan with the contents of the runs and the endings of attempts, so that nothing is
-missing because it failed. A cell that several sweeps hold is taken from the last one that finished
-it. Changes nothing on disk.
+Combines the plan with the runs and the outcomes of attempts, so that failed cells are included. A
+cell that is in several sweeps is taken from the last one that finished it. Read-only.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ FAILURE_ENDS: Final[Mapping[str, End]] = {
     "interrupted": "not-finished",
     "refused": "unsupported",
 }
-"""For each kind of trouble with a worker (`process.trouble`), and what an executor would not run."""
+"""End of a row by failure kind of a worker (`process.ending`), or `refused` by the executor."""
 _OUTCOME_ENDS: Final[Mapping[Outcome, End]] = {
     "finished": "not-finished",
     "interrupted": "not-finished",
@@ -62,8 +61,10 @@ _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
     AccuracyStatus.UNCHECKED: "unchecked",
 }
-CLAIMING: Final[frozenset[End]] = frozenset({"passed", "non-deterministic", "random", "unchecked"})
-"""Ends of rows that say how fast something is. Means hold those that passed, and one of them all."""
+ENDS_WITH_SPEEDUP: Final[frozenset[End]] = frozenset(
+    {"passed", "non-deterministic", "random", "unchecked"}
+)
+"""Ends of rows with a usable speedup. Means include `passed` only, except `not_wrong`."""
 _LOG_BYTES: Final = 8192
 
 Names = tuple[str, str, str, str]
@@ -71,41 +72,41 @@ Names = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundComparison:
-    """A comparison with the run it stands in."""
+class RunComparison:
+    """A comparison and the run that contains it."""
 
     comparison: Comparison
     run: Run
 
     @property
     def precision(self) -> str:
-        """Of the baseline, by which runs of a sweep are told apart."""
+        """The precision of the baseline, which distinguishes the runs of a sweep."""
         return self.run.study.baseline.precision
 
     @property
     def given_up(self) -> bool:
-        """Whether it only says that its cell has no run: the cell itself knows more."""
+        """Whether it only records that its cell failed; the cell has more details."""
         failure = self.comparison.failure
         return failure is not None and failure.phase == "cell"
 
     @property
     def checked(self) -> bool:
-        """Whether results were to be checked."""
+        """Whether the accuracy check was on."""
         return self.run.study.settings.check_accuracy
 
 
-def comparisons_of(runs: Sequence[Run]) -> dict[Names, FoundComparison]:
-    """By name; where several runs hold one, the last of them speaks."""
-    found = {}
+def comparisons_of(runs: Sequence[Run]) -> dict[Names, RunComparison]:
+    """Return comparisons by name; if several runs contain one, the last run wins."""
+    comparisons = {}
     for run in runs:
         for one in run.comparisons:
-            held = FoundComparison(comparison=one, run=run)
-            found[(one.workload.label, held.precision, one.baseline, one.candidate)] = held
-    return found
+            item = RunComparison(comparison=one, run=run)
+            comparisons[(one.workload.label, item.precision, one.baseline, one.candidate)] = item
+    return comparisons
 
 
 def names_of(status: CellStatus) -> Iterator[Names]:
-    """What the cell is to compare."""
+    """Return the names of the comparisons of a cell."""
     study = status.cell.study
     for candidate in study.candidates:
         yield (
@@ -116,23 +117,23 @@ def names_of(status: CellStatus) -> Iterator[Names]:
         )
 
 
-def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict) -> SweepRow:
-    """The row of a comparison that was made; its verdict is not corrected yet."""
-    one = found.comparison
+def row_of(item: RunComparison, *, status: CellStatus | None, uncorrected: Verdict) -> SweepRow:
+    """Return the row of a measured comparison; `uncorrected` is its verdict before correction."""
+    one = item.comparison
     estimate = one.estimate if one.estimate is not None and one.estimate.launches else None
-    end, reason = _end_of(one, checked=found.checked)
+    end, reason = _end_of(one, checked=item.checked)
     before, after = one.baseline_metrics, one.candidate_metrics
-    verdict = one.state if one.state in WITHOUT_SPEED else alone
+    verdict = one.state if one.state in WITHOUT_SPEED else uncorrected
     memory = None
     if before.peak_memory_bytes and after.peak_memory_bytes:
-        like_for_like = before.memory_method == after.memory_method
-        memory = after.peak_memory_bytes / before.peak_memory_bytes if like_for_like else None
+        same_method = before.memory_method == after.memory_method
+        memory = after.peak_memory_bytes / before.peak_memory_bytes if same_method else None
     return SweepRow(
         cell=status.cell.id if status else "",
         suite=one.workload.suite,
         workload=one.workload.label,
         mode=one.workload.mode,
-        precision=found.precision,
+        precision=item.precision,
         baseline=one.baseline,
         candidate=one.candidate,
         end=end,
@@ -146,7 +147,7 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
         candidate_ns=after.time_ns,
         compile_s=after.compile_cold_s,
         memory_ratio=memory,
-        break_even=_break_even(one, alone) if end in CLAIMING else None,
+        break_even=_break_even(one, uncorrected) if end in ENDS_WITH_SPEEDUP else None,
         untrusted=one.untrusted,
         reason="; ".join(
             [*(f"untrusted: {why}" for why in one.untrusted), *filter(None, [reason])]
@@ -154,16 +155,16 @@ def row_of(found: FoundComparison, *, status: CellStatus | None, alone: Verdict)
         log=one.failure.log if one.failure else "",
         log_tail=one.failure.log_tail if one.failure else "",
         tries=_tries(status),
-        run=found.run.id,
+        run=item.run.id,
     )
 
 
 def row_without_result(
     status: CellStatus, names: Names, *, folder: Path | None = None, log_tail: str = ""
 ) -> SweepRow:
-    """The row of a comparison that nothing was measured of.
+    """Return the row of a comparison without a measurement.
 
-    With the sweep's folder, the end of its log is read unless it is given.
+    With the sweep's folder, the end of its log is read unless `log_tail` is given.
     """
     _, precision, baseline, candidate = names
     workload: Workload = status.cell.study.workloads[0]
@@ -194,13 +195,15 @@ def row_without_result(
 
 def _why_no_result(status: CellStatus, last: Attempt | None) -> str:
     if status.state == "done":
-        return "its run has no such comparison"
+        return "the run of its cell does not contain this comparison"
     if status.state == "failed":
-        said = status.text or (last.why if last else "") or "no reason was recorded"
-        outcome = f"{last.outcome}: " if last and last.outcome and last.outcome not in said else ""
-        return outcome + said
-    now = f": {status.text}" if status.text else ""
-    return f"{status.state}{now}"
+        reason = status.text or (last.why if last else "") or "no reason recorded"
+        outcome = (
+            f"{last.outcome}: " if last and last.outcome and last.outcome not in reason else ""
+        )
+        return outcome + reason
+    activity = f": {status.text}" if status.text else ""
+    return f"{status.state}{activity}"
 
 
 def _end_of(comparison: Comparison, *, checked: bool) -> tuple[End, str]:
@@ -208,19 +211,19 @@ def _end_of(comparison: Comparison, *, checked: bool) -> tuple[End, str]:
     if failure is not None:
         return FAILURE_ENDS.get(failure.kind, "crashed"), _failure_reason(failure)
     if comparison.verdict is Verdict.FAILED:
-        return "not-finished", "no reason was recorded"
+        return "not-finished", "no reason recorded"
     end = _ACCURACY_ENDS[accuracy.status] if accuracy is not None else "unchecked"
     if end == "wrong":
         return end, f"wrong results: {_accuracy_reason(accuracy)}"
     if estimate is None or not estimate.launches:
         why = "; ".join(estimate.reasons) if estimate else "nothing was measured"
-        return "not-finished", f"no number: {why}"
+        return "not-finished", f"no speedup: {why}"
     if end == "random":
         return end, "the workload draws random numbers that backends draw differently"
     if end == "non-deterministic":
-        return end, f"two runs of one side differ: {_accuracy_reason(accuracy)}"
+        return end, f"two runs of one variant differ: {_accuracy_reason(accuracy)}"
     if end == "unchecked":
-        # Left out on request it is no failure of the row; the sweep says so as a whole.
+        # Not a failure if the check is off: the summary has a warning for the whole sweep.
         return (end, f"not checked: {_accuracy_reason(accuracy)}") if checked else ("passed", "")
     if accuracy is not None and accuracy.status is AccuracyStatus.LESS_ACCURATE:
         return end, f"less accurate: {_accuracy_reason(accuracy)}"
@@ -233,14 +236,16 @@ def _failure_reason(failure: Failure) -> str:
 
 
 def _accuracy_reason(accuracy: Accuracy | None) -> str:
-    said = accuracy.detail or accuracy.method if accuracy is not None else ""
-    return said or "no reason was recorded"
+    reason = accuracy.detail or accuracy.method if accuracy is not None else ""
+    return reason or "no reason recorded"
 
 
-def _break_even(comparison: Comparison, alone: Verdict) -> float | None:
-    """Iterations that pay for compiling; only of candidates that are faster for sure."""
-    found = comparison.break_even_iterations
-    return found if alone is Verdict.FASTER and found is not None and found < math.inf else None
+def _break_even(comparison: Comparison, verdict: Verdict) -> float | None:
+    """Return the iterations that amortize compilation, for candidates with verdict faster."""
+    iterations = comparison.break_even_iterations
+    if verdict is not Verdict.FASTER or iterations is None or iterations == math.inf:
+        return None
+    return iterations
 
 
 def _tries(status: CellStatus | None) -> int:
@@ -248,7 +253,7 @@ def _tries(status: CellStatus | None) -> int:
 
 
 def _log_tail(folder: Path, name: str) -> str:
-    """The end of a log inside the folder; nothing of files elsewhere, whatever a record says."""
+    """Return the end of a log inside the folder; empty for a path outside it."""
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
         return ""
@@ -260,19 +265,19 @@ def _log_tail(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepParts:
-    """What a summary is made of, from one sweep or from several."""
+    """The input of a summary, from one sweep or several."""
 
     plan: SweepPlan
     statuses: list[CellStatus]
     runs: list[Run]
     folders: list[Path]
-    """Of the sweep that each status is from."""
+    """The sweep folder of each status."""
     doubts: tuple[str, ...] = ()
-    """Doubts about reading them as one."""
+    """Warnings about reading them as one sweep."""
 
 
 def read_sweeps(folders: Sequence[Path]) -> SweepParts:
-    """One sweep as it is, or several as one."""
+    """Read one sweep, or several as one."""
     sweeps = [SweepFolder.open(folder) for folder in folders]
     first = sweeps[0]
     if len(sweeps) == 1:
@@ -284,96 +289,96 @@ def read_sweeps(folders: Sequence[Path]) -> SweepParts:
             folders=[first.folder] * len(statuses),
         )
     for other in sweeps[1:]:
-        _check_alike(first, other)
-    kept = _of_all(sweeps)
+        _check_compatible(first, other)
+    cells = _merged_cells(sweeps)
     plan = replace(
         first.plan,
         name=" and ".join(dict.fromkeys(sweep.plan.name for sweep in sweeps)),
-        cells=tuple(status.cell for status, _ in kept),
+        cells=tuple(status.cell for status, _ in cells),
         shard=(1, 1),
     )
     return SweepParts(
         plan=plan,
-        statuses=[status for status, _ in kept],
-        runs=[read_run(folder / status.run) for status, folder in kept if status.state == "done"],
-        folders=[folder for _, folder in kept],
-        doubts=tuple(_missing([sweep.plan.shard for sweep in sweeps])),
+        statuses=[status for status, _ in cells],
+        runs=[read_run(folder / status.run) for status, folder in cells if status.state == "done"],
+        folders=[folder for _, folder in cells],
+        doubts=tuple(_missing_shards([sweep.plan.shard for sweep in sweeps])),
     )
 
 
 def _runs(sweep: SweepFolder, statuses: Sequence[CellStatus]) -> list[Run]:
-    """The joined runs, or while the sweep goes on those of the cells that have one."""
+    """Return the joined runs, or the runs of finished cells while the sweep is running."""
     joined = [Path(path) for path in sweep.runs().values()]
-    places = [sweep.folder / status.run for status in statuses if status.state == "done"]
-    for chosen in (joined, places):
+    of_cells = [sweep.folder / status.run for status in statuses if status.state == "done"]
+    for folders in (joined, of_cells):
         try:
-            found = [read_run(place) for place in chosen]
+            runs = [read_run(folder) for folder in folders]
         except TorchyardError:
-            continue  # a joined run was removed: the cells still have everything
-        if found:
-            return found
+            continue  # a joined run was removed: the cells still have the data
+        if runs:
+            return runs
     return []
 
 
-def _check_alike(first: SweepFolder, other: SweepFolder) -> None:
-    """Verdicts are corrected over all cells, which must ask the same question."""
+def _check_compatible(first: SweepFolder, other: SweepFolder) -> None:
+    """Raise UsageError unless verdicts can be corrected over the cells of both sweeps."""
     for what, one, another in (
         ("--null", first.plan.null, other.plan.null),
-        ("--alpha", _asked(first)[0], _asked(other)[0]),
-        ("--margin", _asked(first)[1], _asked(other)[1]),
+        ("--alpha", _alpha_and_margin(first)[0], _alpha_and_margin(other)[0]),
+        ("--margin", _alpha_and_margin(first)[1], _alpha_and_margin(other)[1]),
     ):
         if one != another:
             raise UsageError(
                 f"{first.folder} and {other.folder} cannot be read as one sweep",
                 why=f"they differ in {what}: {one} and {another}",
-                hint="report them one by one",
+                hint="report them separately",
             )
-    known, others = _definitions(first), _definitions(other)
-    for name in known.keys() & others.keys():
-        fields = [key for key in known[name] if known[name][key] != others[name].get(key)]
+    ours, others = _definitions(first), _definitions(other)
+    for name in ours.keys() & others.keys():
+        fields = [key for key in ours[name] if ours[name][key] != others[name].get(key)]
         if fields:
             raise UsageError(
                 f"{first.folder} and {other.folder} cannot be read as one sweep",
-                why=f"{name} differs in {', '.join(fields)}: the same name would stand for both",
-                hint="report them one by one, or give the variants different names",
+                why=f"{name} differs in {', '.join(fields)}",
+                hint="report them separately, or give the variants different names",
             )
 
 
 def _definitions(sweep: SweepFolder) -> dict[str, dict[str, Any]]:
-    """What each name stands for: variants of a precision, and the settings; not where targets lie."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the definitions of variants by name and precision, and the settings; without paths."""
+    definitions: dict[str, dict[str, Any]] = {}
     for cell in sweep.plan.cells:
-        found["the measurement"] = encode(cell.study.settings)
+        definitions["the measurement"] = encode(cell.study.settings)
         for variant in cell.study.variants:
             record = encode(variant)
             record["target"] = record["target"]["variables"]
-            found[f"{variant.name} ({cell.precision})"] = record
-    return found
+            definitions[f"{variant.name} ({cell.precision})"] = record
+    return definitions
 
 
-def _asked(sweep: SweepFolder) -> tuple[float | None, float | None]:
+def _alpha_and_margin(sweep: SweepFolder) -> tuple[float | None, float | None]:
     cells = sweep.plan.cells
     return (cells[0].study.budget.alpha, cells[0].study.budget.margin) if cells else (None, None)
 
 
-def _of_all(sweeps: Sequence[SweepFolder]) -> list[tuple[CellStatus, Path]]:
-    """Every cell once, with the folder of its sweep."""
-    kept: dict[object, tuple[CellStatus, Path]] = {}
+def _merged_cells(sweeps: Sequence[SweepFolder]) -> list[tuple[CellStatus, Path]]:
+    """Return each cell once, with the folder of its sweep."""
+    cells: dict[object, tuple[CellStatus, Path]] = {}
     for sweep in sweeps:
         for status in sweep.statuses():
             key = tuple(names_of(status))
-            if key not in kept or kept[key][0].state != "done" or status.state == "done":
-                kept[key] = (status, sweep.folder)
-    return list(kept.values())
+            if key not in cells or cells[key][0].state != "done" or status.state == "done":
+                cells[key] = (status, sweep.folder)
+    return list(cells.values())
 
 
-def _missing(shards: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Which shards are not among them."""
+def _missing_shards(shards: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield a warning for each set of shards that is incomplete."""
     for parts in sorted({of for _, of in shards}):
-        here = {part for part, of in shards if of == parts}
-        gone = [str(part) for part in range(1, parts + 1) if part not in here]
-        if gone:
+        present = {part for part, of in shards if of == parts}
+        missing = [str(part) for part in range(1, parts + 1) if part not in present]
+        if missing:
             yield (
-                f"of {parts} parts, {', '.join(gone)} not among these: "
-                "corrections and means are those of the others"
+                f"missing shards of {parts}: {', '.join(missing)}; "
+                "corrections and means cover the other shards only"
             )

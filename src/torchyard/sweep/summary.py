@@ -1,7 +1,7 @@
 """Summarize a sweep: corrected verdicts, means over common workloads, false alarms.
 
-Reads finished measurements and changes nothing. Means contain passed and trusted rows only and are
-never clipped; rows that did not pass are listed beside them.
+Read-only. Means contain passed and trusted rows only and are never clipped; rows that did not pass
+are listed separately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchyard.sweep.model import (
     SweepSummary,
 )
 from torchyard.sweep.rows import (
-    CLAIMING,
+    ENDS_WITH_SPEEDUP,
     Names,
     comparisons_of,
     names_of,
@@ -45,7 +45,7 @@ __all__ = ["sweep_summary"]
 _EXTREMES: Final = 5
 _CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
 Measured = dict[int, Estimate]
-"""Estimates by the place of their row."""
+"""Estimates by the index of their row."""
 
 
 def sweep_summary(
@@ -55,15 +55,15 @@ def sweep_summary(
     *,
     folders: Sequence[Path] = (),
 ) -> SweepSummary:
-    """Everything the sweep says so far.
+    """Summarize the sweep as it is now.
 
-    `runs` are its joined runs, or those of its cells while it goes on. With the folders of the
-    sweep, one for each status, cells that have no run show the end of their logs.
+    `runs` are its joined runs, or those of its cells while it is running. With the sweep folder of
+    each status, cells without a run show the end of their logs.
     """
     budget = plan.cells[0].study.budget if plan.cells else Budget()
     rows, tested = _rows(statuses, runs, budget, folders)
     rows = _corrected(rows, tested, budget)
-    measured = {place: one for place, one in tested.items() if rows[place].end == "passed"}
+    measured = {index: one for index, one in tested.items() if rows[index].end == "passed"}
     groups = _groups(rows, measured, tested, budget)
     best, worst = ([], []) if plan.null else _extremes(rows, measured)
     _correct_for_selection(rows, [*best, *worst], measured, budget.alpha)
@@ -80,12 +80,12 @@ def sweep_summary(
         alpha=budget.alpha,
         margin=budget.margin,
         cells=len(plan.cells),
-        cells_finished=sum(status.state in {"done", "failed"} for status in statuses),
+        cells_finished=sum(not status.is_open for status in statuses),
         rows=tuple(rows),
         groups=groups,
         totals=_totals(rows, measured, tested, budget) if several else (),
-        best=tuple(rows[place] for place in best),
-        worst=tuple(rows[place] for place in worst),
+        best=tuple(rows[index] for index in best),
+        worst=tuple(rows[index] for index in worst),
         false_alarms=_false_alarms(rows, budget) if plan.null else None,
         runs=tuple(
             SummarizedRun(
@@ -106,54 +106,56 @@ def _rows(
 ) -> tuple[list[SweepRow], Measured]:
     from torchyard.stats.suite import verdict_alone
 
-    held = comparisons_of(runs)
+    comparisons = comparisons_of(runs)
     rows: list[SweepRow] = []
     measured: Measured = {}
-    # A comparison that two cells hold, of sweeps that are read as one, is one row.
-    asked: dict[Names, tuple[CellStatus | None, Path | None]] = {
+    # A comparison that is in cells of two sweeps is one row.
+    planned: dict[Names, tuple[CellStatus | None, Path | None]] = {
         names: (status, folder)
         for status, folder in zip_longest(statuses, folders)
         for names in names_of(status)
     }
-    for names in held:
-        asked.setdefault(names, (None, None))
-    for names, (status, folder) in asked.items():
-        found = held.get(names)
-        if status is not None and (found is None or found.given_up):
-            failure = found.comparison.failure if found else None
+    for names in comparisons:
+        planned.setdefault(names, (None, None))
+    for names, (status, folder) in planned.items():
+        item = comparisons.get(names)
+        if status is not None and (item is None or item.given_up):
+            failure = item.comparison.failure if item else None
             tail = failure.log_tail if failure else ""
             rows.append(row_without_result(status, names, folder=folder, log_tail=tail))
             continue
-        if found is None:
+        if item is None:
             continue
-        estimate = found.comparison.estimate
-        alone = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
-        row = row_of(found, status=status, alone=alone)
-        if estimate is not None and row.end in CLAIMING and row.trusted:
+        estimate = item.comparison.estimate
+        verdict = verdict_alone(estimate, budget) if estimate else Verdict.UNDECIDED
+        row = row_of(item, status=status, uncorrected=verdict)
+        if estimate is not None and row.end in ENDS_WITH_SPEEDUP and row.trusted:
             measured[len(rows)] = estimate
         rows.append(row)
     return rows, measured
 
 
 def _corrected(rows: list[SweepRow], tested: Measured, budget: Budget) -> list[SweepRow]:
-    """Benjamini-Hochberg over every claim about speed: all suites, precisions and candidates."""
+    """Apply Benjamini-Hochberg over all suites, precisions and candidates of the sweep."""
     from torchyard.stats.suite import adjust_for_suite
 
-    places = list(tested)
-    # Whatever a smaller family said before is taken back first: this one alone decides.
-    whole = [
-        replace(tested[place], verdict=rows[place].verdict_alone, p_adjusted=None, reasons=())
-        for place in places
+    indices = list(tested)
+    # Undo earlier corrections over a smaller family.
+    uncorrected = [
+        replace(tested[index], verdict=rows[index].verdict_alone, p_adjusted=None, reasons=())
+        for index in indices
     ]
     result = list(rows)
-    for place, found in zip(
-        places, adjust_for_suite(whole, budget.alpha, family="sweep"), strict=True
+    for index, estimate in zip(
+        indices, adjust_for_suite(uncorrected, budget.alpha, family="sweep"), strict=True
     ):
-        reasons = [row_reason for row_reason in (rows[place].reason, *found.reasons) if row_reason]
-        result[place] = replace(
-            rows[place],
-            p_adjusted=found.p_adjusted,
-            verdict=found.verdict,
+        reasons = [
+            row_reason for row_reason in (rows[index].reason, *estimate.reasons) if row_reason
+        ]
+        result[index] = replace(
+            rows[index],
+            p_adjusted=estimate.p_adjusted,
+            verdict=estimate.verdict,
             reason="; ".join(reasons),
         )
     return result
@@ -165,13 +167,13 @@ def _groups(
     kinds = dict.fromkeys((row.suite, row.mode, row.precision, row.baseline) for row in rows)
     groups = []
     for suite, mode, precision, baseline in kinds:
-        places = [
-            place
-            for place, row in enumerate(rows)
+        indices = [
+            index
+            for index, row in enumerate(rows)
             if (row.suite, row.mode, row.precision, row.baseline)
             == (suite, mode, precision, baseline)
         ]
-        for candidate in dict.fromkeys(rows[place].candidate for place in places):
+        for candidate in dict.fromkeys(rows[index].candidate for index in indices):
             key = GroupKey(
                 suite=suite,
                 mode=mode,
@@ -179,7 +181,7 @@ def _groups(
                 baseline=baseline,
                 candidate=candidate,
             )
-            groups.append(_group(key, rows, places, measured, tested, budget))
+            groups.append(_group(key, rows, indices, measured, tested, budget))
     return tuple(groups)
 
 
@@ -194,48 +196,50 @@ def _totals(
 def _group(
     key: GroupKey,
     rows: Sequence[SweepRow],
-    places: Iterable[int],
+    indices: Iterable[int],
     measured: Measured,
     tested: Measured,
     budget: Budget,
 ) -> SweepGroup:
-    """`places` are the rows of all candidates: those that one of them failed are not common.
+    """Summarize the rows of one candidate.
 
-    `tested` has those rows too that could not be shown to be right.
+    `indices` are the rows of all candidates, which determine the common workloads. `tested` also has
+    rows whose results could not be verified.
     """
-    places = list(places)
-    own = [place for place in places if rows[place].candidate == key.candidate]
-    mine = [rows[place] for place in own]
-    usable, scope = _usable(places, measured)
+    indices = list(indices)
+    own = [index for index in indices if rows[index].candidate == key.candidate]
+    mine = [rows[index] for index in own]
+    usable, scope = _usable(indices, measured)
     passed_by: dict[tuple[str, str], set[str]] = {}
-    for place in usable:
-        row = rows[place]
+    for index in usable:
+        row = rows[index]
         passed_by.setdefault((row.workload, row.precision), set()).add(row.candidate)
-    everybody = {rows[place].candidate for place in places}
+    candidates = {rows[index].candidate for index in indices}
     common = [
-        place
-        for place in own
-        if place in usable and passed_by[(rows[place].workload, rows[place].precision)] == everybody
+        index
+        for index in own
+        if index in usable
+        and passed_by[(rows[index].workload, rows[index].precision)] == candidates
     ]
-    own_usable = [place for place in own if place in usable]
-    whole, whole_scope = _usable(own, tested)
-    claiming = [row for row in mine if row.end in CLAIMING]
-    compiles = [row.compile_s for row in claiming if row.compile_s is not None]
-    memories = [math.log(row.memory_ratio) for row in claiming if row.memory_ratio]
-    break_evens = [row.break_even for row in claiming if row.break_even is not None]
+    own_usable = [index for index in own if index in usable]
+    not_wrong, not_wrong_scope = _usable(own, tested)
+    with_speedup = [row for row in mine if row.end in ENDS_WITH_SPEEDUP]
+    compiles = [row.compile_s for row in with_speedup if row.compile_s is not None]
+    memories = [math.log(row.memory_ratio) for row in with_speedup if row.memory_ratio]
+    break_evens = [row.break_even for row in with_speedup if row.break_even is not None]
     ends, verdicts = Counter(row.end for row in mine), Counter(row.verdict for row in mine)
 
-    def mean(chosen: Sequence[int], scope: bool) -> MeanSpeedup | None:
+    def mean(chosen: Sequence[int], over_launches: bool) -> MeanSpeedup | None:
         from torchyard.stats.suite import geometric_mean
 
-        found = geometric_mean([tested[place] for place in chosen], confidence=1.0 - budget.alpha)
-        if found is None:
+        result = geometric_mean([tested[index] for index in chosen], confidence=1.0 - budget.alpha)
+        if result is None:
             return None
         return MeanSpeedup(
-            speedup=found[0],
-            interval=found[1],
+            speedup=result[0],
+            interval=result[1],
             workloads=len(chosen),
-            scope="launches" if scope else "processes",
+            scope="launches" if over_launches else "processes",
         )
 
     return SweepGroup(
@@ -245,7 +249,9 @@ def _group(
         verdicts=tuple((word, verdicts[word]) for word in Verdict if verdicts[word]),
         common=mean(common, scope),
         own=mean(own_usable, scope),
-        not_wrong=mean(sorted(whole), whole_scope) if len(whole) > len(own_usable) else None,
+        not_wrong=mean(sorted(not_wrong), not_wrong_scope)
+        if len(not_wrong) > len(own_usable)
+        else None,
         compiled=len(compiles),
         compile_median_s=median(compiles) if compiles else None,
         compile_sum_s=math.fsum(compiles) if compiles else None,
@@ -257,21 +263,21 @@ def _group(
     )
 
 
-def _usable(places: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
-    """Rows that a mean can hold, and whether it then speaks for processes started anew."""
+def _usable(indices: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
+    """Return the rows that a mean can include, and whether their intervals cover launches."""
     from torchyard.stats.suite import counts_in_mean
 
-    over_launches = {p for p in places if p in measured and counts_in_mean(measured[p])}
+    over_launches = {p for p in indices if p in measured and counts_in_mean(measured[p])}
     if over_launches:
         return over_launches, True
-    return {p for p in places if p in measured and measured[p].interval is not None}, False
+    return {p for p in indices if p in measured and measured[p].interval is not None}, False
 
 
 def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], list[int]]:
-    """The places of the best and the worst rows.
+    """Return the indices of the best and the worst rows.
 
-    Only rows that are decided after the correction, in the order of the end of their interval that
-    is nearer to 1: the most extreme estimates are those that were lucky.
+    Only rows that are decided after the correction, ordered by the end of their interval that is
+    nearer to 1: ordering by the estimate would favor noisy rows.
     """
     return _ranked(rows, measured, Verdict.FASTER), _ranked(rows, measured, Verdict.SLOWER)
 
@@ -279,27 +285,27 @@ def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], 
 def _correct_for_selection(
     rows: list[SweepRow], chosen: Sequence[int], measured: Measured, alpha: float
 ) -> None:
-    """Give the chosen rows intervals that allow for having been chosen."""
+    """Set the intervals of the chosen rows, corrected for selection."""
     from torchyard.stats.suite import selected_intervals
 
     intervals = selected_intervals(
-        [measured[place] for place in chosen], len(measured), alpha=alpha
+        [measured[index] for index in chosen], len(measured), alpha=alpha
     )
-    for place, interval in zip(chosen, intervals, strict=True):
-        rows[place] = replace(rows[place], selected_interval=interval)
+    for index, interval in zip(chosen, intervals, strict=True):
+        rows[index] = replace(rows[index], selected_interval=interval)
 
 
 def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
-    decided = [place for place in measured if rows[place].verdict is verdict]
-    usable = [place for place in decided if rows[place].interval and rows[place].trusted]
+    decided = [index for index in measured if rows[index].verdict is verdict]
+    usable = [index for index in decided if rows[index].interval and rows[index].trusted]
 
-    def near_end(place: int) -> float:
-        interval = rows[place].interval
+    def end_near_one(index: int) -> float:
+        interval = rows[index].interval
         if interval is None:
-            raise AssertionError(rows[place])
+            raise AssertionError(rows[index])
         return -interval.low if verdict is Verdict.FASTER else interval.high
 
-    return sorted(usable, key=near_end)[:_EXTREMES]
+    return sorted(usable, key=end_near_one)[:_EXTREMES]
 
 
 def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
@@ -310,7 +316,7 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
         wilson_interval,
     )
 
-    tested = [r for r in rows if r.end in CLAIMING and r.trusted and r.p_value is not None]
+    tested = [r for r in rows if r.end in ENDS_WITH_SPEEDUP and r.trusted and r.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
     significant = sum(_excludes_one(row.interval) for row in tested)
     excess, excess_chance = excess_of_small(p_values)
@@ -335,20 +341,20 @@ def _excludes_one(interval: Interval | None) -> bool:
 
 
 def _doubts(summary: SweepSummary, machines: int) -> Iterable[str]:
-    left = summary.cells - summary.cells_finished
-    if left:
-        yield f"{left} of {summary.cells} cells are not finished: every number may still change"
+    open_cells = summary.cells - summary.cells_finished
+    if open_cells:
+        yield f"{open_cells} of {summary.cells} cells are not finished: all numbers may still change"
     untrusted = sum(not row.trusted for row in summary.rows)
     if untrusted:
         verb = "is" if untrusted == 1 else "are"
         yield (
-            f"{untrusted} of {len(summary.rows)} comparisons {verb} untrusted: their numbers are in "
-            "no mean, no list of extremes and no correction"
+            f"{untrusted} of {len(summary.rows)} comparisons {verb} untrusted and excluded from means, "
+            "lists of extremes and corrections"
         )
     if not summary.checked:
-        yield "results were not checked: passed says only that there is a number"
+        yield "the accuracy check was off: passed only means that there is a speedup"
     if machines > 1:
-        yield f"measured on {machines} kinds of machine: means hold rows of all of them"
+        yield f"measured on {machines} different machines: means include rows of all of them"
     part, parts = summary.shard
     if parts > 1:
-        yield f"this is part {part} of {parts}: corrections and means are those of this part"
+        yield f"this is shard {part} of {parts}: corrections and means cover this shard only"

@@ -1,6 +1,6 @@
-"""What a user asks of a sweep: the `[sweep]` table of a study file, and `SweepRequest`.
+"""The request of a sweep: `SweepRequest`, and the `[sweep]` table of a study file.
 
-Study files and options each make a `SweepRequest`, in which None and empty mean "not given".
+Study files and options each produce a `SweepRequest`, in which None and empty mean "not given".
 `torchyard bench` reads the same file and ignores the table. Starts nothing.
 """
 
@@ -27,45 +27,45 @@ from torchyard.core.study import MODES, PRECISIONS, Mode, Precision, Scalar, Wor
 from torchyard.errors import UsageError
 from torchyard.sweep.model import EXECUTORS, ExecutorName
 
-_SHARD_HINT: Final = "write --shard PART/PARTS, such as 1/4 for the first of four"
+_SHARD_HINT: Final = "use --shard PART/PARTS, such as 1/4 for the first of four"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patterns:
-    """Which workloads stay, by globs over SUITE/NAME or over NAME alone."""
+    """Selection of workloads by globs over SUITE/NAME or NAME."""
 
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def keep(self, workload: Workload) -> bool:
-        """Whether it fits one of `only`, if there are any, and none of `exclude`."""
-        if self.only and not any(fits(pattern, workload) for pattern in self.only):
+        """Return whether the workload matches `only`, if given, and no pattern of `exclude`."""
+        if self.only and not any(matches(pattern, workload) for pattern in self.only):
             return False
-        return not any(fits(pattern, workload) for pattern in self.exclude)
+        return not any(matches(pattern, workload) for pattern in self.exclude)
 
-    def idle(self, workloads: Sequence[Workload]) -> list[str]:
-        """Patterns that fit none of the workloads: often a slip of the pen."""
+    def unmatched(self, workloads: Sequence[Workload]) -> list[str]:
+        """Return the patterns that match none of the workloads, which are often typing errors."""
         return [
             pattern
             for pattern in (*self.only, *self.exclude)
-            if not any(fits(pattern, workload) for workload in workloads)
+            if not any(matches(pattern, workload) for workload in workloads)
         ]
 
 
-def fits(pattern: str, workload: Workload) -> bool:
-    """Whether the pattern is meant for this workload; case counts, as it does in names."""
-    whole = f"{workload.suite}/{workload.name}"
-    return fnmatchcase(whole, pattern) or fnmatchcase(workload.name, pattern)
+def matches(pattern: str, workload: Workload) -> bool:
+    """Return whether the pattern matches SUITE/NAME or NAME; case-sensitive."""
+    full_name = f"{workload.suite}/{workload.name}"
+    return fnmatchcase(full_name, pattern) or fnmatchcase(workload.name, pattern)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The part of a sweep that one source says."""
+    """The definition of a sweep from one source: a study file or options."""
 
     study: Request = field(default_factory=Request)
-    """Suites are its workloads, backends its candidates."""
+    """Its workloads are whole suites, its candidates the backends."""
     modes: tuple[Mode, ...] = ()
-    """For workloads that name none; `study.modes` is for all of them."""
+    """For workloads that name none; `study.modes` applies to all workloads."""
     precisions: tuple[Precision, ...] = ()
     patterns: Patterns = field(default_factory=Patterns)
     shard: tuple[int, int] | None = None
@@ -73,13 +73,13 @@ class SweepRequest:
     tries: int | None = None
     null: bool | None = None
     largest_batches: bool | None = None
-    """Search for the largest batch size that fits, where a workload names none."""
+    """Search for the largest batch size that fits if a workload names none."""
     executor: ExecutorName | None = None
     executor_options: dict[str, Scalar] = field(default_factory=dict)
 
 
 def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
-    """One request of two: what `above` says wins; options of an executor are merged by name."""
+    """Merge two requests: `above` overrides `below`; executor options are merged by name."""
     study = merge(below.study, above.study)
     if above.largest_batches:
         sized = tuple(replace(choice, batch_size=None) for choice in study.workloads)
@@ -108,51 +108,51 @@ _SHARD: Final = re.compile(r"[0-9]{1,6}/[0-9]{1,6}")
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`1/4`: the part and how many parts there are."""
+    """Parse `1/4` into the shard number and the number of shards."""
     part_text, slash, parts_text = text.partition("/")
     if not slash or not _SHARD.fullmatch(f"{part_text.strip()}/{parts_text.strip()}"):
-        raise UsageError(f"--shard: {text!r} is no part of a whole", hint=_SHARD_HINT)
+        raise UsageError(f"--shard: {text!r} is not a shard", hint=_SHARD_HINT)
     part, parts = int(part_text), int(parts_text)
     if parts < 1:
-        raise UsageError(f"--shard: {text!r} has no parts", hint=_SHARD_HINT)
+        raise UsageError(f"--shard: {text!r} has no shards", hint=_SHARD_HINT)
     if not 1 <= part <= parts:
         raise UsageError(
-            f"--shard: there is no part {part} of {parts}",
-            why=f"parts are counted from 1 to {parts}",
+            f"--shard: there is no shard {part} of {parts}",
+            why=f"shards are numbered from 1 to {parts}",
             hint=_SHARD_HINT,
         )
     return part, parts
 
 
 def read_precisions(names: Sequence[str], *, where: str) -> tuple[Precision, ...]:
-    """Precisions by name, each once, in the order given."""
+    """Return the precisions of these names, without duplicates, in the given order."""
     for name in names:
         _check(name, PRECISIONS, "precision", where)
     return tuple(word for name in dict.fromkeys(names) for word in PRECISIONS if word == name)
 
 
 def read_modes(names: Sequence[str], *, where: str) -> tuple[Mode, ...]:
-    """Modes by name, each once, in the order given."""
+    """Return the modes of these names, without duplicates, in the given order."""
     for name in names:
         _check(name, MODES, "mode", where)
     return tuple(word for name in dict.fromkeys(names) for word in MODES if word == name)
 
 
 def check_executor(name: str, *, where: str) -> ExecutorName:
-    """The executor of that name."""
+    """Return the executor of that name; raise UsageError if there is none."""
     _check(name, EXECUTORS, "executor", where)
     return next(word for word in EXECUTORS if word == name)
 
 
 def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
-    """Raise UsageError when options of a cluster are given and everything runs here.
+    """Raise UsageError if cluster options are given on the command line but cells run locally.
 
-    Those of a study file are left alone: the same file may be tried here with --executor local.
+    Cluster options of a study file are allowed: the same file may be run with --executor local.
     """
-    of_clusters = [name for name in options.executor_options if name != "at-most"]
-    if of_clusters and (whole.executor or "local") == "local":
-        said = {"time": "job-time", "memory": "job-memory"}
-        names = [said.get(name, name) for name in of_clusters]
+    cluster_options = [name for name in options.executor_options if name != "at-most"]
+    if cluster_options and (whole.executor or "local") == "local":
+        option_names = {"time": "job-time", "memory": "job-memory"}
+        names = [option_names.get(name, name) for name in cluster_options]
         given = ["slurm" if name.startswith("slurm-") else name for name in names]
         raise UsageError(
             ", ".join(f"--{name}" for name in dict.fromkeys(given)) + ": no effect",
@@ -161,15 +161,15 @@ def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
         )
 
 
-def _check(name: str, known: Sequence[str], what: str, where: str) -> None:
-    if name not in known:
+def _check(name: str, valid: Sequence[str], what: str, where: str) -> None:
+    if name not in valid:
         raise UsageError(
-            f"{where}: there is no {what} {name!r}",
-            hint=_SHORT.get(name.lower()) or nearest_hint(name, known, what=what),
+            f"{where}: unknown {what} {name!r}",
+            hint=_ABBREVIATIONS.get(name.lower()) or nearest_hint(name, valid, what=what),
         )
 
 
-_SHORT: Final = {
+_ABBREVIATIONS: Final = {
     short: f"did you mean {word!r}?"
     for short, word in {
         "fp32": "float32",
@@ -187,7 +187,7 @@ Quantity = str | int | float
 
 
 def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepRequest:
-    """The request of a study file with that table; raises UsageError that names the key."""
+    """Return the request of a study file with that table; a UsageError names the key."""
     folder = path.resolve().parent
     for suite in table.suites:
         check_suite(suite, where="sweep.suites")
@@ -213,7 +213,7 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
 
 
 def _executor_options(table: SweepTable) -> dict[str, Scalar]:
-    found: dict[str, Scalar | None] = {
+    options: dict[str, Scalar | None] = {
         "partition": table.partition,
         "account": table.account,
         "qos": table.qos,
@@ -225,7 +225,7 @@ def _executor_options(table: SweepTable) -> dict[str, Scalar]:
         "at-most": table.at_most,
         **{f"slurm-{name}": value for name, value in table.slurm.items()},
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _checked(table: SweepTable, name: str) -> Any:
@@ -236,8 +236,8 @@ def _checked(table: SweepTable, name: str) -> Any:
 
 
 def read_sweep_file(path: Path) -> SweepRequest:
-    """The same with what its table `[sweep]` says."""
-    said = read_study_tables(path)
+    """Read the request of a study file, including its `[sweep]` table."""
+    tables = read_study_tables(path)
     return located_errors(
-        path, lambda: sweep_of_table(said.sweep, request_of_tables(said, path), path)
+        path, lambda: sweep_of_table(tables.sweep, request_of_tables(tables, path), path)
     )

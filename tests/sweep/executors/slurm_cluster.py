@@ -276,7 +276,7 @@ class SweepOnSlurm:
             lambda cell: self.folder / "logs" / f"{cell}.log",
             options=read_options(tuple(self.options.items())),
             limit_s=self.limit_s,
-            look_every_s=0.3,
+            poll_interval_s=0.3,
             lost_after_s=1.0,
             settle_s=5.0,
         )

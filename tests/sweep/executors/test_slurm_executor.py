@@ -73,9 +73,9 @@ def test_an_array_runs_and_ends(cluster: Cluster, sweep: SweepOnSlurm) -> None:
         "fails-1": "died",
     }
     assert ends["quick-1"].why == ""
-    assert ends["fails-1"].why.startswith("its process ended with exit code 7 (job ")
+    assert ends["fails-1"].why.startswith("its process exited with code 7 (job ")
     assert (sweep.folder / "logs" / "quick-2.log").read_text() == "quick-2 begins\n"
-    assert executor.leave() == "no jobs are left in Slurm"
+    assert executor.detach() == "no jobs remain in Slurm"
 
 
 def test_one_cell_is_a_job_of_its_own(sweep: SweepOnSlurm) -> None:
@@ -166,7 +166,7 @@ def test_too_much_memory(sweep: SweepOnSlurm) -> None:
     executor.submit(["eats"])
     end = until_over(executor)["eats"]
     assert end.outcome == "memory-limit"
-    assert end.why.startswith("used more memory than it asked Slurm for (job ")
+    assert end.why.startswith("exceeded its Slurm memory limit (job ")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_refusal_names_the_option(
     executor = sweep.executor()
     with pytest.raises(UsageError) as caught:
         executor.submit(["quick"])
-    assert caught.value.what == f"Slurm refuses the jobs because of {named}"
+    assert caught.value.what == f"Slurm rejected the jobs because of {named}"
     assert words in caught.value.why
     assert caught.value.hint
     assert executor.poll() == ([], [])
@@ -210,9 +210,9 @@ def test_what_is_asked_for_reaches_slurm(cluster: Cluster, sweep: SweepOnSlurm) 
 def test_over_its_time(overdue: tuple[SweepOnSlurm, SlurmExecutor]) -> None:
     end = until_over(overdue[1])["waits"]
     assert end.outcome == "time-limit"
-    assert end.why.startswith("took longer than the time it asked Slurm for (job ")
+    assert end.why.startswith("exceeded its Slurm time limit (job ")
     (output,) = (overdue[0].folder / "slurm").glob("*_log.out")
-    limit_s = re.search(r"^the command may take (\d+) s$", output.read_text(), re.MULTILINE)
+    limit_s = re.search(r"^time limit of the command: (\d+) s$", output.read_text(), re.MULTILINE)
     assert limit_s is not None
     assert 580 <= int(limit_s[1]) <= 590, "a little less than what the job asked for"
 

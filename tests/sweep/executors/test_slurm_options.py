@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from torchyard.core.study import Scalar
 from torchyard.errors import UsageError
 from torchyard.sweep.executors.slurm.job_options import OPTION_NAMES, SlurmOptions, read_options
-from torchyard.sweep.executors.slurm.submission import Unanswered, _parameters, _refusal
+from torchyard.sweep.executors.slurm.submission import (
+    SlurmUnreachable,
+    _parameters,
+    _submission_error,
+)
 
 
 def test_nothing_asked_for() -> None:
@@ -114,14 +118,14 @@ def test_wrong_values_name_the_option(name: str, value: Scalar) -> None:
     ("name", "hint"),
     [
         ("partiton", "did you mean 'partition'?"),
-        ("slurm-partition", "say 'partition'"),
-        ("slurm-mem", "say 'memory'"),
-        ("slurm-gpus-per-node", "say 'gpus'"),
-        ("slurm-", "write it like slurm-constraint"),
-        ("slurm-A", "write it like slurm-constraint"),
-        ("slurm-a b", "write it like slurm-constraint"),
-        ("slurm--x", "write it like slurm-constraint"),
-        ("slurm-a=b", "write it like slurm-constraint"),
+        ("slurm-partition", "use 'partition'"),
+        ("slurm-mem", "use 'memory'"),
+        ("slurm-gpus-per-node", "use 'gpus'"),
+        ("slurm-", "use lower-case letters"),
+        ("slurm-A", "use lower-case letters"),
+        ("slurm-a b", "use lower-case letters"),
+        ("slurm--x", "use lower-case letters"),
+        ("slurm-a=b", "use lower-case letters"),
     ],
 )
 def test_wrong_names(name: str, hint: str) -> None:
@@ -132,7 +136,7 @@ def test_wrong_names(name: str, hint: str) -> None:
 
 @pytest.mark.parametrize("name", ["array", "output", "job-name", "wrap", "no-requeue", "nodes"])
 def test_options_that_the_executor_needs_for_itself(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be given"):
+    with pytest.raises(UsageError, match="is not allowed"):
         read_options(((f"slurm-{name}", "1"),))
 
 
@@ -184,15 +188,18 @@ def test_time_enough_for_the_limit_of_a_cell() -> None:
 )
 def test_refusals_that_need_a_larger_cluster_than_that_of_the_tests(words: str, named: str) -> None:
     said = f"sbatch: error: Batch job submission failed: {words}"
-    error = _refusal(said, SlurmOptions())
+    error = _submission_error(said, SlurmOptions())
     assert isinstance(error, UsageError)
-    assert error.what == f"Slurm refuses the jobs because of {named}"
-    assert error.why == f"sbatch says: Batch job submission failed: {words}"
+    assert error.what == f"Slurm rejected the jobs because of {named}"
+    assert error.why == f"sbatch: Batch job submission failed: {words}"
 
 
 def test_a_refusal_that_nothing_is_known_of() -> None:
-    assert _refusal("sbatch: error: Full moon", SlurmOptions()).what == "Slurm refuses the jobs"
-    assert _refusal("", SlurmOptions()).what == "Slurm refuses the jobs"
+    assert (
+        _submission_error("sbatch: error: Full moon", SlurmOptions()).what
+        == "Slurm rejected the jobs"
+    )
+    assert _submission_error("", SlurmOptions()).what == "Slurm rejected the jobs"
 
 
 @pytest.mark.parametrize(
@@ -205,4 +212,6 @@ def test_a_refusal_that_nothing_is_known_of() -> None:
 )
 def test_no_answer_is_not_a_refusal(words: str) -> None:
     """Slurm may have taken the jobs all the same."""
-    assert isinstance(_refusal(f"sbatch: error: {words}", SlurmOptions()), Unanswered)
+    assert isinstance(
+        _submission_error(f"sbatch: error: {words}", SlurmOptions()), SlurmUnreachable
+    )

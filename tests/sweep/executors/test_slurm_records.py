@@ -13,7 +13,11 @@ import pytest
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
 from torchyard.sweep.executors.slurm.job_states import JobRecords, is_void, new_name
 from torchyard.sweep.executors.slurm.node_job import CellJob, end_path, read_end, read_time_left
-from torchyard.sweep.executors.slurm.submission import SlurmExecutor, check_place, file_system_of
+from torchyard.sweep.executors.slurm.submission import (
+    SlurmExecutor,
+    check_sweep_folder,
+    file_system_of,
+)
 
 MOUNTS = """\
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
@@ -30,15 +34,15 @@ def test_records_are_read_back(tmp_path: Path) -> None:
     records.intend("one", ["a", "b", "c"])
     records.submitted("one", "12")
     records.intend("two", ["d"])
-    records.told([("one", 1, "finished"), ("one", 0, "died")])
-    records.told([])
+    records.mark_reported([("one", 1, "finished"), ("one", 0, "died")])
+    records.mark_reported([])
     again = JobRecords(tmp_path)
     assert again.arrays == records.arrays
     one, two = again.open_arrays()
-    assert (one.job, one.open_indexes, one.told) == ("12", [2], {1: "finished", 0: "died"})
+    assert (one.job, one.open_indexes, one.reported) == ("12", [2], {1: "finished", 0: "died"})
     assert [one.job_of(2), two.job] == ["12_2", ""]
     again.void("two", "Slurm does not know it")
-    again.told([("one", 2, "finished")])
+    again.mark_reported([("one", 2, "finished")])
     assert JobRecords(tmp_path).open_arrays() == []
     assert is_void(tmp_path, "two")
     assert not is_void(tmp_path, "one")
@@ -127,7 +131,7 @@ def test_a_job_ends_its_command_before_slurm_would(
     with pytest.raises(SystemExit) as caught:
         cell_job(tmp_path, "/bin/sleep", "60", limit_s=30.0)()
     assert caught.value.code == 124
-    assert capsys.readouterr().out == "the command may take 1 s\n"
+    assert capsys.readouterr().out == "time limit of the command: 1 s\n"
 
 
 def test_a_job_over_the_limit_of_its_cell(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_a_job_that_was_given_up_runs_nothing(
         cell_job(tmp_path, "/bin/sh", "-c", f"touch {tmp_path}/ran")()
     assert caught.value.code == 0
     assert not (tmp_path / "ran").exists()
-    assert capsys.readouterr().out == "one was given up by the driver: nothing is run\n"
+    assert capsys.readouterr().out == "one was abandoned by the driver: nothing to run\n"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"code": "7"}'])
@@ -174,7 +178,7 @@ def test_file_systems_that_other_nodes_see(
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
     assert file_system_of(Path(folder), mounts) == kind
-    notes = check_place(Path(folder), mounts)
+    notes = check_sweep_folder(Path(folder), mounts)
     assert len(notes) == bool(words)
     assert words in "".join(notes)
     assert file_system_of(Path(folder), tmp_path / "nothing") == ""
@@ -183,14 +187,14 @@ def test_file_systems_that_other_nodes_see(
 @pytest.mark.parametrize("name", ["100%", "a\\b", "a\nb"])
 def test_folders_whose_names_slurm_would_misread(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be the folder of a sweep on Slurm"):
-        check_place(Path("/home") / name)
+        check_sweep_folder(Path("/home") / name)
 
 
 def test_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingTool) as caught:
         SlurmExecutor(tmp_path, lambda cell: [cell], lambda _: tmp_path / "log")
-    assert caught.value.what == "there is no sbatch, squeue, scancel, scontrol here"
+    assert caught.value.what == "sbatch, squeue, scancel, scontrol not found"
     assert "slurm-client on Debian" in caught.value.hint
     assert caught.value.exit_code == 4
 

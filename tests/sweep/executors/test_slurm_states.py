@@ -6,12 +6,12 @@ import pytest
 
 from torchyard.sweep.executors.slurm.job_states import (
     SQUEUE_FORMAT,
-    Sighting,
+    JobInfo,
     as_ended,
     as_job,
     code_outcome,
     has_ended,
-    may_come_back,
+    may_be_requeued,
     read_sacct,
     read_squeue,
 )
@@ -27,9 +27,9 @@ torchyard-b-2|16|N/A|RUNNING|0|one|None|
 """
 
 
-def seen(state: str, **fields: str | int) -> Sighting:
+def seen(state: str, **fields: str | int) -> JobInfo:
     whole = {"name": "n", "index": 0, "job": "7", "label": "7_0", "state": state, **fields}
-    return Sighting(**whole)  # type: ignore[arg-type]
+    return JobInfo(**whole)  # type: ignore[arg-type]
 
 
 def test_squeue() -> None:
@@ -105,23 +105,23 @@ def test_states_that_are_ends(state: str, outcome: str) -> None:
 )
 def test_states_that_are_not(state: str) -> None:
     assert not has_ended(seen(state))
-    assert not may_come_back(seen(state))
+    assert not may_be_requeued(seen(state))
 
 
 def test_a_state_of_a_later_slurm_is_not_an_end() -> None:
     assert not has_ended(seen("HIBERNATED"))
     job = as_job("c", seen("HIBERNATED", reason="Cold_Weather"))
-    assert (job.state, job.text) == ("queued", "Slurm says HIBERNATED (Cold Weather)")
+    assert (job.state, job.text) == ("queued", "Slurm state HIBERNATED (Cold Weather)")
 
 
 def test_jobs_that_go_on() -> None:
     running = as_job("c", seen("RUNNING", node="node1"))
     assert (running.state, running.place, running.text) == ("running", "node1, job 7_0", "")
     closing = as_job("c", seen("COMPLETING", node="node1"))
-    assert (closing.state, closing.text) == ("running", "Slurm says COMPLETING")
+    assert (closing.state, closing.text) == ("running", "Slurm state COMPLETING")
     waiting = as_job("c", seen("PENDING", reason="Resources"))
     assert (waiting.state, waiting.place) == ("queued", "job 7_0")
-    assert waiting.text == "waits for free resources"
+    assert waiting.text == "waiting for resources"
     assert as_job("c", seen("PENDING", reason="QOSMaxJobsPerUserLimit")).text == (
         "QOSMaxJobsPerUserLimit"
     )
@@ -130,7 +130,7 @@ def test_jobs_that_go_on() -> None:
 def test_failed_without_a_node_was_refused() -> None:
     end = as_ended("c", seen("FAILED", reason="BadConstraints"))
     assert end.outcome == "refused"
-    assert end.why == "Slurm would not start it: BadConstraints (job 7_0)"
+    assert end.why == "Slurm refused to start it: BadConstraints (job 7_0)"
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_failed_for_memory_where_only_the_output_says_so(log_end: str) -> None:
     ("code", "outcome", "why"),
     [
         (0, "finished", ""),
-        (1, "died", "its process ended with exit code 1"),
-        (124, "time-limit", "took longer than its limit"),
+        (1, "died", "its process exited with code 1"),
+        (124, "time-limit", "exceeded its time limit"),
         (130, "interrupted", "interrupted"),
         (137, "died", "its process was killed (SIGKILL)"),
-        (139, "died", "its process was ended (SIGSEGV)"),
-        (143, "interrupted", "its process was asked to end (SIGTERM)"),
-        (160, "died", "its process was ended (signal 32)"),
-        (255, "died", "its process ended with exit code 255"),
+        (139, "died", "its process crashed (SIGSEGV)"),
+        (143, "interrupted", "its process received SIGTERM"),
+        (160, "died", "its process crashed (signal 32)"),
+        (255, "died", "its process exited with code 255"),
     ],
 )
 def test_exit_codes(code: int, outcome: str, why: str) -> None:

@@ -88,11 +88,9 @@ def test_a_new_driver_finds_the_jobs_of_a_killed_one(cluster: Cluster, sweep: Sw
     assert ends["quick"].outcome == "finished"
     executor.submit(["waits-1", "waits-2"])
     assert len(cluster.jobs(sweep)) == 2, "what has a job is not handed in again"
-    said = executor.leave()
-    assert said.startswith(
-        "2 jobs go on in Slurm without this program (`squeue --name=torchyard-sweep-"
-    )
-    assert said.endswith("`), and the next driver finds them")
+    said = executor.detach()
+    assert said.startswith("2 jobs continue in Slurm (`squeue --name=torchyard-sweep-")
+    assert said.endswith("`) and will be found by --resume")
 
     third = sweep.executor()
     sweep.go()
@@ -158,7 +156,7 @@ def test_one_question_for_all_jobs(
     executor = sweep.executor()
     for cell in ("waits-1", "waits-2", "waits-3"):
         executor.submit([cell])
-    executor._watch._pause_s = 5.0
+    executor._watch._interval_s = 5.0
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     for _ in range(20):
         assert len(executor.poll()[0]) == 3
@@ -171,9 +169,11 @@ def test_while_the_controller_is_away(cluster: Cluster, sweep: SweepOnSlurm) -> 
     executor.submit(["waits"])
     until_running(executor, sweep, "waits")
     cluster.stop("slurmctld")
-    jobs, _ = until(executor, lambda jobs, _: "does not answer" in jobs[0].text)
+    jobs, _ = until(executor, lambda jobs, _: "is not reachable" in jobs[0].text)
     assert [(job.cell, job.state) for job in jobs] == [("waits", "running")]
-    with pytest.raises(StepFailed, match=r"squeue ended with 1: .*Unable to contact slurm"):
+    with pytest.raises(
+        StepFailed, match=r"squeue failed with exit code 1: .*Unable to contact slurm"
+    ):
         sweep.executor().poll()
     with pytest.raises(StepFailed, match="Unable to contact slurm"):
         executor.submit(["quick"])
@@ -197,7 +197,7 @@ def test_jobs_that_slurm_has_forgotten(cluster: Cluster, sweep: SweepOnSlurm) ->
     ends = until_over(sweep.executor())
     assert ends["quick"].outcome == "finished"
     assert ends["fails"].outcome == "died"
-    assert ends["fails"].why.startswith("its process ended with exit code 7 (job ")
+    assert ends["fails"].why.startswith("its process exited with code 7 (job ")
     assert ends["waits-1"].outcome == "interrupted"
     assert "no longer knows job " in ends["waits-1"].why
     # The new controller kills jobs that it does not know; what is left behind of this one may still

@@ -13,7 +13,7 @@ import pytest
 from torchyard.errors import StepFailed
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_states import JobArray, JobRecords
-from torchyard.sweep.executors.slurm.job_watch import PATIENCE_S, SlurmWatch
+from torchyard.sweep.executors.slurm.job_watch import MAX_OUTAGE_S, SlurmWatch
 from torchyard.sweep.executors.slurm.node_job import end_path
 from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 
@@ -66,7 +66,7 @@ def executor(folder: Path, *, settle_s: float = 0.0, lost_after_s: float = 0.0) 
         folder,
         lambda cell: [cell],
         lambda cell: folder / cell,
-        look_every_s=0.0,
+        poll_interval_s=0.0,
         settle_s=settle_s,
         lost_after_s=lost_after_s,
     )
@@ -126,7 +126,7 @@ def test_a_lost_node_may_give_its_job_back(programs: Programs, sweep: Path) -> N
     one = executor(sweep, settle_s=60.0)
     jobs, ended = one.poll()
     assert ended == []
-    assert [job.text for job in jobs] == ["Slurm says NODE_FAIL", "Slurm says PREEMPTED", "", ""]
+    assert [job.text for job in jobs] == ["Slurm state NODE_FAIL", "Slurm state PREEMPTED", "", ""]
     programs.answer("squeue", squeue("RUNNING", "PENDING", "RUNNING", "RUNNING"))
     assert states(one.poll()) == {"a": "running", "b": "queued", "c": "running", "d": "running"}
 
@@ -158,24 +158,26 @@ def test_patience_with_a_controller(programs: Programs, tmp_path: Path) -> None:
     watch = SlurmWatch(tmp_path, every_s=5.0, clock=lambda: now_s)
     arrays = [JobArray(name=NAME, cells=("a",), job="12")]
     programs.answer("squeue", squeue("RUNNING"))
-    watch.look(arrays)
+    watch.poll(arrays)
     programs.answer("squeue", code=1, error="Unable to contact slurm controller")
     asked_at = []
-    while now_s + 5.0 < PATIENCE_S:
+    while now_s + 5.0 < MAX_OUTAGE_S:
         now_s += 5.0
         before = len(programs.asked("squeue"))
-        assert watch.look(arrays)[(NAME, 0)] is not None
+        assert watch.poll(arrays)[(NAME, 0)] is not None
         if len(programs.asked("squeue")) > before:
             asked_at.append(now_s)
-    assert "Unable to contact" in watch.silent_because
+    assert "Unable to contact" in watch.last_error
     assert asked_at[:6] == [5.0, 15.0, 35.0, 75.0, 135.0, 195.0], "less and less often"
-    now_s = PATIENCE_S + 100.0
-    with pytest.raises(StepFailed, match="squeue ended with 1: Unable to contact slurm controller"):
-        watch.look(arrays)
+    now_s = MAX_OUTAGE_S + 100.0
+    with pytest.raises(
+        StepFailed, match="squeue failed with exit code 1: Unable to contact slurm controller"
+    ):
+        watch.poll(arrays)
     programs.answer("squeue", squeue("COMPLETED"))
     now_s += 100.0
-    watch.look(arrays)
-    assert watch.silent_because == ""
+    watch.poll(arrays)
+    assert watch.last_error == ""
 
 
 def test_a_controller_that_never_answered(programs: Programs, sweep: Path) -> None:

@@ -22,7 +22,7 @@
         rows.sort((a, b) => {
           const left = valueOf(a, key);
           const right = valueOf(b, key);
-          // Rows without a value stay at the end whichever way the others go.
+          // Rows without a value stay at the end in both directions.
           if (left === "" || right === "") return left === right ? 0 : left === "" ? 1 : -1;
           return rising ? compare(left, right) : compare(right, left);
         });
@@ -31,27 +31,27 @@
     }
   }
 
-  // Pages without a server filter what they show.
+  // Pages without a server filter their rows.
   for (const field of document.querySelectorAll("input[data-filter]")) {
     const table = document.getElementById(field.dataset.filter);
     const shown = document.querySelector(`[data-shown="${field.dataset.filter}"]`);
     const filter = () => {
       const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let left = 0;
+      let visible = 0;
       const rows = [...table.tBodies[0].rows];
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
         row.hidden = !words.every((word) => text.includes(word));
-        left += row.hidden ? 0 : 1;
+        visible += row.hidden ? 0 : 1;
       }
-      shown.textContent = words.length ? `${left} of ${rows.length} shown` : "";
+      shown.textContent = words.length ? `${visible} of ${rows.length} shown` : "";
     };
     field.addEventListener("input", filter);
     field.form.addEventListener("submit", (event) => event.preventDefault());
     filter();
   }
 
-  // Progress of runs that are going.
+  // Progress of running runs.
   const MARKS = { faster: "▲", slower: "▼", same: "=", undecided: "?", untrusted: "!", wrong: "✗", failed: "✗" };
   const element = (name, className, text) => {
     const made = document.createElement(name);
@@ -89,7 +89,7 @@
       const badge = card.querySelector(".state");
       badge.textContent = state;
       badge.className = `state ${state}`;
-      part("now").textContent = state === "finished" ? "The run is finished." : `The run is ${state}. What it had by then is kept.`;
+      part("now").textContent = state === "finished" ? "The run has finished." : `The run is ${state}. Its results so far are kept.`;
       if (state === "finished") { bar.value = 1; part("percent").textContent = "100%"; }
     });
     window.addEventListener("pagehide", () => source.close());
@@ -99,13 +99,13 @@
     document.getElementById("no-scripts").remove();
     for (const card of live.querySelectorAll("[data-events]")) watch(card);
     const known = new Set([...live.querySelectorAll("[data-run]")].map((card) => card.dataset.run));
-    const look = async () => {
+    const poll = async () => {
       if (document.hidden) return;
       const answer = await fetch("api/live").catch(() => null);
       if (!answer || !answer.ok) return;
-      const going = (await answer.json()).runs.map((run) => run.id);
-      if (going.some((id) => !known.has(id))) location.reload();
+      const running = (await answer.json()).runs.map((run) => run.id);
+      if (running.some((id) => !known.has(id))) location.reload();
     };
-    setInterval(look, 5000);
+    setInterval(poll, 5000);
   }
 })();

@@ -1,1 +1,1 @@
-"""The commands `torchyard results` and `torchyard baseline`, and options on kept runs."""
+"""The commands `torchyard results` and `torchyard baseline`, and options of commands on stored runs."""

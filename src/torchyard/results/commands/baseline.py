@@ -16,22 +16,22 @@ Examples:
   torchyard baseline save main 20250101T09 20250102T09
   torchyard baseline save main --file ci/base.json      to keep in a repository
 
-Give runs a name. With --file, their comparisons and facts are written to a file instead, without
-samples, logs, paths and host names; `compare` and `gate` take the file where they take a name.
+Save runs as a named baseline. With --file, write their comparisons and facts to a file instead,
+without samples, logs, paths and host names; `compare` and `gate` accept the file instead of a name.
 """
 
 
 @click.command(help=_HELP)
 @click.argument("name")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--note", default="", metavar="TEXT", help="Why these runs.")
-@click.option("--replace", "replace_existing", is_flag=True, help="Save over an earlier one.")
+@click.option("--note", default="", metavar="TEXT", help="A note to store with the baseline.")
+@click.option("--replace", "replace_existing", is_flag=True, help="Overwrite an existing baseline.")
 @click.option(
     "--file",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a file that holds the comparisons, instead of a name.",
+    help="Write the comparisons to a file instead.",
 )
 @common_options
 def save(
@@ -42,60 +42,60 @@ def save(
     path: Path | None,
     as_json: bool,
 ) -> None:
-    """Read the runs and keep them as a baseline."""
+    """Save runs as a baseline."""
     from torchyard.core.records import encode
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.baselines import check_baseline_name, save_baseline, write_baseline_file
     from torchyard.results.run_reader import read_run
 
     check_baseline_name(name)
-    found = {run.id: run for run in (read_run(find_run(text)) for text in runs or ("latest",))}
-    empty = [run.id for run in found.values() if not run.comparisons]
+    by_id = {run.id: run for run in (read_run(find_run(text)) for text in runs or ("latest",))}
+    empty = [run.id for run in by_id.values() if not run.comparisons]
     if empty:
-        raise NothingToDo(
-            f"the run {empty[0]} holds no comparisons", hint="choose a run that finished"
-        )
-    kept = tuple(found.values())
+        raise NothingToDo(f"the run {empty[0]} has no comparisons", hint="choose a finished run")
+    chosen = tuple(by_id.values())
     if path is None:
-        saved = save_baseline(name, kept, note=note, replace_existing=replace_existing)
+        saved = save_baseline(name, chosen, note=note, replace_existing=replace_existing)
         if as_json:
             print_json({"baseline": encode(saved)})
         else:
             print_data(f"{name}: {', '.join(saved.runs)}")
         return
     if path.exists() and not replace_existing:
-        raise UsageError(f"{str(path)!r} is there already", hint="give --replace to write over it")
-    write_baseline_file(path, name, kept, note=note)
+        raise UsageError(f"{str(path)!r} already exists", hint="use --replace to overwrite it")
+    write_baseline_file(path, name, chosen, note=note)
     if as_json:
-        print_json({"file": str(path), "runs": list(found)})
+        print_json({"file": str(path), "runs": list(by_id)})
     else:
-        print_data(f"{path}: {', '.join(found)}")
+        print_data(f"{path}: {', '.join(by_id)}")
 
 
 @click.command(name="list", help="\b\nExamples:\n  torchyard baseline list\n\nList the baselines.")
 @common_options
 def list_all(as_json: bool) -> None:
-    """Every baseline with its runs."""
+    """List baselines."""
     from torchyard.core.records import encode
     from torchyard.results.baselines import list_baselines
 
-    found, damaged = list_baselines()
+    baselines, damaged = list_baselines()
     for error in damaged:
         talk(f"warning: {error.what}")
     if as_json:
         print_json(
             {
-                "baselines": [encode(one) for one in found],
+                "baselines": [encode(one) for one in baselines],
                 "damaged": [error.what for error in damaged],
             }
         )
         return
-    if not found:
-        talk("there is no baseline yet; `torchyard baseline save NAME` makes one")
+    if not baselines:
+        talk("there are no baselines; save one with `torchyard baseline save NAME`")
         return
-    width = max(len(one.name) for one in found)
-    for one in found:
-        runs = one.runs[-1] if len(one.runs) == 1 else f"{len(one.runs)} runs, {one.runs[-1]} last"
+    width = max(len(one.name) for one in baselines)
+    for one in baselines:
+        runs = (
+            one.runs[-1] if len(one.runs) == 1 else f"{len(one.runs)} runs, latest {one.runs[-1]}"
+        )
         line = f"{one.name:<{width}}  {one.saved}  {runs}  {one.note}"
         print_data(printable(line.rstrip()))
 
@@ -104,7 +104,7 @@ def list_all(as_json: bool) -> None:
 @click.argument("name")
 @common_options
 def show(name: str, as_json: bool) -> None:
-    """The runs of a baseline, and whether they are there."""
+    """Show the runs of a baseline."""
     from torchyard.core.records import encode
     from torchyard.results.baselines import read_baseline, runs_of
 
@@ -127,7 +127,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @common_options
 def delete(name: str, as_json: bool) -> None:
-    """Remove the file of the name."""
+    """Delete a baseline."""
     from torchyard.results.baselines import delete_baseline
 
     delete_baseline(name)

@@ -11,26 +11,26 @@ from torchyard.cli.group import CommandTable, LazyGroup
 RESULTS_COMMANDS: Final[CommandTable] = {
     "list": (
         "torchyard.results.commands.runs:list_results",
-        "list runs or comparisons, by any filter",
+        "list runs or comparisons, with filters",
     ),
-    "show": ("torchyard.results.commands.runs:show", "show what is known of a run"),
-    "note": ("torchyard.results.commands.runs:note", "keep a note with a run"),
-    "delete": ("torchyard.results.commands.runs:delete", "remove runs"),
+    "show": ("torchyard.results.commands.runs:show", "show facts, verdicts and notes of a run"),
+    "note": ("torchyard.results.commands.runs:note", "add a note to a run"),
+    "delete": ("torchyard.results.commands.runs:delete", "delete runs"),
     "export": (
         "torchyard.results.commands.transfer:export",
         "write comparisons as CSV, JSON lines or Parquet, or whole runs as an archive",
     ),
     "import": (
         "torchyard.results.commands.transfer:import_results",
-        "bring in runs of an archive or a folder",
+        "import runs from an archive or a folder",
     ),
     "verify": (
         "torchyard.results.commands.runs:verify",
-        "read everything and list what is damaged",
+        "check all files of runs and list damage",
     ),
-    "reindex": ("torchyard.results.commands.runs:reindex", "make the index of runs anew"),
+    "reindex": ("torchyard.results.commands.runs:reindex", "rebuild the index of runs"),
 }
-"""Name -> (where the click command is, one line about it)."""
+"""Name -> (location of the click command, one-line description)."""
 
 _RESULTS_HELP = """
 \b
@@ -40,26 +40,29 @@ Examples:
   torchyard results note latest "after the update of the kernel"
   torchyard results export --study nightly --output nightly.parquet
 
-Find, keep and hand on the results of runs. Runs are folders in the runs' home, and everything here
-works without asking another machine.
+Find, annotate, export and import the results of runs. Runs are folders in the results directory; no
+network is used.
 """
 
 
 @click.group(cls=LazyGroup, table=RESULTS_COMMANDS, help=_RESULTS_HELP, no_args_is_help=True)
 def results() -> None:
-    """Commands about kept runs."""
+    """Commands on stored runs."""
 
 
 BASELINE_COMMANDS: Final[CommandTable] = {
     "save": (
         "torchyard.results.commands.baseline:save",
-        "give runs a name, or write them to a file",
+        "save runs as a baseline, or write them to a file",
     ),
-    "list": ("torchyard.results.commands.baseline:list_all", "list the baselines"),
-    "show": ("torchyard.results.commands.baseline:show", "show what a baseline names"),
-    "delete": ("torchyard.results.commands.baseline:delete", "forget a name; its runs stay"),
+    "list": ("torchyard.results.commands.baseline:list_all", "list baselines"),
+    "show": ("torchyard.results.commands.baseline:show", "show the runs of a baseline"),
+    "delete": (
+        "torchyard.results.commands.baseline:delete",
+        "delete a baseline; its runs are kept",
+    ),
 }
-"""Name -> (where the click command is, one line about it)."""
+"""Name -> (location of the click command, one-line description)."""
 
 _BASELINE_HELP = """
 \b
@@ -70,8 +73,8 @@ Examples:
   torchyard compare baseline:main latest
   torchyard gate latest --baseline main --max-slowdown 2%
 
-A baseline is a name for one or more runs. Several runs of the same thing show what sessions differ
-by, and make comparisons with it more honest.
+A baseline is a name for one or more runs. With several runs of the same code, comparisons also
+account for the variation between sessions.
 """
 
 
@@ -84,4 +87,4 @@ by, and make comparisons with it more honest.
     subcommand_metavar="COMMAND [OPTIONS]",
 )
 def baseline() -> None:
-    """Names for runs."""
+    """Commands on baselines."""

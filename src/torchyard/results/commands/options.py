@@ -1,8 +1,8 @@
-"""Options and lookups shared by commands on kept runs.
+"""Options and lookups shared by commands on stored runs.
 
 Filters that select runs or comparisons, options shared by `compare` and `gate`, the up-to-date
-store with progress on stderr, and `find_run`: `latest`, a folder, a run id, or the beginning of
-one.
+store with progress on stderr, and `find_run`, which accepts `latest`, a folder, a run id, or a
+unique prefix of one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from torchyard.cli.options import Count, section
 from torchyard.cli.output import talk
 from torchyard.errors import NothingToDo
 
+if TYPE_CHECKING:
+    from torchyard.results.index.store import Store
+    from torchyard.results.model import Wanted
+
 
 def find_run(text: str) -> Path:
-    """The folder of the run; raises UsageError when there is none, or more than one begins so."""
+    """Return the folder of a run; raise UsageError if there is none or the prefix is ambiguous."""
     from torchyard.results.directory import latest_run, runs_home
 
     home = runs_home()
     if text == "latest":
-        found = latest_run(home)
-        if found is None:
+        folder = latest_run(home)
+        if folder is None:
             raise NothingToDo(
                 "there is no run yet",
-                why=f"looked in {home}",
-                hint="make one with `torchyard bench`, or name a run's folder",
+                why=f"{home} contains no run",
+                hint="start one with `torchyard bench`, or name a run folder",
             )
-        return found
+        return folder
     as_path = Path(text).expanduser()
     if text and as_path.is_dir():
         return as_path
     if text not in {"", ".", ".."} and "/" not in text and (home / text).is_dir():
         return home / text
-    # Only the beginning of an id is left, and only the store knows which runs there are.
+    # Otherwise it is a prefix of an id, which only the store can resolve.
     from torchyard.results.index.store import Store
 
     with Store.open() as store:
@@ -54,16 +58,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def session_option(command: F) -> F:
-    """`--session-spread`."""
+    """Add `--session-spread`."""
     return click.option(
         "--session-spread",
         metavar="PERCENT",
-        help="What two sessions of the same code are taken to differ by; 0.5%.",
+        help="Assumed variation between sessions of the same code. [default: 0.5%]",
     )(command)
 
 
 def percent(text: str | None, option: str, default: float) -> float:
-    """The fraction that was given, or the default."""
+    """Parse a percentage option, or return the default."""
     from torchyard.core.units import parse_fraction
     from torchyard.errors import UsageError
 
@@ -75,64 +79,66 @@ def percent(text: str | None, option: str, default: float) -> float:
         raise UsageError(f"{option}: {error.what}", hint=error.hint) from error
 
 
-if TYPE_CHECKING:
-    from torchyard.results.model import Wanted
-
-
-# Written out because `core` must not be loaded for `--help`; a test holds them to the type there.
+# Repeated here because `--help` must not load `core`; a test compares the two.
 VERDICTS: Final = ("faster", "slower", "same", "undecided", "untrusted", "wrong", "failed")
 FILTER_NAMES: Final = (
     *("run", "study", "state", "workload", "suite", "mode", "device", "baseline", "candidate"),
     *("verdicts", "machine", "revision", "since", "until", "limit"),
 )
-"""Like the fields of `Wanted`."""
+"""The fields of `Wanted`."""
 
 _AGO: Final = re.compile(r"([0-9]{1,9})\s*(m|h|d|w)")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-_which = section("Which ones (texts may hold * and ?)")
+_which = section("Filters (texts may contain * and ?)")
 
 _OPTIONS: Final = (
-    _which("--run", metavar="ID", help="Id of a run, or its beginning, such as 20250131."),
+    _which("--run", metavar="ID", help="Run id or prefix, such as 20250131."),
     _which("--study", metavar="TEXT", help="Name of the study."),
     _which("--state", metavar="TEXT", help="running, finished, interrupted or failed."),
     _which(
         "--workload",
         metavar="TEXT",
-        help="Label as in the table, or without mode and parameters: models/gpt.",
+        help="Label as in the table, with or without mode and parameters: models/gpt.",
     ),
     _which("--suite", metavar="TEXT", help="Suite of the workload."),
     _which("--mode", metavar="TEXT", help="inference or training."),
     _which("--device", metavar="TEXT", help="Device of the workload, such as cuda:*."),
-    _which("--baseline", metavar="TEXT", help="Name of the variant compared with."),
-    _which("--candidate", metavar="TEXT", help="Name of the variant judged."),
+    _which("--baseline", metavar="TEXT", help="Name of the baseline variant."),
+    _which("--candidate", metavar="TEXT", help="Name of the candidate variant."),
     _which(
         "--verdict",
         "verdicts",
         multiple=True,
         type=click.Choice(VERDICTS),
-        help="Give it again for more than one.",
+        help="Verdict of the comparison; repeatable.",
     ),
-    _which("--machine", metavar="TEXT", help="Short name of the hardware, as in the table."),
-    _which("--revision", metavar="TEXT", help="What was measured; 7 letters of a commit do."),
-    _which("--since", metavar="WHEN", help="2025-01-31, 2025-01-31T12:00Z, or 12h, 7d, 2w ago."),
-    _which("--until", metavar="WHEN", help="Before that moment."),
+    _which("--machine", metavar="TEXT", help="Machine name, as in the table."),
+    _which(
+        "--revision", metavar="TEXT", help="Measured revision; 7 letters of a commit are enough."
+    ),
+    _which(
+        "--since",
+        metavar="WHEN",
+        help="Started at or after: 2025-01-31, 2025-01-31T12:00Z, or 12h, 7d, 2w ago.",
+    ),
+    _which("--until", metavar="WHEN", help="Started before that time."),
 )
 
 
 def filter_options(limit: int | None) -> Callable[[F], F]:
-    """Every filter, and `--limit` with that default; None means no limit."""
-    said = f"Newest first; {limit}" if limit is not None else "Newest first; all"
-    last = _which(
+    """Add all filters, and `--limit` with that default; None means no limit."""
+    default = f"; 0 for all. [default: {limit}]" if limit is not None else ". [default: all]"
+    limit_option = _which(
         "--limit",
         type=Count(0),
         default=limit,
         metavar="N",
-        help=f"{said} when left out" + (", 0 for all." if limit is not None else "."),
+        help=f"Maximum number, newest first{default}",
     )
 
     def decorate(command: F) -> F:
-        for option in reversed((*_OPTIONS, last)):
+        for option in reversed((*_OPTIONS, limit_option)):
             command = option(command)
         return command
 
@@ -140,7 +146,7 @@ def filter_options(limit: int | None) -> Callable[[F], F]:
 
 
 def wanted_of(options: dict[str, Any]) -> Wanted:
-    """What the options ask for."""
+    """Return the filter of the options."""
     from torchyard.core.comparison import Verdict
     from torchyard.results.model import Wanted
 
@@ -154,8 +160,9 @@ def wanted_of(options: dict[str, Any]) -> Wanted:
 
 
 def moment_of(text: str, *, option: str) -> str:
-    """A moment from a date, a moment or a time ago."""
+    """Parse a date, a time, or a duration before now."""
     from torchyard.errors import UsageError
+    from torchyard.results.directory import format_utc
 
     ago = _AGO.fullmatch(text.strip())
     try:
@@ -167,14 +174,10 @@ def moment_of(text: str, *, option: str) -> str:
             moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"{option}: {text!r} is not a moment",
-            hint="write it like 2025-01-31, 2025-01-31T12:00:00Z, 12h, 7d or 2w",
+            f"{option}: {text!r} is not a date or time",
+            hint="use 2025-01-31, 2025-01-31T12:00:00Z, 12h, 7d or 2w",
         ) from error
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-if TYPE_CHECKING:
-    from torchyard.results.index.store import Store
+    return format_utc(moment, "milliseconds")
 
 
 _QUIET_S: Final = 1.0
@@ -184,7 +187,7 @@ _LINE_EVERY_S: Final = 10.0
 
 @contextmanager
 def fresh_store() -> Iterator[Store]:
-    """The store of the runs' home, up to date with its folders."""
+    """Open the store of the results directory and refresh it."""
     from torchyard.results.index.store import Store
 
     with Store.open() as store:
@@ -195,12 +198,12 @@ def fresh_store() -> Iterator[Store]:
 
 
 def counted(what: str) -> Callable[[int, int], None]:
-    """Progress on stderr: one line that changes on a terminal, a line now and then elsewhere."""
+    """Return a progress callback for stderr: an updated line on a terminal, else occasional lines."""
     began = time.monotonic()
-    said = began if sys.stderr.isatty() else began + _LINE_EVERY_S - _QUIET_S
+    printed = began if sys.stderr.isatty() else began + _LINE_EVERY_S - _QUIET_S
 
     def count(number: int, total: int) -> None:
-        nonlocal said
+        nonlocal printed
         now = time.monotonic()
         if now - began < _QUIET_S:
             return
@@ -208,8 +211,8 @@ def counted(what: str) -> Callable[[int, int], None]:
             end = "\n" if number >= total else ""
             sys.stderr.write(f"\r\x1b[K{what}: {number} of {total}{end}")
             sys.stderr.flush()
-        elif now - said >= _LINE_EVERY_S:
-            said = now
+        elif now - printed >= _LINE_EVERY_S:
+            printed = now
             talk(f"{what}: {number} of {total}")
 
     return count

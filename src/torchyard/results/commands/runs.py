@@ -19,8 +19,8 @@ Examples:
   torchyard results list --comparisons --workload models/gpt --verdict slower
   torchyard results list --revision 4f2a91c --json
 
-List runs, newest first, or with --comparisons what they found. A filter that is about comparisons
-lists the runs that have such a comparison.
+List runs, newest first, or their comparisons with --comparisons. A filter on comparisons selects
+runs with at least one matching comparison.
 """
 
 
@@ -29,24 +29,24 @@ lists the runs that have such a comparison.
 @filter_options(limit=50)
 @common_options
 def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:
-    """List what the store finds."""
+    """List runs or comparisons."""
     from torchyard.core.records import encode
     from torchyard.results.commands.options import fresh_store, wanted_of
     from torchyard.results.report import comparison_table, run_table
 
-    wanted = wanted_of(options)
+    filters = wanted_of(options)
     with fresh_store() as store:
         name = "comparisons" if comparisons else "runs"
-        found: list[Any] = store.comparisons(wanted) if comparisons else store.runs(wanted)
+        entries: list[Any] = store.comparisons(filters) if comparisons else store.runs(filters)
     if as_json:
-        print_json({name: [encode(entry) for entry in found]})
+        print_json({name: [encode(entry) for entry in entries]})
         return
-    if not found:
-        talk(f"no {name} fit; runs are kept in {store.home}")
+    if not entries:
+        talk(f"no matching {name} in {store.home}")
         return
-    print_data(printable((comparison_table if comparisons else run_table)(found)))
-    if wanted.limit is not None and len(found) == wanted.limit:
-        talk(f"the newest {wanted.limit}; --limit 0 lists all")
+    print_data(printable((comparison_table if comparisons else run_table)(entries)))
+    if filters.limit is not None and len(entries) == filters.limit:
+        talk(f"only the newest {filters.limit} are shown; --limit 0 lists all")
 
 
 _SHOW_HELP = """
@@ -56,9 +56,8 @@ Examples:
   torchyard results show 20250131T12
   torchyard results show ./first-run --json
 
-Show what is known of a run: facts, verdicts, notes, and where it is. RUN is the id of a run, the
-beginning of one, a run's folder, or `latest`. `torchyard report` shows how it was measured. Ends
-with exit code 8 when the run is damaged.
+Show facts, verdicts, notes and the folder of a run. RUN is a run id, a unique prefix of one, a run
+folder, or `latest`. `torchyard report` shows the measurements. Exit code 8 if the run is damaged.
 """
 
 
@@ -76,25 +75,28 @@ def show(run: str, as_json: bool) -> int:
     from torchyard.results.report import run_text
 
     with fresh_store() as store:
-        # Read from its folder: a run outside of the home is not in the index.
-        found = entries_of(Path(store.run(run).folder))
+        # Read from its folder: a run outside the results directory is not in the index.
+        entries = entries_of(Path(store.run(run).folder))
     if as_json:
         print_json(
-            {"run": encode(found.run), "comparisons": [encode(row) for row in found.comparisons]}
+            {
+                "run": encode(entries.run),
+                "comparisons": [encode(row) for row in entries.comparisons],
+            }
         )
     else:
-        print_data(printable(run_text(found.run, found.comparisons)))
-    return ResultsDamaged.exit_code if found.run.damage else 0
+        print_data(printable(run_text(entries.run, entries.comparisons)))
+    return ResultsDamaged.exit_code if entries.run.damage else 0
 
 
 _NOTE_HELP = """
 \b
 Examples:
-  torchyard results note latest "the first run after the update of the kernel"
+  torchyard results note latest "first run after the kernel update"
   torchyard results note 20250131T12 "machine was hot"
 
-Keep a note with a run that has ended. Lists, reports and histories show it. `torchyard bench
---note TEXT` keeps one from the start.
+Add a note to a run that has ended. Lists, reports and histories show it. `torchyard bench --note
+TEXT` adds one at the start.
 """
 
 
@@ -103,20 +105,20 @@ Keep a note with a run that has ended. Lists, reports and histories show it. `to
 @click.argument("text")
 @common_options
 def note(run: str, text: str, as_json: bool) -> None:
-    """Add a note."""
+    """Add a note to a run."""
     from pathlib import Path
 
     from torchyard.results.commands.options import fresh_store
     from torchyard.results.run_changes import add_note
 
     with fresh_store() as store:
-        found = store.run(run)
-        notes = add_note(Path(found.folder), text)
+        entry = store.run(run)
+        notes = add_note(Path(entry.folder), text)
         store.refresh()
     if as_json:
-        print_json({"run": found.id, "notes": list(notes)})
+        print_json({"run": entry.id, "notes": list(notes)})
     else:
-        talk(f"{found.id} has {len(notes)} note{'s' if len(notes) > 1 else ''}")
+        talk(f"{entry.id} has {len(notes)} note{'s' if len(notes) > 1 else ''}")
 
 
 _DELETE_HELP = """
@@ -125,18 +127,17 @@ Examples:
   torchyard results delete 20250131T120000
   torchyard results delete 20250131T120000 20250201T080000 --yes
 
-Remove runs with everything in them, for good. Each RUN is the id of a run, the beginning of one, or
-a run's folder. A run that is going on, or that a saved baseline names, is refused, and then none
-is removed.
+Permanently delete runs with all their files. Each RUN is a run id, a unique prefix of one, or a run
+folder. If one of the runs is still running or part of a saved baseline, nothing is deleted.
 """
 
 
 @click.command(help=_DELETE_HELP)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common_options
 def delete(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Remove runs."""
+    """Delete runs."""
     from pathlib import Path
 
     from torchyard.errors import UsageError
@@ -151,18 +152,19 @@ def delete(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         if not yes:
             if not sys.stdin.isatty():
                 raise UsageError(
-                    "nobody is there to be asked", hint="give --yes to remove without a question"
+                    "cannot ask for confirmation: stdin is not a terminal",
+                    hint="use --yes to delete without confirmation",
                 )
             talk(run_table(entries))
             noun = "this run" if len(entries) == 1 else f"these {len(entries)} runs"
-            click.confirm(f"Remove {noun} for good?", abort=True, err=True)
+            click.confirm(f"Permanently delete {noun}?", abort=True, err=True)
         for entry in entries:
             delete_run(Path(entry.folder))
         store.refresh()
     if as_json:
         print_json({"deleted": [entry.id for entry in entries]})
     else:
-        print_data(printable("\n".join(f"removed {entry.id}" for entry in entries)))
+        print_data(printable("\n".join(f"deleted {entry.id}" for entry in entries)))
 
 
 _VERIFY_HELP = """
@@ -172,11 +174,11 @@ Examples:
   torchyard results verify latest ./first-run
   torchyard results verify --json
 
-Read every record of the runs, samples and launches too, check every file of a run that has ended
-against its checksums (SHA256SUMS), and list what is damaged by file and line. Changes nothing. All
-runs of the runs' home when none is named. Ends with exit code 8 when anything is damaged. Runs of
-earlier releases and runs that were killed are "not checksummed": there, only what makes a record
-invalid is found. A last line that a kill cut off is no damage: everything that reads leaves it out.
+Read every record of the runs, including samples and launches, check every file of a finished run
+against its checksums (SHA256SUMS), and list damage by file and line. Changes nothing. Without RUN,
+all runs in the results directory are checked. Exit code 8 if anything is damaged. Runs of earlier
+releases and killed runs are "not checksummed": only invalid records are detected. An incomplete last
+line, left by a killed process, is not damage: readers skip it.
 """
 
 
@@ -184,7 +186,7 @@ invalid is found. A last line that a kill cut off is no damage: everything that 
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
 @common_options
 def verify(runs: tuple[str, ...], as_json: bool) -> int:
-    """Read everything."""
+    """Verify runs."""
     from pathlib import Path
 
     from torchyard.core.records import encode
@@ -197,27 +199,27 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
     with fresh_store() as store:
         entries = [store.run(run) for run in runs] if runs else store.runs(Wanted())
     progress = counted("verifying runs")
-    found = []
+    results = []
     for number, entry in enumerate(entries, start=1):
-        found.append(verify_run(Path(entry.folder)))
+        results.append(verify_run(Path(entry.folder)))
         progress(number, len(entries))
-    damaged = [verified for verified in found if verified.damage]
+    damaged = [verified for verified in results if verified.damage]
     if as_json:
-        print_json({"verified": [encode(verified) for verified in found]})
+        print_json({"verified": [encode(verified) for verified in results]})
     else:
         for verified in damaged:
             for item in verified.damage:
                 place = f", line {item.line}" if item.line is not None else ""
                 print_data(printable(f"{verified.run}/{item.file}{place}: {item.what}"))
-    torn = sum(verified.torn_lines for verified in found)
-    bare = sum(not verified.checksummed for verified in found)
-    size = format_bytes(sum(verified.size_bytes for verified in found))
-    records = sum(row.comparisons + row.blocks + row.launches for row in found)
+    torn = sum(verified.torn_lines for verified in results)
+    unchecked = sum(not verified.checksummed for verified in results)
+    size = format_bytes(sum(verified.size_bytes for verified in results))
+    records = sum(row.comparisons + row.blocks + row.launches for row in results)
     talk(
-        f"{len(found)} runs, {records} records, {size}: "
-        + (f"{len(damaged)} damaged" if damaged else "nothing is damaged")
-        + (f"; {torn} last lines cut off by a kill" if torn else "")
-        + (f"; {bare} not checksummed" if bare else "")
+        f"{len(results)} runs, {records} records, {size}: "
+        + (f"{len(damaged)} damaged" if damaged else "no damage")
+        + (f"; {torn} incomplete last lines" if torn else "")
+        + (f"; {unchecked} not checksummed" if unchecked else "")
     )
     return ResultsDamaged.exit_code if damaged else 0
 
@@ -228,29 +230,28 @@ Examples:
   torchyard results reindex
   torchyard results reindex --json
 
-Make the index of runs anew from the run folders, and remove what killed imports and deletions left.
-Every command keeps the index up to date by itself and mends a damaged one, so this is hardly ever
-needed.
+Rebuild the index of runs from the run folders, and remove leftovers of killed imports and deletions.
+Every command updates the index automatically and repairs a damaged one, so this is rarely needed.
 """
 
 
 @click.command(help=_REINDEX_HELP)
 @common_options
 def reindex(as_json: bool) -> None:
-    """Read all folders again."""
+    """Rebuild the index."""
     from torchyard.core.records import encode
     from torchyard.results.commands.options import counted
     from torchyard.results.index.store import Store
     from torchyard.results.run_changes import sweep_leftovers
 
     with Store.open() as store:
-        swept = sweep_leftovers(store.home)
-        found = store.rebuild(counted("reading run folders"))
+        removed = sweep_leftovers(store.home)
+        refreshed = store.rebuild(counted("reading run folders"))
         place = str(store.place or "")
-    for warning in found.warnings:
+    for warning in refreshed.warnings:
         talk(f"warning: {warning}")
     if as_json:
-        print_json({"index": place, "refreshed": encode(found), "leftovers_removed": swept})
+        print_json({"index": place, "refreshed": encode(refreshed), "leftovers_removed": removed})
     else:
-        damaged = f", {found.damaged} damaged" if found.damaged else ""
-        print_data(f"{found.runs} runs{damaged}: {place or 'the index is not kept'}")
+        damaged = f", {refreshed.damaged} damaged" if refreshed.damaged else ""
+        print_data(f"{refreshed.runs} runs{damaged}: {place or 'the index is not stored'}")

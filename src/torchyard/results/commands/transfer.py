@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from torchyard.results.model import RunEntry, Wanted
 
 
-# Written out because `results` must not be loaded for `--help`; a test holds the two together.
+# Repeated here because `--help` must not load `results.report`; a test compares the two.
 FORMS: Final = ("csv", "jsonl", "parquet")
 
-_write = section("What to write, and where")
+_write = section("Output")
 
 _EXPORT_HELP = """
 \b
@@ -38,10 +38,9 @@ Examples:
   torchyard results export --format jsonl --workload models/gpt | jq .speedup
   torchyard results export 20250131T12 --archive run.tar.gz
 
-Write one row for each comparison, as CSV, JSON lines or Parquet (which needs `pip install
-'torchyard[parquet]'`), or with --archive whole run folders for `torchyard results import`. All
-runs that fit the filters; RUN chooses single ones. An archive holds logs, command lines and names
-of hosts.
+Write one row per comparison as CSV, JSON lines or Parquet (`pip install 'torchyard[parquet]'`), or
+whole run folders with --archive for `torchyard results import`. Exports all runs that match the
+filters, or only the given RUNs. An archive contains logs, command lines and host names.
 """
 
 
@@ -51,19 +50,19 @@ of hosts.
     "--format",
     "form",
     type=click.Choice(FORMS),
-    help="csv when left out, or what the ending of --output says.",
+    help="Table format. [default: from the suffix of --output, else csv]",
 )
 @_write(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write here instead of to stdout.",
+    help="Output file. [default: stdout]",
 )
 @_write(
     "--archive",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.tar.gz",
-    help="Write whole run folders here instead of a table.",
+    help="Write whole run folders to an archive instead of a table.",
 )
 @filter_options(limit=None)
 @common_options
@@ -75,30 +74,35 @@ def export(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write what fits."""
+    """Export comparisons or runs."""
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.commands.options import fresh_store, wanted_of
 
     if archive is not None and (form or output):
-        raise UsageError("--archive takes no --format and no --output", hint="keep one of them")
+        raise UsageError(
+            "--archive cannot be combined with --format or --output", hint="remove one of them"
+        )
     for path, option in ((archive, "--archive"), (output, "--output")):
         if path is not None:
             check_writable(path, option=option)
     name = form or _form_of(output)
     if as_json and output is None and archive is None:
         raise UsageError(
-            "--json says what was written, so it needs --output or --archive",
-            hint="`--format jsonl` writes the rows themselves as JSON",
+            "--json needs --output or --archive",
+            why="it prints a summary of what was written",
+            hint="use --format jsonl to write the rows as JSON",
         )
     with fresh_store() as store:
-        wanted = wanted_of(options)
-        chosen = _chosen(store, runs, wanted)
+        filters = wanted_of(options)
+        chosen = _chosen(store, runs, filters)
         if not chosen:
-            raise NothingToDo("no run fits", hint="`torchyard results list` takes the same filters")
+            raise NothingToDo(
+                "no matching run", hint="check the filters with `torchyard results list`"
+            )
         if archive is not None:
             report = _write_archive(archive, chosen)
         else:
-            report = _write_rows(store, chosen, wanted, name, output, whole=not runs)
+            report = _write_rows(store, chosen, filters, name, output, whole=not runs)
     if as_json:
         print_json(report)
 
@@ -108,12 +112,12 @@ def _form_of(output: Path | None) -> str:
     return endings.get(output.suffix, "csv") if output is not None else "csv"
 
 
-def _chosen(store: Store, runs: tuple[str, ...], wanted: Wanted) -> list[RunEntry]:
-    fitting = store.runs(replace(wanted, limit=None))
+def _chosen(store: Store, runs: tuple[str, ...], filters: Wanted) -> list[RunEntry]:
+    matching = store.runs(replace(filters, limit=None))
     if not runs:
-        return fitting
+        return matching
     named = {store.run(text).id for text in runs}
-    return [entry for entry in fitting if entry.id in named]
+    return [entry for entry in matching if entry.id in named]
 
 
 def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
@@ -125,9 +129,11 @@ def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
     ended = [entry for entry in chosen if entry.state != "running"]
     for entry in chosen:
         if entry not in ended:
-            talk(f"left out: {entry.id} is still going")
+            talk(f"skipped: {entry.id} is still running")
     if not ended:
-        raise NothingToDo("every run that fits is still going", hint="wait for it")
+        raise NothingToDo(
+            "all matching runs are still running", hint="wait until they have finished"
+        )
     size_bytes = write_archive(
         path, [Path(entry.folder) for entry in ended], progress=counted("writing runs")
     )
@@ -138,7 +144,7 @@ def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
 def _write_rows(
     store: Store,
     chosen: list[RunEntry],
-    wanted: Wanted,
+    filters: Wanted,
     form: str,
     output: Path | None,
     *,
@@ -150,12 +156,12 @@ def _write_rows(
     from torchyard.results.report import rows_of
 
     if output is None and form == "parquet" and sys.stdout.isatty():
-        raise UsageError("Parquet is not for a terminal", hint="give --output FILE")
+        raise UsageError("Parquet cannot be written to a terminal", hint="use --output FILE")
     ids = {entry.id for entry in chosen}
-    found = store.comparisons(wanted if whole else replace(wanted, limit=None))
-    rows = list(rows_of((entry for entry in found if entry.run in ids), chosen))
-    if not whole and wanted.limit is not None:
-        rows = rows[: wanted.limit]
+    comparisons = store.comparisons(filters if whole else replace(filters, limit=None))
+    rows = list(rows_of((entry for entry in comparisons if entry.run in ids), chosen))
+    if not whole and filters.limit is not None:
+        rows = rows[: filters.limit]
     data = WRITERS[form](rows)
     if output is None:
         sys.stdout.flush()
@@ -176,11 +182,10 @@ Examples:
   torchyard results import ./first-run
   torchyard results import old-disk/torchyard/runs
 
-Bring runs into the runs' home: from an archive of `torchyard results export --archive`, a run
-folder, or a folder that holds run folders. A run that is here already is passed over, and nothing
-is ever written over: a run with the id of another is refused, and the exit code is 2. An archive
-with links, devices, paths that lead elsewhere or more content than --max-size is refused as a
-whole, with exit code 8.
+Copy runs into the results directory: from an archive of `torchyard results export --archive`, a run
+folder, or a folder with run folders. Runs that are already present are skipped. Nothing is
+overwritten: a different run with the same id is rejected, with exit code 2. An archive with links,
+devices, unsafe paths or more content than --max-size is rejected completely, with exit code 8.
 """
 
 
@@ -190,11 +195,11 @@ whole, with exit code 8.
     "--max-size",
     default="16GiB",
     metavar="SIZE",
-    help="What the archive's files may be together; 16GiB when left out.",
+    help="Maximum unpacked size of the archive. [default: 16GiB]",
 )
 @common_options
 def import_results(source: Path, max_size: str, as_json: bool) -> int:
-    """Bring runs in."""
+    """Import runs."""
     from torchyard.core.records import encode
     from torchyard.core.units import parse_bytes
     from torchyard.errors import UsageError
@@ -206,7 +211,7 @@ def import_results(source: Path, max_size: str, as_json: bool) -> int:
         source,
         runs_home(),
         largest_bytes=parse_bytes(max_size),
-        progress=counted("bringing in runs"),
+        progress=counted("importing runs"),
         unpacking=counted("unpacking, MiB"),
     )
     with fresh_store():
@@ -215,8 +220,8 @@ def import_results(source: Path, max_size: str, as_json: bool) -> int:
         print_json({"imported": encode(imported)})
     else:
         lines = [*(f"imported {run}" for run in imported.runs)]
-        lines += [f"already here: {run}" for run in imported.same]
+        lines += [f"already present: {run}" for run in imported.same]
         print_data(printable("\n".join(lines) or "nothing imported"))
     for name, why in imported.refused:
-        talk(f"refused: {name}: {why}")
+        talk(f"rejected: {name}: {why}")
     return UsageError.exit_code if imported.refused else 0

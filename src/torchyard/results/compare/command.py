@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+# Repeated here because `--help` must not load the reports; a test compares the two.
 FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")
 _ENDINGS: Final = {".json": "json", ".csv": "csv", ".html": "html", ".md": "markdown"}
 
@@ -23,17 +23,16 @@ _HELP = """
 \b
 Examples:
   torchyard compare 20250101T090000.000Z-1a2b latest
-      two runs: their candidates, by what each gained over the same baseline
+      two runs: their candidates, by their speedups over the same baseline
   torchyard compare baseline:main latest --format html --output compare.html
   torchyard compare latest#inductor '#max-autotune'
-      two variants of one run, paired again from its blocks
+      two variants of one run, paired from its blocks
   torchyard compare --over-time models/gpt
       one workload in all runs
 
-Compare A with B. Each is a run (its id or the beginning of it, its folder, `latest`),
-baseline:NAME, a baseline file, or RUN#VARIANT; `#VARIANT` alone is of the same run as A. Without
-B, A is compared with the latest run. Where the data cannot support a verdict, the number is shown
-without one, with the reason.
+Compare A with B. Each is a run (an id, a unique prefix of one, a folder, or `latest`), baseline:NAME,
+a baseline file, or RUN#VARIANT; `#VARIANT` alone refers to the run of A. Without B, A is compared
+with the latest run. If the data does not support a verdict, the ratio is shown with the reason.
 """
 
 
@@ -43,25 +42,25 @@ without one, with the reason.
 @click.option(
     "--over-time",
     metavar="WORKLOAD",
-    help="Every run of one workload in the order of time; may hold * and ?.",
+    help="List all runs of one workload, oldest first; may contain * and ?.",
 )
 @click.option(
     "--margin",
     metavar="PERCENT",
-    help="Differences below it are called the same; that of B's run when left out.",
+    help="Smaller differences count as the same. [default: the margin of B's run]",
 )
 @session_option
 @click.option(
     "--format",
     "format_name",
     type=click.Choice(FORMATS),
-    help="terminal when left out, or what the ending of --output says.",
+    help="Output format. [default: from the suffix of --output, else terminal]",
 )
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write to a file instead of stdout.",
+    help="Output file. [default: stdout]",
 )
 @common_options
 def compare(
@@ -74,31 +73,33 @@ def compare(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Read both sides, compare them, and write the comparison in the format."""
+    """Compare two sides."""
     from torchyard.errors import UsageError
 
     if as_json and format_name not in (None, "json"):
-        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+        raise UsageError(
+            f"--json cannot be combined with --format {format_name}", hint="remove one of them"
+        )
     ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
     name = "json" if as_json else format_name or ending
     if output is not None:
         check_writable(output, option="--output")
     if over_time is not None:
         if one is not None:
-            raise UsageError("--over-time takes all runs", hint="leave out A and B")
+            raise UsageError("--over-time uses all runs", hint="remove A and B")
         from torchyard.results.compare.over_time import history_of
 
         text = history_of(over_time, name)
     else:
         if one is None:
-            raise UsageError("nothing to compare", hint="name two runs, or a run and a baseline")
-        found = _compared(one, other or "latest", margin, session_spread)
+            raise UsageError("nothing to compare", hint="give two runs, or a run and a baseline")
+        comparison = _compared(one, other or "latest", margin, session_spread)
         if name == "terminal" and output is None:
-            _show(found)
+            _show(comparison)
             return
         from torchyard.results.compare.report import COMPARE_FORMATS
 
-        text = COMPARE_FORMATS[name](found)
+        text = COMPARE_FORMATS[name](comparison)
     if output is None:
         print_data(text)
     else:

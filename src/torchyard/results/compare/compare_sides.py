@@ -1,9 +1,8 @@
 """Compare any two sides: two variants of a run, two runs, or a run and a saved baseline.
 
-For every workload that both sides have: the numbers of both, their ratio, and what the data
-supports. Variants of one run are paired. Runs that measured against the same baseline on the same
-machine are compared by their speedups. Everything else gets a number and the reason why it has no
-verdict.
+For every workload that both sides have, reports the numbers of both, their ratio, and what the data
+supports. Variants of one run are paired. Runs with the same baseline on the same machine are compared
+by their speedups. All other rows have a ratio and the reason why there is no verdict.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torchyard.results.compare.facts import (
     UNKNOWN,
     baseline_facts,
     candidate_facts,
-    conditions_apart,
     differing,
+    differing_conditions,
     other_facts,
 )
 from torchyard.results.compare.model import (
@@ -39,30 +38,30 @@ __all__ = ["compare_sides"]
 
 
 def compare_sides(one: Side, other: Side, rules: Rules) -> CrossComparison:
-    """What both sides say of each other."""
+    """Compare two sides."""
     same_run = len(one.runs) == len(other.runs) == 1 and one.newest.id == other.newest.id
     if same_run and (one.variant is None or other.variant is None or one.variant == other.variant):
         names = ", ".join(variant.name for variant in one.newest.study.variants)
         raise UsageError(
             f"{one.text} and {other.text} are the same run",
-            hint=f"name two of its variants as RUN#VARIANT: {names}",
+            hint=f"give two of its variants as RUN#VARIANT: {names}",
         )
     matched = match_variants(one, other)
     rows: list[CrossRow] = []
     unpaired: list[Unpaired] = []
     for pair in matched:
         if same_run:
-            found, left = same_run_rows(one.newest, pair, rules)
+            pair_rows, pair_unpaired = same_run_rows(one.newest, pair, rules)
         else:
-            found, left = two_run_rows(one, other, pair, rules)
-        rows += found
-        unpaired += left
+            pair_rows, pair_unpaired = two_run_rows(one, other, pair, rules)
+        rows += pair_rows
+        unpaired += pair_unpaired
     if not same_run:
         unpaired += unmatched_rows(one, other, matched)
     if not rows and not unpaired:
         raise NothingToDo(
-            f"{one.text} and {other.text} hold no comparisons",
-            hint="`torchyard report RUN` shows what a run has",
+            f"{one.text} and {other.text} have no comparisons",
+            hint="see the contents of a run with `torchyard report RUN`",
         )
     names_one = tuple(dict.fromkeys(pair[0] for pair in matched))
     names_other = tuple(dict.fromkeys(pair[1] for pair in matched))
@@ -81,24 +80,24 @@ def compare_sides(one: Side, other: Side, rules: Rules) -> CrossComparison:
 
 
 def _adjusted(rows: Sequence[CrossRow], rules: Rules) -> list[CrossRow]:
-    """Benjamini-Hochberg over the rows that have a p-value; claims that do not survive go back."""
+    """Apply Benjamini-Hochberg; verdicts that are not significant afterwards become undecided."""
     tested = [row for row in rows if row.p_value is not None]
     values = benjamini_hochberg([row.p_value for row in tested if row.p_value is not None])
-    changed = {id(row): value for row, value in zip(tested, values, strict=True)}
+    adjusted = {id(row): value for row, value in zip(tested, values, strict=True)}
     return [
-        _demoted(replace(row, p_adjusted=changed[id(row)]), 1.0 - rules.confidence)
-        if id(row) in changed
+        _demoted(replace(row, p_adjusted=adjusted[id(row)]), 1.0 - rules.confidence)
+        if id(row) in adjusted
         else row
         for row in rows
     ]
 
 
 def _demoted(row: CrossRow, alpha: float) -> CrossRow:
-    claims = row.verdict in {Verdict.FASTER, Verdict.SLOWER}
-    if not claims or row.p_adjusted is None or row.p_adjusted <= alpha:
+    is_different = row.verdict in {Verdict.FASTER, Verdict.SLOWER}
+    if not is_different or row.p_adjusted is None or row.p_adjusted <= alpha:
         return row
     reason = (
-        f"{row.verdict} on its own (p = {row.p_value:.3g}), but not among all rows "
+        f"{row.verdict} before the correction (p = {row.p_value:.3g}), but not for all rows "
         f"(adjusted p = {row.p_adjusted:.3g})"
     )
     return replace(row, verdict=Verdict.UNDECIDED, reasons=(*row.reasons, reason))
@@ -127,16 +126,16 @@ def _mean(rows: Sequence[CrossRow], rules: Rules) -> CrossMean | None:
 def _facts(
     one: Side, other: Side, matched: Sequence[tuple[str, str]], *, same_run: bool
 ) -> list[FactDifference]:
-    found: list[FactDifference] = []
+    candidates: list[FactDifference] = []
     for first, second in matched:
         called = first if len(matched) > 1 else "candidate"
-        found += differing(
+        candidates += differing(
             candidate_facts(one.newest, first, called=called),
             candidate_facts(other.newest, second, called=called),
         )
     if not same_run:
         runs = (one.newest, other.newest)
-        blocking = conditions_apart(*runs)
+        blocking = differing_conditions(*runs)
         bases = [run.study.baseline.name for run in runs]
         blocking += differing(
             baseline_facts(runs[0], bases[0]), baseline_facts(runs[1], bases[1]), blocks=True
@@ -148,5 +147,5 @@ def _facts(
             )
             if UNKNOWN not in {fact.one, fact.other}
         ]
-        found = blocking + found + informing
-    return list({(fact.name, fact.one, fact.other): fact for fact in found}.values())
+        candidates = blocking + candidates + informing
+    return list({(fact.name, fact.one, fact.other): fact for fact in candidates}.values())

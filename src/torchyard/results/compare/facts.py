@@ -1,10 +1,9 @@
-"""Facts of two runs side by side: which ones differ, and which of these rule out a verdict.
+"""Compare the facts of two runs: which ones differ, and which of these rule out a verdict.
 
-The ratio of two speedups compares the candidates only while everything else is equal: hardware,
-machine settings, the method and settings of the measurement, the workload and the baseline
-itself. Differences in those are blocking. The candidates are what is compared, and all other
-facts are informative only. Variants, workloads and settings are compared field by field from
-their dataclasses, so that a new field counts without being named here.
+The ratio of two speedups compares the candidates only if everything else is equal: hardware, machine
+settings, the method and settings of the measurement, the workload and the baseline itself.
+Differences in those are blocking; all other facts are informative only. Variants, workloads and
+settings are compared field by field from their dataclasses, so that new fields are included.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ __all__ = [
     "baseline_facts",
     "candidate_facts",
     "condition_facts",
-    "conditions_apart",
     "differing",
+    "differing_conditions",
     "other_facts",
     "workload_facts",
 ]
@@ -37,10 +36,10 @@ Facts = dict[str, str]
 
 UNKNOWN: Final = "unknown"
 _UNAVAILABLE: Final = "unavailable, because "
-_PASSING: Final = frozenset({"load", "memory", "architecture", "cpu", "cores", "tune"})
-"""Facts of a machine that change by themselves, or that its name holds already."""
+_IGNORED: Final = frozenset({"load", "memory", "architecture", "cpu", "cores", "tune"})
+"""Machine facts that change by themselves, or that are part of the machine name."""
 _LIMITS: Final = frozenset({"start_limit_s", "step_limit_s", "block_limit_s"})
-"""Settings that end a measurement and do not change one that succeeds."""
+"""Time limits, which do not affect a successful measurement."""
 _TARGET: Final = {
     "torch": "torch",
     "torch_git": "torch git",
@@ -54,13 +53,13 @@ _TARGET: Final = {
     "randomisation_off": "address randomisation off",
     "variables": "variables in use",
 }
-"""What a target says of itself that sets the speed of what runs in it."""
+"""Facts of a target that affect its speed."""
 _NAMES: Final = frozenset({"name", "target name", "target python"})
-"""Fields of a variant that are names or places. Builds are told apart by what they say of themselves."""
+"""Fields of a variant that are names or paths. Builds are identified by their facts instead."""
 _MUST_BE_KNOWN: Final = frozenset(
     {"machine", "baseline torch", "baseline definition", "workload device model"}
 )
-"""Facts of which two unknown values are not taken to be alike."""
+"""Facts for which two unknown values do not count as equal."""
 _PAIRS: Final = frozenset({"variables", "options", "parameters"})
 _DEFAULT: Final = "default"
 _WORDS: Final = frozenset({UNKNOWN, _DEFAULT, "none"})
@@ -68,7 +67,7 @@ _LONGEST: Final = 160
 
 
 def condition_facts(run: Run) -> Facts:
-    """What has to be alike for all variants: the machine and how it was measured."""
+    """Return the facts that must be equal for all variants: the machine and the settings."""
     machine = run.info.get("machine")
     facts = machine if isinstance(machine, Mapping) else {}
     tune = facts.get("tune")
@@ -77,7 +76,7 @@ def condition_facts(run: Run) -> Facts:
         **{
             str(name): "unavailable" if str(value).startswith(_UNAVAILABLE) else str(value)
             for name, value in facts.items()
-            if name not in _PASSING
+            if name not in _IGNORED
         },
         "tuned": _tuned(tune),
         "method version": str(run.info.get("method", FIRST_METHOD)),
@@ -90,19 +89,19 @@ def condition_facts(run: Run) -> Facts:
 
 
 def _tuned(tune: object) -> str:
-    """What a tune wrote, without the values it found: knob -> places and values."""
+    """Return the settings that `machine quiet` wrote, without the previous values."""
     written = tune.get("written") if isinstance(tune, Mapping) else None
     if not isinstance(written, Mapping):
         return "yes" if tune else "no"
-    wanted = {
+    settings = {
         str(knob): [re.sub(r": .* -> ", ": ", part) for part in str(text).split("; ")]
         for knob, text in written.items()
     }
-    return _text(wanted)
+    return _text(settings)
 
 
 def workload_facts(run: Run, row: Comparison) -> Facts:
-    """What was run: every field of the workload, and what became of its defaults."""
+    """Return every field of the workload, and the defaults in use."""
     target = next((one for one in run.study.variants if one.name == row.baseline), None)
     metrics = row.baseline_metrics
     return {
@@ -119,41 +118,41 @@ def workload_facts(run: Run, row: Comparison) -> Facts:
 
 
 def _device(run: Run, variant: Variant | None, device: str) -> str:
-    """The card behind `cuda` or `cuda:1`; empty for a processor."""
+    """Return the GPU model of `cuda` or `cuda:1`; empty for a CPU."""
     kind, _, index = device.partition(":")
     if kind == "cpu" or variant is None:
         return ""
     devices = target_facts(run.info, variant).get("devices")
     start = f"{kind}:{index or 0} "
-    found = [str(one) for one in devices if str(one).startswith(start)] if devices else []
-    return found[0].removeprefix(start) if found else UNKNOWN
+    matching = [str(one) for one in devices if str(one).startswith(start)] if devices else []
+    return matching[0].removeprefix(start) if matching else UNKNOWN
 
 
 def baseline_facts(run: Run, name: str) -> Facts:
-    """What the variant is that others were measured beside."""
+    """Return the facts of the baseline."""
     return _variant_facts(run, name, "baseline")
 
 
 def candidate_facts(run: Run, name: str, *, called: str = "candidate") -> Facts:
-    """What the variant is that is compared; `called` tells several apart."""
+    """Return the facts of a candidate; `called` is the prefix of their names."""
     return {called: name, **_variant_facts(run, name, called)}
 
 
 def other_facts(run: Run, variant: str) -> Facts:
-    """What only informs."""
-    known = {one.name: one for one in run.study.variants}
+    """Return informative facts, which never block a verdict."""
+    variants = {one.name: one for one in run.study.variants}
     owner = run.info.get("owner")
     owner = owner if isinstance(owner, Mapping) else {}
     machine = run.info.get("machine")
     blocks = sum(row.guards.blocks for row in run.comparisons)
     dirty = sum(row.guards.dirty for row in run.comparisons)
     return {
-        "revision": revision_of_variant(run.info, known[variant]) if variant in known else "",
+        "revision": revision_of_variant(run.info, variants[variant]) if variant in variants else "",
         "disturbed blocks": f"{dirty / blocks:.0%}" if blocks else UNKNOWN,
         "load": str(machine.get("load", UNKNOWN)) if isinstance(machine, Mapping) else UNKNOWN,
         "host": str(owner.get("host") or UNKNOWN),
-        "start of the machine": str(owner.get("boot") or UNKNOWN),
-        "time allowed": f"{run.study.budget.time_s:g} s",
+        "boot id": str(owner.get("boot") or UNKNOWN),
+        "time budget": f"{run.study.budget.time_s:g} s",
         "precision goal": f"{run.study.budget.precision_goal:.2%}",
         "torchyard": str(run.info.get("torchyard") or UNKNOWN),
         "state": run.state,
@@ -161,10 +160,10 @@ def other_facts(run: Run, variant: str) -> Facts:
     }
 
 
-def conditions_apart(one: Run, other: Run) -> list[FactDifference]:
-    """Conditions that are not alike, of those that both runs recorded.
+def differing_conditions(one: Run, other: Run) -> list[FactDifference]:
+    """Return the conditions that differ, of those that both runs recorded.
 
-    A version that records one fact more must not part old runs from new ones.
+    A fact that only newer versions record must not make old runs incomparable.
     """
     facts, others = condition_facts(one), condition_facts(other)
     shared = [name for name in facts if name in others]
@@ -176,14 +175,16 @@ def conditions_apart(one: Run, other: Run) -> list[FactDifference]:
 
 
 def differing(one: Facts, other: Facts, *, blocks: bool = False) -> list[FactDifference]:
-    """The facts that are not alike, in their order."""
-    found = []
+    """Return the facts that differ, in order."""
+    differences = []
     for name in dict.fromkeys([*one, *other]):
         before, after = one.get(name, UNKNOWN), other.get(name, UNKNOWN)
         if before != after or (blocks and name in _MUST_BE_KNOWN and UNKNOWN in (before, after)):
-            shown = _apart(before, after)
-            found.append(FactDifference(name=name, one=shown[0], other=shown[1], blocks=blocks))
-    return found
+            shown = _shortened(before, after)
+            differences.append(
+                FactDifference(name=name, one=shown[0], other=shown[1], blocks=blocks)
+            )
+    return differences
 
 
 def _variant_facts(run: Run, name: str, role: str) -> Facts:
@@ -202,25 +203,25 @@ def _identity(run: Run, variant: Variant) -> Iterator[tuple[str, str]]:
 
 
 def _fields(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field; those of a target have its name before theirs, those of an environment do not."""
+    """Yield every field; those of a target are prefixed with its name."""
     for key, value in record.items():
         name = before + key
         if isinstance(value, Mapping):
             yield from _fields(value, "" if key == "environment" else f"{name} ")
         elif key in _PAIRS:
-            # Of two values of one name the last counts, as when they are set.
+            # If a name has two values, the last one applies.
             yield name, dict(value)
         else:
             yield name, value
 
 
 def _field_text(value: Any) -> str:
-    """The same for a field in which nothing means that it was left to its default."""
+    """Return the value as text; None is the default."""
     return _DEFAULT if value is None else _text(value)
 
 
 def _text(value: Any) -> str:
-    """A text that no other value has. Plain words stay plain; what could be misread is quoted."""
+    """Return an unambiguous text: strings that look like another value are quoted."""
     if value is None:
         return UNKNOWN
     if isinstance(value, str):
@@ -238,8 +239,8 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _apart(one: str, other: str) -> tuple[str, str]:
-    """Both texts; of long ones only the parts that the other lacks."""
+def _shortened(one: str, other: str) -> tuple[str, str]:
+    """Return both texts; of long texts only the words that the other lacks."""
     if max(len(one), len(other)) <= _LONGEST:
         return one, other
     words_one, words_other = one.split(), other.split()

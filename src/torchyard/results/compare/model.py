@@ -1,9 +1,8 @@
 """The comparison of two sides, which may come from different runs. No I/O.
 
-Within one run, comparisons are measured in pairs. Two runs are not paired, and the conclusions
-depend on what they share, so every row states what its data supports. `ratio` is the time of
-`one` divided by the time of `other`: above 1 the other side is faster. A row without support has
-a number and no verdict.
+Within one run, comparisons are measured in pairs. Two runs are not paired, so every row states what
+its data supports. `ratio` is the time of `one` divided by the time of `other`: above 1 the other side
+is faster. A row without support has a ratio and no verdict.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ __all__ = [
 
 Support = Literal["interleaved", "common baseline", "not supported"]
 SUPPORTS: Final[tuple[Support, ...]] = get_args(Support)
-"""Measured in the same rounds of one run; each measured beside the same baseline; neither."""
+"""Measured in the same rounds of one run; both measured against the same baseline; neither."""
 
 Basis = Literal["pairs", "speedups", "times"]
-"""What the ratio is of: paired blocks, two speedups over one baseline, or two plain times."""
+"""The ratio is of paired blocks, of two speedups over one baseline, or of two unpaired times."""
 
 SideState = Literal["measured", "absent", "failed", "wrong", "no number"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossSide:
-    """One side as a whole: a variant of a run, or of the runs of a saved baseline."""
+    """One side of the comparison: variants of a run, or of the runs of a saved baseline."""
 
     text: str
-    """As the user named it."""
+    """As given by the user."""
     runs: tuple[str, ...]
     variants: tuple[str, ...]
     started: str = ""
-    """Of the newest run."""
+    """Start of the newest run."""
     machine: str = ""
     machine_text: str = ""
     torch: str = ""
@@ -55,29 +54,29 @@ class CrossSide:
 
 @dataclass(frozen=True, kw_only=True)
 class SideNumbers:
-    """What one side has of one workload. None means unavailable."""
+    """The numbers of one side for one workload. None means unavailable."""
 
     variant: str
     baseline: str = ""
-    """What it was measured beside; empty when it is its run's baseline itself."""
+    """The baseline it was measured against; empty if it is itself the baseline of its run."""
     time_ns: float | None = None
     speedup: float | None = None
-    """Over that baseline, with its interval."""
+    """Speedup over that baseline, with its interval."""
     interval: Interval | None = None
     launches: int = 0
     sessions: int = 1
-    """Runs behind the numbers."""
+    """Number of runs that the numbers are from."""
     baseline_ns: float | None = None
     compile_s: float | None = None
     memory_bytes: int | None = None
     dirty_share: float | None = None
     trusted: bool = True
-    """Whether all sessions behind the numbers are trusted."""
+    """Whether all of these runs are trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossRow:
-    """One workload that both sides have."""
+    """A workload that both sides have."""
 
     workload: str
     one: SideNumbers
@@ -85,39 +84,38 @@ class CrossRow:
     support: Support
     basis: Basis
     alike: bool = False
-    """Whether all but the candidates is alike: machine, settings and baseline."""
+    """Whether machine, settings and baseline are equal."""
     verdict: Verdict | None = None
-    """None when the comparison is not supported; `untrusted` when numbers of a side must not be
-    used."""
+    """None if the comparison is not supported; `untrusted` if a side is untrusted."""
     ratio: float | None = None
     interval: Interval | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
-    """After Benjamini-Hochberg over the supported rows."""
+    """Corrected over the supported rows (Benjamini-Hochberg)."""
     log_error: float | None = None
-    """Standard error of the log ratio, looks and sessions included."""
+    """Standard error of the log ratio, including interim analyses and sessions."""
     degrees: float | None = None
-    """Degrees of freedom of that error."""
+    """Degrees of freedom of the standard error."""
     reasons: tuple[str, ...] = ()
-    """Why there is no verdict, or what the reader of the number must know."""
+    """Why there is no verdict, or caveats about the ratio."""
     untrusted: tuple[str, ...] = ()
-    """Why the numbers must not be trusted. Such a row has no support, p-value or place in a mean."""
+    """Why the numbers are untrusted. Such a row has no support and no p-value; means exclude it."""
 
     @property
     def trusted(self) -> bool:
-        """Whether the numbers may be used."""
+        """Whether the numbers can be trusted."""
         return not self.untrusted
 
     @property
     def baseline_shift(self) -> float | None:
-        """How much longer the baseline itself took beside `other`; tells of the machine's drift."""
+        """Relative change of the baseline's time from `one` to `other`: a measure of machine drift."""
         before, after = self.one.baseline_ns, self.other.baseline_ns
         return after / before - 1.0 if before and after else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpaired:
-    """A workload that cannot be compared: one side lacks it, or has no sound number of it."""
+    """A workload that cannot be compared: one side lacks it, or has no valid number."""
 
     workload: str
     variants: tuple[str, str]
@@ -134,7 +132,7 @@ class FactDifference:
     one: str
     other: str
     blocks: bool = False
-    """Whether it is a reason why the comparison is not supported."""
+    """Whether it makes the comparison unsupported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +146,16 @@ class CrossMean:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossComparison:
-    """Everything there is to say of two sides."""
+    """The comparison of two sides."""
 
     one: CrossSide
     other: CrossSide
     rows: tuple[CrossRow, ...]
     unpaired: tuple[Unpaired, ...]
     facts: tuple[FactDifference, ...]
-    """The ones that matter most first."""
+    """Most important first."""
     mean: CrossMean | None
     confidence: float
     margin: float
     session_sd: float
-    """What two sessions of the same code are taken to differ by, as a fraction of the speedup."""
+    """Assumed variation between sessions of the same code, as a fraction of the speedup."""

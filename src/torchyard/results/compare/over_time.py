@@ -1,8 +1,7 @@
-"""`torchyard compare --over-time`: the results of one workload in all runs, in order of time.
+"""`torchyard compare --over-time`: the results of one workload in all runs, oldest first.
 
-Prints one table per series, as text, Markdown, JSON or CSV. It shows what each run found and
-draws no conclusion: verdicts between two runs come from a comparison, steps in a history from
-change points.
+Prints one table per series, as text, Markdown, JSON or CSV, without conclusions: `torchyard compare`
+gives verdicts between two runs, and `torchyard history` finds change points.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 from torchyard.core.records import encode
 from torchyard.presentation.safe_text import escaped, one_line
 from torchyard.presentation.wording import number_text
-from torchyard.results.compare.report import finite
+from torchyard.results.compare.report import csv_cell, finite
 from torchyard.results.model import Series, SeriesPoint
 
 HISTORY_SCHEMA: Final = "torchyard.history"
@@ -25,12 +24,12 @@ HISTORY_SCHEMA_VERSION: Final = 1
 History = Sequence[tuple[Series, Sequence[SeriesPoint]]]
 
 _HEADINGS: Final = ("started", "run", "revision", "speedup", "interval", "notes")
-_REMARK: Final = "Each speedup is paired inside its run. `torchyard compare RUN RUN` says whether two of them differ."
+_REMARK: Final = "Each speedup is paired within its run. Use `torchyard compare RUN RUN` to test whether two differ."
 _REVISION_LETTERS: Final = 12
 
 
 def history_text(history: History) -> str:
-    """Columns of plain text."""
+    """Return the series as plain text."""
     lines: list[str] = []
     for series, points in history:
         rows = [_HEADINGS, *(_cells(point) for point in points)]
@@ -44,7 +43,7 @@ def history_text(history: History) -> str:
 
 
 def history_markdown(history: History) -> str:
-    """One table for each series."""
+    """Return the series as Markdown tables."""
     lines: list[str] = []
     for series, points in history:
         lines += [f"## {escaped(_title(series))}", "", f"| {' | '.join(_HEADINGS)} |"]
@@ -55,7 +54,7 @@ def history_markdown(history: History) -> str:
 
 
 def history_json(history: History) -> str:
-    """Series and points as they are."""
+    """Return the series as JSON."""
     document = {
         "schema": HISTORY_SCHEMA,
         "schema_version": HISTORY_SCHEMA_VERSION,
@@ -68,7 +67,7 @@ def history_json(history: History) -> str:
 
 
 def history_csv(history: History) -> str:
-    """One row for each run and series."""
+    """Return the series as CSV, one row per run and series."""
     page = StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(
@@ -77,7 +76,7 @@ def history_csv(history: History) -> str:
     for series, points in history:
         named = (series.workload, series.baseline, series.candidate, series.machine, series.metric)
         writer.writerows(
-            [*map(_plain, named), *map(_plain, encode(point).values())] for point in points
+            [*map(csv_cell, named), *map(csv_cell, encode(point).values())] for point in points
         )
     return page.getvalue()
 
@@ -97,8 +96,8 @@ def _title(series: Series) -> str:
 
 
 def _cells(point: SeriesPoint) -> tuple[str, ...]:
-    known = point.low is not None and point.high is not None
-    interval = f"[{number_text(point.low)}, {number_text(point.high)}]" if known else "none"
+    has_interval = point.low is not None and point.high is not None
+    interval = f"[{number_text(point.low)}, {number_text(point.high)}]" if has_interval else "none"
     return (
         point.started[:19].replace("T", " "),
         one_line(point.run),
@@ -109,35 +108,27 @@ def _cells(point: SeriesPoint) -> tuple[str, ...]:
     )
 
 
-def _plain(cell: object) -> object:
-    if not isinstance(cell, str):
-        return cell
-    text = one_line(cell)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
 def history_of(workload: str, format_name: str) -> str:
-    """The history of every series that fits, as text in that format."""
+    """Return the history of every matching series in that format."""
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.index.store import Store
     from torchyard.results.model import Wanted
 
     if format_name not in HISTORY_FORMATS:
         raise UsageError(
-            f"--over-time has no form {format_name}",
+            f"--over-time does not support the format {format_name}",
             hint=f"choose one of {', '.join(HISTORY_FORMATS)}",
         )
     with Store.open() as store:
         store.refresh()
         # A name without its mode means all modes: labels are `kernels/matmul inference`.
-        found = store.series(Wanted(workload=workload)) or store.series(
+        matching = store.series(Wanted(workload=workload)) or store.series(
             Wanted(workload=f"{workload} *")
         )
-        history = [(series, store.points(series)) for series in found]
+        history = [(series, store.points(series)) for series in matching]
     if not history:
         raise NothingToDo(
-            f"no run has a number of {workload!r}",
-            why=f"looked in {store.home}",
-            hint="`torchyard results list` shows the runs; a workload is written like kernels/matmul",
+            f"no run in {store.home} has a result of {workload!r}",
+            hint="see the runs with `torchyard results list`; a workload is given as kernels/matmul",
         )
     return HISTORY_FORMATS[format_name](history)

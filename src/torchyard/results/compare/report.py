@@ -37,9 +37,13 @@ from torchyard.results.compare.wording import (
     verdict_of_row,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 COMPARE_SCHEMA: Final = "torchyard.comparison-of-runs"
 COMPARE_SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Incremented when a key changes its meaning or is removed, not when keys are added."""
 
 Cell = str | int | float | None
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
@@ -47,11 +51,11 @@ _EMPTY_SIDE: Final = SideNumbers(variant="")
 _EMPTY: Final = CrossRow(
     workload="", one=_EMPTY_SIDE, other=_EMPTY_SIDE, support="not supported", basis="times"
 )
-"""Gives the headings, also to a comparison without rows."""
+"""Provides the headings, also for a comparison without rows."""
 
 
 def compare_json(comparison: CrossComparison) -> str:
-    """Valid JSON: numbers that are none become null."""
+    """Render as JSON; non-finite numbers become null."""
     rows = [
         {**encode(row), "trusted": row.trusted, "baseline_shift": row.baseline_shift}
         for row in comparison.rows
@@ -66,11 +70,13 @@ def compare_json(comparison: CrossComparison) -> str:
 
 
 def compare_csv(comparison: CrossComparison) -> str:
-    """One row per workload, those that cannot be compared last."""
+    """Render as CSV, one row per workload; workloads that cannot be compared come last."""
     page = StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(_row_data(_EMPTY))
-    writer.writerows([_safe(cell) for cell in _row_data(row).values()] for row in comparison.rows)
+    writer.writerows(
+        [csv_cell(cell) for cell in _row_data(row).values()] for row in comparison.rows
+    )
     for item in comparison.unpaired:
         cells = dict.fromkeys(_row_data(_EMPTY))
         cells |= {
@@ -80,12 +86,12 @@ def compare_csv(comparison: CrossComparison) -> str:
             "support": f"A {item.one}, B {item.other}",
             "notes": item.why,
         }
-        writer.writerow([_safe(cell) for cell in cells.values()])
+        writer.writerow([csv_cell(cell) for cell in cells.values()])
     return page.getvalue()
 
 
 def finite(value: Any) -> Any:
-    """The value with null for numbers that JSON has no form for."""
+    """Replace non-finite numbers, which JSON does not support, by None."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -133,16 +139,12 @@ def _side(letter: str, numbers: SideNumbers) -> dict[str, Cell]:
     }
 
 
-def _safe(cell: Cell) -> Cell:
+def csv_cell(cell: Cell) -> Cell:
+    """Return a cell on one line, without NaN and without text that looks like a formula."""
     if not isinstance(cell, str):
         return None if isinstance(cell, float) and not math.isfinite(cell) else cell
     text = one_line(cell)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
-
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 
 _STYLES: Final[dict[Verdict | None, str]] = {
@@ -159,7 +161,7 @@ _TEXT_WIDTH: Final = 100
 
 
 def compare_text(comparison: CrossComparison, *, width: int = _TEXT_WIDTH) -> str:
-    """The terminal's tables as plain text."""
+    """Render the terminal tables as plain text."""
     from rich.console import Console
 
     page = StringIO()
@@ -177,7 +179,7 @@ def compare_text(comparison: CrossComparison, *, width: int = _TEXT_WIDTH) -> st
 
 
 def print_comparison(comparison: CrossComparison, console: Console) -> None:
-    """Sides, rows, notes, summary, what cannot be compared, and facts that differ."""
+    """Print sides, rows, notes, summary, workloads that cannot be compared, and differing facts."""
     ascii_only = console.options.ascii_only
 
     def say(text: str) -> None:
@@ -206,7 +208,7 @@ def print_comparison(comparison: CrossComparison, console: Console) -> None:
             say(f"  {row_title(item, variants=_several(comparison))}: {unpaired_text(item)}")
     if comparison.facts:
         say("")
-        say("facts that differ (those marked ! forbid a verdict):")
+        say("facts that differ (those marked ! rule out a verdict):")
         console.print(_facts(comparison, ascii_only))
 
 
@@ -240,7 +242,7 @@ def _table(comparison: CrossComparison, ascii_only: bool) -> Table:
 
 
 def _numbered_notes(comparison: CrossComparison) -> dict[str, int]:
-    """Note -> its number; rows that say the same share one."""
+    """Return the notes with their numbers; rows with the same note share a number."""
     texts = ("; ".join(notes_of_row(row)) for row in comparison.rows)
     return {text: number for number, text in enumerate(dict.fromkeys(filter(None, texts)), start=1)}
 
@@ -297,9 +299,9 @@ _RIGHT: Final = (1, 2, 3, 4, 5, 6)
 
 
 def compare_markdown(comparison: CrossComparison) -> str:
-    """A table that reads well as text too."""
-    several = len(comparison.one.variants) > 1 or len(comparison.other.variants) > 1
-    lines = ["## A against B", ""]
+    """Render as Markdown."""
+    several = _several(comparison)
+    lines = ["## B compared with A", ""]
     lines += [f"- **{name}**: {escaped(text)}" for name, text in side_lines(comparison)]
     if comparison.rows:
         rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))
@@ -333,7 +335,7 @@ def compare_markdown(comparison: CrossComparison) -> str:
         if items:
             lines += ["", f"**{heading}**", "", *items]
     if comparison.facts:
-        lines += ["", "**Facts that differ** (in bold: those that forbid a verdict)", ""]
+        lines += ["", "**Facts that differ** (bold: those that rule out a verdict)", ""]
         lines += [_cells(("fact", "A", "B")), _cells(("---", "---", "---"))]
         for fact in comparison.facts:
             name = f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name)
@@ -346,12 +348,12 @@ def _cells(cells: tuple[str, ...]) -> str:
 
 
 def compare_html(comparison: CrossComparison) -> str:
-    """The whole page."""
+    """Render the HTML page."""
     style = asset("report.css") + asset("compare.css")
     engine = template_engine()
     engine.filters["number"] = number_text
     return engine.get_template("compare.html.j2").render(
-        title=f"{one_line(comparison.one.text)} against {one_line(comparison.other.text)}",
+        title=f"{one_line(comparison.one.text)} vs {one_line(comparison.other.text)}",
         version=__version__,
         sides=side_lines(comparison),
         style=style,
@@ -362,8 +364,8 @@ def compare_html(comparison: CrossComparison) -> str:
 
 
 def compare_values(comparison: CrossComparison) -> dict[str, Any]:
-    """What `compare_body.html.j2` shows; it also asks whether a script sorts its table."""
-    several = len(comparison.one.variants) > 1 or len(comparison.other.variants) > 1
+    """Return the variables of `compare_body.html.j2`, except `sortable`."""
+    several = _several(comparison)
     numbers = [number for row in comparison.rows for number in _numbers(row)]
     return {
         "mean": comparison.mean,

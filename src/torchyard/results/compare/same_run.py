@@ -1,10 +1,10 @@
 """Compare two variants of one run, paired from its recorded blocks.
 
 All variants of a run take turns in every round, so any two of them are paired, including two
-candidates neither of which was the baseline. Interim analyses are placed where the run had them:
-a candidate leaves when it is decided against the baseline, which depends on the data, so the
-interval must hold for every launch at which that could have happened. A variant that failed or
-computed wrong results is reported as such instead of by a number.
+candidates. Interim analyses are placed where the run had them: a candidate is dropped once it is
+decided against the baseline, which depends on the data, so the interval must be valid for every
+launch at which that could have happened. A variant that failed or computed wrong results has no
+number.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from torchyard.stats.pairs import PairedLaunches, pair_blocks
 from torchyard.stats.stopping import Look
 
 _SHORT_OF_ONE = 0.999
-"""Only a session that used up its time may claim the whole of alpha."""
+"""Only a session that used its whole time budget may spend all of alpha."""
 _TINY = 1e-6
 RunBlocks = Mapping[str, Sequence[Block]]
 
 
 def read_blocks(run: Run) -> RunBlocks:
-    """One pass over the samples: every block that lasted, by its workload's label."""
-    found: dict[str, list[Block]] = defaultdict(list)
+    """Read all blocks with a positive duration, by workload label."""
+    blocks: dict[str, list[Block]] = defaultdict(list)
     for label, block in run.blocks():
         if block.samples_ns and block.median_ns > 0:
-            found[label].append(block)
-    return found
+            blocks[label].append(block)
+    return blocks
 
 
 def pair_variants(
     run: Run, label: str, one: str, other: str, blocks: RunBlocks
 ) -> tuple[PairedLaunches, Estimate]:
-    """The pairs of both variants and what they say; the ratio is time of one over time of other."""
+    """Return the pairs of both variants and the estimate of time of one / time of other."""
     own = [block for block in blocks.get(label, ()) if block.variant in {one, other}]
     paired = pair_blocks(own, one, other)
-    found = estimate(
+    result = estimate(
         paired.medians,
         looks=_looks(run, label, (one, other), own, len(paired.medians)),
         budget=run.study.budget,
@@ -55,13 +55,13 @@ def pair_variants(
         mean_launches=paired.means,
         never_same=paired.never_same,
     )
-    return paired, found
+    return paired, result
 
 
 def _looks(
     run: Run, label: str, names: tuple[str, str], blocks: Sequence[Block], launches: int
 ) -> list[Look]:
-    """A look after every launch that both are in, at the share of the time used by then."""
+    """Return an interim analysis after every common launch, at the share of time used so far."""
     if not launches:
         return []
     records = [record for record in run.launches() if record.get("workload") == label]
@@ -69,7 +69,7 @@ def _looks(
     rounds: dict[tuple[int, int], set[str]] = defaultdict(set)
     for block in blocks:
         rounds[block.launch, block.round].add(block.variant)
-    both = sorted({launch for (launch, _), seen in rounds.items() if len(seen) > 1})
+    both = sorted({launch for (launch, _), names in rounds.items() if len(names) > 1})
     looks: list[Look] = []
     for count, launch in enumerate(both, start=1):
         used = max(shares.get(launch, _SHORT_OF_ONE), looks[-1].fraction if looks else 0.0)
@@ -81,7 +81,10 @@ def _looks(
 
 
 def _shares(records: Sequence[Mapping[str, Any]], time_s: float) -> dict[int, float]:
-    """Launch -> share of the time allowed when it ended; starting the first one is not counted."""
+    """Return the share of the time budget used at the end of each launch.
+
+    The startup of the first launch does not count.
+    """
     shares: dict[int, float] = {}
     elapsed_s = 0.0
     for number, record in enumerate(records):
@@ -100,18 +103,20 @@ def _rows(run: Run, label: str, names: tuple[str, str]) -> list[Comparison]:
 
 
 def _was_decided(row: Comparison, run: Run) -> bool:
-    """Whether it could leave: a verdict of its own, before those of the suite were corrected."""
-    found, budget = row.estimate, run.study.budget
-    if found is None or found.interval is None or not found.interval.low > 0.0 or found.withheld:
+    """Return whether the candidate was decided before the correction over the suite."""
+    result, budget = row.estimate, run.study.budget
+    if result is None or result.interval is None or result.withheld:
         return False
-    low, high = math.log(found.interval.low), math.log(found.interval.high)
-    return decided(replace(found, verdict=verdict_of(low, high, budget.margin)), budget)
+    if not result.interval.low > 0.0:
+        return False
+    low, high = math.log(result.interval.low), math.log(result.interval.high)
+    return decided(replace(result, verdict=verdict_of(low, high, budget.margin)), budget)
 
 
 def same_run_rows(
     run: Run, pair: tuple[str, str], rules: Rules
 ) -> tuple[list[CrossRow], list[Unpaired]]:
-    """A row for every workload in which both variants have numbers, and the rest."""
+    """Return a row for every workload in which both variants have numbers, and the rest."""
     rows: list[CrossRow] = []
     unpaired: list[Unpaired] = []
     blocks: RunBlocks | None = None
@@ -125,23 +130,23 @@ def same_run_rows(
             continue
         recorded = _recorded(own, pair)
         if recorded is not None:
-            found, untrusted = recorded
+            result, untrusted = recorded
         else:
             blocks = _blocks(run) if blocks is None else blocks
-            paired, found = pair_variants(run, label, *pair, blocks)
+            paired, result = pair_variants(run, label, *pair, blocks)
             noisy = ("noisy machine: most pairs were disturbed",) if paired.busy else ()
             reasons = [why for row in own if row.candidate in pair for why in row.untrusted]
             untrusted = tuple(dict.fromkeys((*noisy, *reasons)))
-        rows.append(_row(run, label, pair, own, found, untrusted=untrusted, rules=rules))
+        rows.append(_row(run, label, pair, own, result, untrusted=untrusted, rules=rules))
     return rows, unpaired
 
 
 def _blocks(run: Run) -> RunBlocks:
     if run.folder.is_file():
         raise UsageError(
-            f"{run.folder} holds no samples of {run.id}",
-            why="two candidates of one run are paired again from its samples",
-            hint="name the run's folder, or compare with the run's baseline",
+            f"{run.folder} has no samples of {run.id}",
+            why="two candidates of one run are paired from its samples",
+            hint="give the run folder, or compare with the run's baseline",
         )
     return read_blocks(run)
 
@@ -149,7 +154,7 @@ def _blocks(run: Run) -> RunBlocks:
 def _recorded(
     own: list[Comparison], pair: tuple[str, str]
 ) -> tuple[Estimate, tuple[str, ...]] | None:
-    """What the run itself found, when one of the two is its baseline."""
+    """Return the recorded estimate if one of the two is the run's baseline."""
     for row in own:
         if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
             return row.estimate, row.untrusted
@@ -161,7 +166,7 @@ def _row(
     label: str,
     pair: tuple[str, str],
     own: list[Comparison],
-    found: Estimate,
+    result: Estimate,
     *,
     untrusted: tuple[str, ...],
     rules: Rules,
@@ -169,15 +174,15 @@ def _row(
     flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
     sides = _with_ratio(
         [numbers_of([(run, _row_with(own, name))], name) for name in pair],
-        1.0 / found.speedup if flipped else found.speedup,
+        1.0 / result.speedup if flipped else result.speedup,
     )
-    effect = effect_of(found)
+    effect = effect_of(result)
     if effect is not None and flipped:
         effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
-    reasons = [] if flipped else [text for text in found.reasons if "interval" not in text]
-    reasons = list(dict.fromkeys([*found.withheld, *reasons]))
+    reasons = [] if flipped else [text for text in result.reasons if "interval" not in text]
+    reasons = list(dict.fromkeys([*result.withheld, *reasons]))
     if effect is None or untrusted:
-        ratio = found.speedup if found.launches else None
+        ratio = result.speedup if result.launches else None
         if effect is None and not reasons and not untrusted:
             reasons.append("too little data for an interval")
         return CrossRow(
@@ -201,7 +206,7 @@ def _row(
         basis="pairs",
         alike=True,
         verdict=Verdict.UNDECIDED
-        if found.withheld
+        if result.withheld
         else ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
         ratio=math.exp(effect.log),
         interval=interval_of(effect, rules.confidence),
@@ -213,22 +218,22 @@ def _row(
 
 
 def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:
-    """The sides with times whose ratio is that of their pairs; the geometric mean of both is kept.
+    """Scale the times of both sides so that their ratio is that of the pairs.
 
-    Each time belongs to the side's estimate against the baseline, which is another estimate.
+    The recorded times belong to the estimates against the baseline. Their geometric mean is kept.
     """
     one, other = (side.time_ns for side in sides)
     if not one or not other or not 0.0 < ratio < math.inf:
         return sides
-    middle, root = math.sqrt(one) * math.sqrt(other), math.sqrt(ratio)
-    return [replace(sides[0], time_ns=middle * root), replace(sides[1], time_ns=middle / root)]
+    mean, root = math.sqrt(one) * math.sqrt(other), math.sqrt(ratio)
+    return [replace(sides[0], time_ns=mean * root), replace(sides[1], time_ns=mean / root)]
 
 
 def _row_with(own: list[Comparison], name: str) -> Comparison:
-    """The variant's own comparison; for the baseline, any that has a number of it."""
-    judged = [row for row in own if row.candidate == name]
-    sound = [row for row in own if state_of(row) == "measured"]
-    return (judged or sound or own)[0]
+    """Return the variant's own comparison; for the baseline, any with a number."""
+    as_candidate = [row for row in own if row.candidate == name]
+    measured = [row for row in own if state_of(row) == "measured"]
+    return (as_candidate or measured or own)[0]
 
 
 def _state(own: list[Comparison], run: Run, name: str) -> SideState:
@@ -236,10 +241,10 @@ def _state(own: list[Comparison], run: Run, name: str) -> SideState:
         return "absent"
     if name == run.study.baseline.name:
         states = [state_of(row) for row in own]
-        sound = any(state in {"measured", "wrong"} for state in states)
-        return "measured" if sound else "failed"
-    found = [state_of(row) for row in own if row.candidate == name]
-    return found[0] if found else "absent"
+        has_baseline = any(state in {"measured", "wrong"} for state in states)
+        return "measured" if has_baseline else "failed"
+    states = [state_of(row) for row in own if row.candidate == name]
+    return states[0] if states else "absent"
 
 
 def _unpaired(
@@ -254,7 +259,7 @@ def _unpaired(
         detail = f": {failure.kind} ({failure.message})" if failure is not None else ""
         if rows and rows[0].verdict is Verdict.WRONG and rows[0].accuracy is not None:
             detail = f": {rows[0].accuracy.detail}"
-        texts.append("the run did not reach it" if not own else f"{name} {state}{detail}")
+        texts.append("not measured by the run" if not own else f"{name} {state}{detail}")
     return Unpaired(
         workload=label,
         variants=pair,

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: how a user names them, their numbers, and the rules for a verdict.
+"""The two sides of a comparison: their names, their numbers, and the rules for a verdict.
 
 A side is one run, or the runs of a baseline, optionally restricted to one variant. For each
 workload a side has numbers, whether they are valid, and what rules out a verdict on them.
@@ -25,18 +25,18 @@ from torchyard.stats.between_runs import SESSION_SD
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How sure a verdict has to be."""
+    """Thresholds of a verdict."""
 
     confidence: float = 0.95
     margin: float = 0.01
     session_sd: float = SESSION_SD
 
 
-_FEWEST_LAUNCHES = 2
+_MIN_LAUNCHES = 2
 
 
 def state_of(row: Comparison) -> SideState:
-    """Whether the comparison has a number whose results are right."""
+    """Return whether the comparison has a valid number."""
     if row.verdict is Verdict.FAILED:
         return "failed"
     if row.verdict is Verdict.WRONG:
@@ -47,24 +47,24 @@ def state_of(row: Comparison) -> SideState:
 
 
 def row_obstacles(row: Comparison) -> list[str]:
-    """Why the comparison cannot be set against one of another run, trust aside."""
-    found = row.estimate
-    if found is None:
+    """Return why the comparison cannot be compared with another run, apart from trust."""
+    estimate = row.estimate
+    if estimate is None:
         return ["no number"]
     obstacles = []
-    if found.scope != "launches" or found.launches < _FEWEST_LAUNCHES:
-        obstacles.append("one launch speaks for its own processes only")
-    elif found.interval is None:
+    if estimate.scope != "launches" or estimate.launches < _MIN_LAUNCHES:
+        obstacles.append("one launch does not show the process-to-process variation")
+    elif estimate.interval is None:
         obstacles.append("too little data for an interval")
-    obstacles.extend(found.withheld)
+    obstacles.extend(estimate.withheld)
     return obstacles
 
 
-def numbers_of(found: Sequence[tuple[Run, Comparison]], variant: str) -> SideNumbers:
-    """The side's numbers; over several sessions the geometric mean, and the newest of the rest."""
-    if not found:
+def numbers_of(sessions: Sequence[tuple[Run, Comparison]], variant: str) -> SideNumbers:
+    """Return the numbers of a side: geometric means over sessions, other values of the newest."""
+    if not sessions:
         return SideNumbers(variant=variant, sessions=0)
-    rows = [row for _, row in found]
+    rows = [row for _, row in sessions]
     newest = rows[-1]
     if newest.candidate != variant:
         return _of_baseline(rows, variant)
@@ -74,12 +74,12 @@ def numbers_of(found: Sequence[tuple[Run, Comparison]], variant: str) -> SideNum
     return SideNumbers(
         variant=variant,
         baseline=newest.baseline,
-        time_ns=_middle(row.candidate_metrics.time_ns for row in rows),
-        speedup=_middle(estimate.speedup for estimate in estimates),
+        time_ns=_geometric_mean(row.candidate_metrics.time_ns for row in rows),
+        speedup=_geometric_mean(estimate.speedup for estimate in estimates),
         interval=_only_interval(rows),
         launches=sum(estimate.launches for estimate in estimates),
         sessions=len(rows),
-        baseline_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        baseline_ns=_geometric_mean(row.baseline_metrics.time_ns for row in rows),
         compile_s=metrics.compile_cold_s,
         memory_bytes=metrics.peak_memory_bytes,
         dirty_share=sum(row.guards.dirty for row in rows) / blocks if blocks else None,
@@ -91,9 +91,9 @@ def _of_baseline(rows: Sequence[Comparison], variant: str) -> SideNumbers:
     metrics: VariantMetrics = rows[-1].baseline_metrics
     return SideNumbers(
         variant=variant,
-        time_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        time_ns=_geometric_mean(row.baseline_metrics.time_ns for row in rows),
         sessions=len(rows),
-        baseline_ns=_middle(row.baseline_metrics.time_ns for row in rows),
+        baseline_ns=_geometric_mean(row.baseline_metrics.time_ns for row in rows),
         compile_s=metrics.compile_cold_s,
         memory_bytes=metrics.peak_memory_bytes,
         trusted=all(row.trusted for row in rows),
@@ -101,24 +101,24 @@ def _of_baseline(rows: Sequence[Comparison], variant: str) -> SideNumbers:
 
 
 def _only_interval(rows: Sequence[Comparison]) -> Interval | None:
-    """Of a single session; several have no interval of their own."""
+    """Return the interval of a single session; several sessions have none."""
     if len(rows) > 1 or rows[0].estimate is None:
         return None
     return rows[0].estimate.interval
 
 
-def _middle(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and value > 0]
-    if not known:
+def _geometric_mean(values: Iterable[float | None]) -> float | None:
+    positive = [value for value in values if value is not None and value > 0]
+    if not positive:
         return None
-    return math.exp(math.fsum(map(math.log, known)) / len(known))
+    return math.exp(math.fsum(map(math.log, positive)) / len(positive))
 
 
 BASELINE_PREFIX: Final = "baseline:"
 VARIANT_MARK: Final = "#"
 
 FindRun = Callable[[str], Path]
-"""From what a user calls a run to its folder."""
+"""Resolve the name of a run to its folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,28 +132,28 @@ class Side:
 
     @property
     def newest(self) -> Run:
-        """The run whose facts stand for the side."""
+        """The run whose facts are used for the side."""
         return self.runs[-1]
 
     @property
     def candidates(self) -> list[str]:
-        """Names of variants that were judged, each once."""
+        """Names of the candidates, without duplicates."""
         names = [row.candidate for run in self.runs for row in run.comparisons]
         planned = [variant.name for run in self.runs for variant in run.study.candidates]
         return list(dict.fromkeys([*names, *planned]))
 
 
 def choose_side(text: str, *, find: FindRun, beside: Side | None = None) -> Side:
-    """The side that the text names; `#VARIANT` alone is of the same run as `beside`."""
-    place, mark, variant = _split(text)
+    """Resolve the text to a side; `#VARIANT` alone refers to the run of `beside`."""
+    run_text, mark, variant = _split(text)
     if mark and not variant:
-        raise UsageError(f"{text!r} names no variant", hint="write RUN#VARIANT, such as latest#amp")
-    if not place:
+        raise UsageError(f"{text!r} names no variant", hint="use RUN#VARIANT, such as latest#amp")
+    if not run_text:
         if beside is None:
-            raise UsageError(f"{text!r} names no run", hint="write RUN#VARIANT, or `latest`")
+            raise UsageError(f"{text!r} names no run", hint="use RUN#VARIANT, or `latest`")
         runs = beside.runs
     else:
-        runs = _runs(place, find)
+        runs = _runs(run_text, find)
     ordered = tuple(sorted(runs, key=lambda run: str(run.info.get("started") or "")))
     side = Side(text=text, runs=ordered, variant=variant or None)
     if side.variant is not None:
@@ -162,7 +162,7 @@ def choose_side(text: str, *, find: FindRun, beside: Side | None = None) -> Side
 
 
 def match_variants(one: Side, other: Side) -> list[tuple[str, str]]:
-    """Which variant of one side goes with which of the other; names that both have, else the only ones."""
+    """Match the variants of both sides by name, or the only variant of each side."""
     if one.variant is not None and other.variant is not None:
         return [(one.variant, other.variant)]
     names_one = [one.variant] if one.variant is not None else one.candidates
@@ -174,16 +174,16 @@ def match_variants(one: Side, other: Side) -> list[tuple[str, str]]:
         return [(names_one[0], names_other[0])]
     raise UsageError(
         f"{one.text} and {other.text} have no variant in common",
-        why=f"one has {', '.join(names_one) or 'none'}; the other {', '.join(names_other) or 'none'}",
-        hint="name the variants: RUN#VARIANT",
+        why=f"A has {', '.join(names_one) or 'none'}; B has {', '.join(names_other) or 'none'}",
+        hint="give the variants as RUN#VARIANT",
     )
 
 
 def describe(side: Side, variants: tuple[str, ...]) -> CrossSide:
-    """What reports say of the side."""
+    """Return the description of the side for reports."""
     run = side.newest
-    known = {variant.name: variant for variant in run.study.variants}
-    chosen = [known[name] for name in variants if name in known]
+    by_name = {variant.name: variant for variant in run.study.variants}
+    chosen = [by_name[name] for name in variants if name in by_name]
     torch = [str(target_facts(run.info, variant).get("torch") or "") for variant in chosen]
     revisions = [revision_of_variant(run.info, variant) for variant in chosen]
     return CrossSide(
@@ -204,13 +204,13 @@ def _split(text: str) -> tuple[str, str, str]:
     return text.partition(VARIANT_MARK)
 
 
-def _runs(place: str, find: FindRun) -> tuple[Run, ...]:
-    if place.startswith(BASELINE_PREFIX):
-        return runs_of(read_baseline(place.removeprefix(BASELINE_PREFIX)))
-    path = Path(place).expanduser()
+def _runs(text: str, find: FindRun) -> tuple[Run, ...]:
+    if text.startswith(BASELINE_PREFIX):
+        return runs_of(read_baseline(text.removeprefix(BASELINE_PREFIX)))
+    path = Path(text).expanduser()
     if path.is_file():
         return read_baseline_file(path)
-    return (read_run(find(place)),)
+    return (read_run(find(text)),)
 
 
 def _check_variant(side: Side) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.results.compare.facts import (
     baseline_facts,
-    conditions_apart,
     differing,
+    differing_conditions,
     workload_facts,
 )
 from torchyard.results.compare.model import (
@@ -34,27 +34,29 @@ __all__ = ["two_run_rows", "unmatched_rows"]
 
 Measured = list[tuple[Run, Comparison]]
 
-_MOST_SAID: Final = 4
+_MAX_DIFFERENCES: Final = 4
 _LONGEST_VALUE: Final = 60
-_INTERRUPTED: Final = "interrupted by hand, which is a look that was not planned"
+_INTERRUPTED: Final = "interrupted by the user, which is an unplanned interim analysis"
 
 
 def two_run_rows(
     one: Side, other: Side, pair: tuple[str, str], rules: Rules
 ) -> tuple[list[CrossRow], list[Unpaired]]:
-    """A row for every workload that both sides have sound numbers of, and the rest."""
+    """Return a row for every workload that both sides have valid numbers of, and the rest."""
     rows: list[CrossRow] = []
     unpaired: list[Unpaired] = []
     sides = [_by_label(one, pair[0]), _by_label(other, pair[1])]
     for label in dict.fromkeys([*sides[0], *sides[1]]):
-        found = [side.get(label, []) for side in sides]
-        states = (_state(found[0]), _state(found[1]))
+        sessions = [side.get(label, []) for side in sides]
+        states = (_state(sessions[0]), _state(sessions[1]))
         if states == ("measured", "measured"):
-            sound = [[item for item in side if state_of(item[1]) == "measured"] for side in found]
-            rows.append(_row(label, pair, (sound[0], sound[1]), rules))
+            valid = [
+                [item for item in side if state_of(item[1]) == "measured"] for side in sessions
+            ]
+            rows.append(_row(label, pair, (valid[0], valid[1]), rules))
         else:
             why = "; ".join(
-                _why(side, item) for side, item in zip((one, other), found, strict=True)
+                _why(side, item) for side, item in zip((one, other), sessions, strict=True)
             )
             unpaired.append(
                 Unpaired(
@@ -69,14 +71,14 @@ def two_run_rows(
 
 
 def _row(
-    label: str, pair: tuple[str, str], found: tuple[Measured, Measured], rules: Rules
+    label: str, pair: tuple[str, str], sessions: tuple[Measured, Measured], rules: Rules
 ) -> CrossRow:
-    numbers = (numbers_of(found[0], pair[0]), numbers_of(found[1], pair[1]))
-    lone = [number.variant for number in numbers if not number.baseline]
-    if lone:
-        reasons = [f"not interleaved: {lone[0]} is the baseline of its run"]
-        return _unsupported(label, numbers, reasons, untrusted=_untrusted(found))
-    kept, reasons, untrusted, alike = _comparable(found)
+    numbers = (numbers_of(sessions[0], pair[0]), numbers_of(sessions[1], pair[1]))
+    baselines = [number.variant for number in numbers if not number.baseline]
+    if baselines:
+        reasons = [f"not interleaved: {baselines[0]} is the baseline of its run"]
+        return _unsupported(label, numbers, reasons, untrusted=_untrusted(sessions))
+    kept, reasons, untrusted, alike = _comparable(sessions)
     effects = tuple(
         [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
         for side in kept
@@ -110,7 +112,7 @@ def _unsupported(
     alike: bool = False,
     untrusted: Sequence[str] = (),
 ) -> CrossRow:
-    """A number without a verdict: of speedups where these have a common baseline, else of times."""
+    """Return a row without a verdict: the ratio of speedups over a common baseline, else of times."""
     one, other = numbers
     basis: Basis = "speedups" if alike and one.speedup and other.speedup else "times"
     top, bottom = (
@@ -130,54 +132,55 @@ def _unsupported(
     )
 
 
-def _untrusted(found: tuple[Measured, Measured]) -> list[str]:
-    """Why sessions must not be trusted, each with its side."""
+def _untrusted(sessions: tuple[Measured, Measured]) -> list[str]:
+    """Return why sessions are untrusted, each with its side."""
     return [
         f"{text} ({letter})"
-        for letter, side in zip("AB", found, strict=True)
+        for letter, side in zip("AB", sessions, strict=True)
         for text in dict.fromkeys(why for _, row in side for why in row.untrusted)
     ]
 
 
 def _comparable(
-    found: tuple[Measured, Measured],
+    sessions: tuple[Measured, Measured],
 ) -> tuple[tuple[Measured, Measured], list[str], list[str], bool]:
     """Choose the sessions that can be compared.
 
-    Returns them, why others cannot be compared, why the numbers must not be trusted (when a side has
-    no trusted session), and whether each side has a session that is alike in all but the candidate.
-    The newest session of the other side is what all sessions have to match.
+    Returns them, why others cannot be compared, why the numbers are untrusted (if a side has no
+    trusted session), and whether each side has a session that differs in the candidate only. All
+    sessions must match the newest session of the other side.
     """
     reasons: dict[str, list[str]] = {}
     kept: tuple[Measured, Measured] = ([], [])
     alike = [False, False]
-    reference = found[1][-1]
-    for place, (letter, side) in enumerate(zip("AB", found, strict=True)):
+    reference = sessions[1][-1]
+    for index, (letter, side) in enumerate(zip("AB", sessions, strict=True)):
         for run, row in side:
             blocking = _blocking((run, row), reference)
-            alike[place] |= not blocking
+            alike[index] |= not blocking
             obstacles = row_obstacles(row)
             if blocking:
-                reasons.setdefault(_said(blocking), [])
+                reasons.setdefault(_blocking_text(blocking), [])
             for text in obstacles:
                 reasons.setdefault(text, []).append(letter)
             if not blocking and not obstacles and row.trusted:
-                kept[place].append((run, row))
+                kept[index].append((run, row))
                 if run.state == "interrupted":
                     reasons.setdefault(_INTERRUPTED, []).append(letter)
-    said = [
+    texts = [
         f"{text} ({' and '.join(dict.fromkeys(where))})" if where else text
         for text, where in reasons.items()
     ]
-    without = any(not any(row.trusted for _, row in side) for side in found)
-    left_out = [] if without else [f"left out as untrusted: {why}" for why in _untrusted(found)]
-    return kept, said + left_out, _untrusted(found) if without else [], all(alike)
+    untrusted = _untrusted(sessions)
+    if any(not any(row.trusted for _, row in side) for side in sessions):
+        return kept, texts, untrusted, all(alike)
+    return kept, texts + [f"excluded as untrusted: {why}" for why in untrusted], [], all(alike)
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:
-    """Facts that must be alike and are not; a machine that nobody knows is like no other."""
+    """Return the blocking differences; an unknown machine differs from every other."""
     return [
-        *conditions_apart(one[0], other[0]),
+        *differing_conditions(one[0], other[0]),
         *differing(workload_facts(*one), workload_facts(*other), blocks=True),
         *differing(
             baseline_facts(one[0], one[1].baseline),
@@ -187,15 +190,15 @@ def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> lis
     ]
 
 
-def _said(blocking: Sequence[FactDifference]) -> str:
-    """`not comparable: baseline differs in cores (0-3 vs 0-7)`."""
+def _blocking_text(blocking: Sequence[FactDifference]) -> str:
+    """Return text such as `not comparable: baseline differs in cores (0-3 vs 0-7)`."""
     parts = []
     for owner in ("machine", "workload", "baseline", ""):
         own = [fact for fact in blocking if _owner(fact) == owner]
         if not own:
             continue
-        texts = [_difference(fact, owner) for fact in own[:_MOST_SAID]]
-        more = f" and {len(own) - _MOST_SAID} more" if len(own) > _MOST_SAID else ""
+        texts = [_difference(fact, owner) for fact in own[:_MAX_DIFFERENCES]]
+        more = f" and {len(own) - _MAX_DIFFERENCES} more" if len(own) > _MAX_DIFFERENCES else ""
         what = {"machine": "machine differs", "": "conditions differ in"}.get(
             owner, f"{owner} differs in"
         )
@@ -211,8 +214,8 @@ def _owner(fact: FactDifference) -> str:
 def _difference(fact: FactDifference, owner: str) -> str:
     name = fact.name.removeprefix(f"{owner} ") if owner != "machine" else ""
     values = [_shortened(text) for text in (fact.one, fact.other)]
-    said = "unknown" if values == ["unknown", "unknown"] else f"{values[0]} vs {values[1]}"
-    return f"{name} ({said})".strip()
+    text = "unknown" if values == ["unknown", "unknown"] else f"{values[0]} vs {values[1]}"
+    return f"{name} ({text})".strip()
 
 
 def _shortened(text: str) -> str:
@@ -220,29 +223,29 @@ def _shortened(text: str) -> str:
 
 
 def _by_label(side: Side, variant: str) -> dict[str, Measured]:
-    """Workload -> each run's comparison of that variant; of a run's baseline, any one it is in."""
-    found: dict[str, dict[str, tuple[Run, Comparison]]] = {}
+    """Return each run's comparison of that variant by workload; of a baseline, any of its rows."""
+    by_label: dict[str, dict[str, tuple[Run, Comparison]]] = {}
     for run in side.runs:
-        judged = [row for row in run.comparisons if row.candidate == variant]
-        for row in judged or [row for row in run.comparisons if row.baseline == variant]:
-            found.setdefault(row.workload.label, {}).setdefault(run.id, (run, row))
-    return {label: list(runs.values()) for label, runs in found.items()}
+        as_candidate = [row for row in run.comparisons if row.candidate == variant]
+        for row in as_candidate or [row for row in run.comparisons if row.baseline == variant]:
+            by_label.setdefault(row.workload.label, {}).setdefault(run.id, (run, row))
+    return {label: list(runs.values()) for label, runs in by_label.items()}
 
 
-def _state(found: Measured) -> SideState:
-    """The best of the sessions: one sound number is a number."""
-    states: list[SideState] = [state_of(row) for _, row in found]
+def _state(sessions: Measured) -> SideState:
+    """Return the best state of the sessions."""
+    states: list[SideState] = [state_of(row) for _, row in sessions]
     order: tuple[SideState, ...] = ("measured", "wrong", "no number", "failed")
     return next((state for state in order if state in states), "absent")
 
 
-def _why(side: Side, found: Measured) -> str:
-    state = _state(found)
+def _why(side: Side, sessions: Measured) -> str:
+    state = _state(sessions)
     if state == "measured":
         return ""
     if state == "absent":
         return f"not in {side.text}"
-    row = found[-1][1]
+    row = sessions[-1][1]
     if state == "failed" and row.failure is not None:
         return f"failed in {side.text}: {row.failure.kind} ({row.failure.message})"
     if state == "wrong":
@@ -254,19 +257,19 @@ def _why(side: Side, found: Measured) -> str:
 def unmatched_rows(
     one: Side, other: Side, matched: Sequence[tuple[str, str]]
 ) -> Iterator[Unpaired]:
-    """Candidates that the other side does not have at all."""
+    """Yield candidates that the other side does not have."""
     if one.variant is not None or other.variant is not None:
-        return  # somebody chose; the rest was not asked for
-    for place, side in enumerate((one, other)):
-        taken = {pair[place] for pair in matched}
-        for name in (name for name in side.candidates if name not in taken):
-            for label, found in _by_label(side, name).items():
-                state = _state(found)
-                away = (other, one)[place].text
+        return  # the user chose the variants
+    for index, side in enumerate((one, other)):
+        names = {pair[index] for pair in matched}
+        for name in (name for name in side.candidates if name not in names):
+            for label, sessions in _by_label(side, name).items():
+                state = _state(sessions)
+                other_text = (other, one)[index].text
                 yield Unpaired(
                     workload=label,
-                    variants=(name, "") if place == 0 else ("", name),
-                    one=state if place == 0 else "absent",
-                    other="absent" if place == 0 else state,
-                    why=f"the variant {name} is not in {away}",
+                    variants=(name, "") if index == 0 else ("", name),
+                    one=state if index == 0 else "absent",
+                    other="absent" if index == 0 else state,
+                    why=f"the variant {name} is not in {other_text}",
                 )

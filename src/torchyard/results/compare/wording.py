@@ -43,16 +43,16 @@ __all__ = [
 ]
 
 NO_VERDICT: Final = "no verdict"
-LEGEND: Final = "ratio: time of A over time of B; above 1, B is faster. Verdicts speak of B."
+LEGEND: Final = "ratio: time of A / time of B; above 1, B is faster. Verdicts are about B."
 _SMALLEST_P: Final = 0.001
 _BASES: Final[dict[Basis, str]] = {
     "pairs": "pairs",
     "speedups": "speedups",
-    "times": "plain times, not interleaved",
+    "times": "unpaired times, not interleaved",
 }
 _STATES: Final[dict[SideState, str]] = {
     "measured": "measured",
-    "absent": "not there",
+    "absent": "absent",
     "failed": "failed",
     "wrong": "wrong results",
     "no number": "no number",
@@ -60,7 +60,7 @@ _STATES: Final[dict[SideState, str]] = {
 
 
 def row_title(row: CrossRow | Unpaired, *, variants: bool) -> str:
-    """The workload, and the variants where they are not the same in all rows."""
+    """Return the workload, and the variants if there are several."""
     label = one_line(row.workload)
     if not variants:
         return label
@@ -70,24 +70,24 @@ def row_title(row: CrossRow | Unpaired, *, variants: bool) -> str:
 
 
 def side_lines(comparison: CrossComparison) -> list[tuple[str, str]]:
-    """A and B, each with what it is."""
+    """Return the descriptions of A and B."""
     return [("A", side_text(comparison.one)), ("B", side_text(comparison.other))]
 
 
 def side_time(numbers: SideNumbers) -> str:
-    """The time of one iteration."""
+    """Return the time of one iteration."""
     return ABSENT if numbers.time_ns is None else format_duration(numbers.time_ns)
 
 
 def side_speedup(numbers: SideNumbers) -> str:
-    """The speedup over its own baseline; its name is in the heading of the sides."""
+    """Return the speedup over the side's own baseline."""
     if numbers.speedup is None:
         return ABSENT
     return _shown(f"{number_text(numbers.speedup)}x", trusted=numbers.trusted)
 
 
 def ratio_text(row: CrossRow) -> tuple[str, str]:
-    """The ratio and its interval; in parentheses when they are not trusted."""
+    """Return the ratio and its interval; in parentheses if untrusted."""
     ratio = ABSENT
     if row.ratio is not None:
         ratio = _shown(f"{number_text(row.ratio)}x", trusted=row.trusted)
@@ -102,12 +102,12 @@ def _shown(text: str, *, trusted: bool) -> str:
 
 
 def verdict_of_row(row: CrossRow) -> str:
-    """The verdict with its mark, or that there is none."""
+    """Return the verdict with its mark, or that there is none."""
     return f"{ABSENT} {NO_VERDICT}" if row.verdict is None else verdict_text(row.verdict)
 
 
 def p_of_row(row: CrossRow) -> str:
-    """The adjusted p-value."""
+    """Return the adjusted p-value."""
     value = row.p_value if row.p_adjusted is None else row.p_adjusted
     if value is None or not math.isfinite(value):
         return ABSENT
@@ -115,20 +115,20 @@ def p_of_row(row: CrossRow) -> str:
 
 
 def notes_of_row(row: CrossRow) -> list[str]:
-    """Everything a reader of the row must know, the reason for no verdict first."""
+    """Return the notes of a row; reasons for no verdict come first."""
     notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in row.untrusted]
     notes += [one_line(reason) for reason in row.reasons]
     if row.support == "not supported":
         notes.append(f"the ratio is of {_BASES[row.basis]}")
     elif _times_disagree(row):
         notes.append(
-            "the ratio is of speedups inside each run; times of two runs were not taken side by side"
+            "the ratio is of the speedups within each run; the times of two runs are not paired"
         )
     return notes
 
 
 def _times_disagree(row: CrossRow) -> bool:
-    """Whether a reader who divides the two times gets another ratio."""
+    """Return whether the quotient of the two times differs from the ratio."""
     one, other, ratio = row.one.time_ns, row.other.time_ns, row.ratio
     if not one or not other or not ratio:
         return False
@@ -136,7 +136,7 @@ def _times_disagree(row: CrossRow) -> bool:
 
 
 def counts_text(comparison: CrossComparison) -> str:
-    """`5 workloads: 3 with a common baseline, 2 not supported; 1 cannot be compared`."""
+    """Return text such as `5 rows: 3 with a common baseline, 2 not supported; 1 cannot be compared`."""
     rows = comparison.rows
     supports = {
         "interleaved": "interleaved",
@@ -152,25 +152,25 @@ def counts_text(comparison: CrossComparison) -> str:
     parts += [f"{untrusted} of them untrusted"] if untrusted else []
     noun = "row" if len(rows) == 1 else "rows"
     text = f"{len(rows)} {noun}: {', '.join(parts)}" if rows else "no rows"
-    left = len(comparison.unpaired)
-    return f"{text}; {left} cannot be compared" if left else text
+    unpaired = len(comparison.unpaired)
+    return f"{text}; {unpaired} cannot be compared" if unpaired else text
 
 
 def mean_text(comparison: CrossComparison) -> str:
-    """The geometric mean over the supported rows."""
+    """Return the geometric mean over the supported rows."""
     mean = comparison.mean
     if mean is None:
-        return "no mean: no row is supported"
+        return "no mean: there are no supported rows"
     noun = "row" if mean.rows == 1 else "rows"
     return (
-        f"B against A: geometric mean {number_text(mean.ratio)}x "
+        f"B vs A: geometric mean {number_text(mean.ratio)}x "
         f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}] "
         f"over {mean.rows} supported {noun}"
     )
 
 
 def drift_text(comparison: CrossComparison) -> str:
-    """How far the baseline itself moved between two runs; empty when that is not known."""
+    """Return the change of the baseline's time between two runs; empty if unknown."""
     if comparison.one.runs == comparison.other.runs:
         return ""
     shifts = [row.baseline_shift for row in comparison.rows if row.baseline_shift is not None]
@@ -178,33 +178,33 @@ def drift_text(comparison: CrossComparison) -> str:
         return ""
     mean = math.exp(math.fsum(math.log1p(shift) for shift in shifts) / len(shifts)) - 1.0
     return (
-        f"the baseline's own time: {format_percent(mean, signed=True)} from A to B on average; "
-        "plain times of these runs compare no better than that"
+        f"mean change of the baseline's time from A to B: {format_percent(mean, signed=True)}; "
+        "unpaired times of these runs are no more comparable than that"
     )
 
 
 def assumption_text(comparison: CrossComparison) -> str:
-    """What a common baseline takes for granted; empty when no row rests on it."""
+    """Return the assumption of a common baseline; empty if no row uses it."""
     if not any(row.support == "common baseline" for row in comparison.rows):
         return ""
     return (
-        "common baseline: each speedup is paired inside its run; intervals allow for sessions that "
-        f"differ by {format_percent(comparison.session_sd)} (--session-spread)"
+        "common baseline: each speedup is paired within its run; intervals allow for a variation "
+        f"of {format_percent(comparison.session_sd)} between sessions (--session-spread)"
     )
 
 
 def unpaired_text(item: Unpaired) -> str:
-    """Why there is nothing to compare."""
+    """Return why the workload cannot be compared."""
     return one_line(item.why) or f"A: {state_text(item.one)}, B: {state_text(item.other)}"
 
 
 def state_text(state: SideState) -> str:
-    """What a side has of a workload."""
+    """Return the state of a side as text."""
     return _STATES[state]
 
 
 def side_text(side: CrossSide) -> str:
-    """What a side is: its name, variants, torch, revision and machine."""
+    """Describe a side: its name, variants, torch, revision and machine."""
     runs = (
         side.runs[-1] if len(side.runs) == 1 else f"{len(side.runs)} runs, newest {side.runs[-1]}"
     )

@@ -1,4 +1,4 @@
-"""`torchyard gate`: fail when something is slower than allowed beyond doubt."""
+"""`torchyard gate`: fail if a workload is significantly slower than allowed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gate"]
 
-# Written out because nothing may be loaded for `--help`; a test holds them together.
+# Repeated here because `--help` must not load other modules; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")
 ACTIONS: Final = ("pass", "warn", "fail")
 SUMMARY_VARIABLE: Final = "GITHUB_STEP_SUMMARY"
@@ -39,15 +39,16 @@ _HELP = """
 \b
 Examples:
   torchyard gate --max-slowdown 2%
-      the latest run, which compares two builds: its own verdicts, no history needed
+      the latest run: its candidates against its own baseline
   torchyard gate latest --baseline main --max-slowdown 2% --limit 'models/*=5%'
-      against a saved baseline, with another limit for some workloads
+      against a saved baseline, with a different limit for some workloads
   torchyard gate --baseline base.json --limits study.toml --markdown gate.md
 
-Hold a run against limits. Exit code 7 when a limit is crossed for sure: the whole interval lies
-beyond it. Exit code 6 when no limit is crossed and numbers of a workload with a limit are untrusted:
-the gate has neither passed nor failed. What is undecided, not supported, missing or failing is decided by the options below, and
-said. RUN is a run's id or the beginning of it, its folder, `latest` (when left out), or RUN#VARIANT.
+Check a run against limits. Exit code 7 if a limit is exceeded: the whole confidence interval is beyond
+it. Exit code 6 if no limit is exceeded but a workload with a limit is untrusted: the gate has neither
+passed nor failed. The options below decide about workloads that are undecided, unsupported, missing
+or failing. RUN is a run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default:
+latest]
 """
 
 
@@ -56,73 +57,73 @@ said. RUN is a run's id or the beginning of it, its folder, `latest` (when left 
 @click.option(
     "--baseline",
     metavar="NAME|FILE|RUN",
-    help="What limits are relative to. Without it: the baseline inside the run.",
+    help="What limits are relative to. [default: the baseline of the run]",
 )
-@click.option("--max-slowdown", metavar="PERCENT", help="For every workload, such as 2%.")
+@click.option("--max-slowdown", metavar="PERCENT", help="Limit for every workload, such as 2%.")
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="PATTERN=PERCENT",
-    help="For workloads that fit, such as 'models/*=5%'; the last one that fits counts.",
+    help="Limit for matching workloads, such as 'models/*=5%'; the last match applies.",
 )
 @click.option(
     "--limits",
     "limits_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A TOML file with a table [gate], such as a study; options override it.",
+    help="A TOML file with a [gate] table, such as a study file; options override it.",
 )
 @click.option(
     "--metric",
     type=click.Choice(METRICS),
-    help="What is limited; speedup when left out. time between two runs is never supported; "
-    "compile and memory are single readings.",
+    help="The limited metric. `time` is never supported between two runs; `compile` and `memory` "
+    "are single readings. [default: speedup]",
 )
 @click.option(
     "--on-undecided",
     type=click.Choice(ACTIONS),
-    help="When the interval holds the limit; warn when left out.",
+    help="If the interval contains the limit. [default: warn]",
 )
 @click.option(
     "--on-unsupported",
     type=click.Choice(ACTIONS),
-    help="When the data cannot support a verdict; fail when left out.",
+    help="If the data does not support a verdict. [default: fail]",
 )
 @click.option(
     "--on-failing",
     type=click.Choice(ACTIONS),
-    help="When a workload fails now or its results are wrong; fail when left out.",
+    help="If a workload fails or its results are wrong. [default: fail]",
 )
 @click.option(
-    "--require-all", is_flag=True, help="Fail when a workload of the baseline is not in the run."
+    "--require-all", is_flag=True, help="Fail if a workload of the baseline is missing in the run."
 )
 @session_option
 @click.option(
     "--markdown",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a summary for a pull request.",
+    help="Write a Markdown summary for a pull request.",
 )
 @click.option(
     "--step-summary",
     is_flag=True,
-    help=f"Append the summary to the file that ${SUMMARY_VARIABLE} names.",
+    help=f"Append the summary to the file in ${SUMMARY_VARIABLE}.",
 )
 @common_options
 def gate(run: str, as_json: bool, **options: Any) -> int:
-    """Compare, judge, report, and return the exit code."""
+    """Check a run against limits and return the exit code."""
     from torchyard.errors import GateFailed, Untrustworthy
     from torchyard.results.compare.sides import choose_side
     from torchyard.results.gate.decision import run_gate
     from torchyard.results.gate.report import gate_json, gate_markdown, gate_text, gate_verdict
 
-    wanted = _gate(options)
+    limits = _gate(options)
     files = _summary_files(options)
     side = choose_side(run, find=find_run)
     if side.newest.state != "finished":
-        wanted = _strict(wanted, side.newest)
-    outcome = run_gate(_comparison(side, options), wanted)
+        limits = _strict(limits, side.newest)
+    outcome = run_gate(_comparison(side, options), limits)
     for path, option, append in files:
         _write(path, gate_markdown(outcome), option=option, append=append)
     print_data(gate_json(outcome) if as_json else printable(gate_text(outcome)))
@@ -132,11 +133,11 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     error: TorchyardError = kind(
         gate_verdict(outcome),
         why=_first_reasons(outcome),
-        hint=f"`torchyard explain {kind.exit_code}` says more",
+        hint=f"see `torchyard explain {kind.exit_code}`",
     )
     if not as_json:
         raise error
-    # The object on stdout says it all; a second one would make it unreadable.
+    # stdout already has one JSON object; a second one would make it invalid.
     talk(f"error: {error.what}")
     return error.exit_code
 
@@ -161,13 +162,13 @@ def _gate(options: dict[str, Any]) -> Gate:
     for text in options["limits"]:
         pattern, mark, value = text.rpartition("=")
         if not mark or not pattern:
-            raise UsageError(f"--limit: {text!r} is no limit", hint="write it like 'models/*=5%'")
+            raise UsageError(f"--limit: {text!r} is not a limit", hint="use the form 'models/*=5%'")
         limits.append(GateLimit(pattern=pattern, max_slowdown=read_limit(value, where="--limit")))
     common = options["max_slowdown"] or table.max_slowdown
     if common is None and not limits:
         raise UsageError(
-            "there is no limit",
-            hint="give --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE",
+            "no limit given",
+            hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE",
         )
     default = Policy()
     missing = "fail" if options["require_all"] else table.on_missing or default.on_missing
@@ -186,14 +187,14 @@ def _gate(options: dict[str, Any]) -> Gate:
     )
 
 
-def _strict(wanted: Gate, run: Run) -> Gate:
-    """A run that did not end well has not seen everything: what it lacks shuts the gate."""
+def _strict(limits: Gate, run: Run) -> Gate:
+    """Make missing workloads fail the gate, for a run that did not finish."""
     from torchyard.errors import UsageError
 
     if run.state == "running":
-        raise UsageError(f"the run {run.id} is still going", hint="wait for it, then gate it")
-    talk(f"warning: the run was {run.state}; workloads that it did not reach fail the gate")
-    return replace(wanted, policy=replace(wanted.policy, on_missing="fail"))
+        raise UsageError(f"the run {run.id} is still running", hint="wait until it has finished")
+    talk(f"warning: the run is {run.state}; workloads that it did not measure fail the gate")
+    return replace(limits, policy=replace(limits.policy, on_missing="fail"))
 
 
 def _comparison(side: Side, options: dict[str, Any]) -> CrossComparison:
@@ -213,7 +214,7 @@ def _comparison(side: Side, options: dict[str, Any]) -> CrossComparison:
 
 
 def _baseline_text(text: str) -> str:
-    """A saved baseline's name goes before a run's; a file and `baseline:NAME` are clear already."""
+    """Prefer the name of a saved baseline over the id of a run."""
     from torchyard.results.baselines import baseline_exists
     from torchyard.results.compare.sides import BASELINE_PREFIX
 
@@ -222,7 +223,7 @@ def _baseline_text(text: str) -> str:
 
 
 def _summary_files(options: dict[str, Any]) -> list[tuple[Path, str, bool]]:
-    """Where the summary goes, checked before anything is compared."""
+    """Return the output files of the summary, checked before the comparison."""
     from torchyard.errors import UsageError
 
     files: list[tuple[Path, str, bool]] = []
@@ -234,8 +235,8 @@ def _summary_files(options: dict[str, Any]) -> list[tuple[Path, str, bool]]:
         if not place:
             raise UsageError(
                 f"--step-summary: ${SUMMARY_VARIABLE} is not set",
-                why="only a job of GitHub Actions has it",
-                hint="give --markdown FILE instead",
+                why="only GitHub Actions sets it",
+                hint="use --markdown FILE instead",
             )
         files.append((Path(place), "--step-summary", True))
     return files
@@ -243,7 +244,7 @@ def _summary_files(options: dict[str, Any]) -> list[tuple[Path, str, bool]]:
 
 def _write(path: Path, text: str, *, option: str, append: bool) -> None:
     if append:
-        with suppress(OSError):  # the first step of a job makes it
+        with suppress(OSError):  # the first step of a job creates it
             text = path.read_text(encoding="utf-8") + text
     write_file(path, text, option=option)
     if not append:
@@ -251,7 +252,7 @@ def _write(path: Path, text: str, *, option: str, append: bool) -> None:
 
 
 def _first_reasons(outcome: GateOutcome) -> str:
-    shut = [row for row in outcome.rows if row.action == "fail"]
-    shut = shut or [row for row in outcome.rows if row.action == "untrusted"]
-    names = ", ".join(f"{row.workload} ({row.standing})" for row in shut[:3])
-    return f"{names} and {len(shut) - 3} more" if len(shut) > 3 else names  # noqa: PLR2004
+    rows = [row for row in outcome.rows if row.action == "fail"]
+    rows = rows or [row for row in outcome.rows if row.action == "untrusted"]
+    names = ", ".join(f"{row.workload} ({row.standing})" for row in rows[:3])
+    return f"{names} and {len(rows) - 3} more" if len(rows) > 3 else names  # noqa: PLR2004

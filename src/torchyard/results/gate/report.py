@@ -25,7 +25,7 @@ __all__ = [
 
 GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Incremented when a key changes its meaning or is removed, not when keys are added."""
 
 _MARKS: Final[dict[RowAction, str]] = {
     "fail": "❌",
@@ -33,23 +33,23 @@ _MARKS: Final[dict[RowAction, str]] = {
     "pass": "✅",
     "untrusted": "🚫",
 }
-"""On a page; a terminal gets the word itself."""
-_SAID: Final[dict[Standing, str]] = {
-    "crossed": "cross their limit",
-    "failing": "fail or give wrong results now",
+"""Marks in Markdown; a terminal shows the word."""
+_PLURAL: Final[dict[Standing, str]] = {
+    "crossed": "exceed their limit",
+    "failing": "fail or give wrong results",
     "untrusted": "are untrusted",
-    "unsupported": "cannot be judged from these data",
+    "unsupported": "are not supported by the data",
     "missing": "are missing",
     "undecided": "are undecided",
     "kept": "keep their limit",
     "no limit": "have no limit",
     "new": "are new",
 }
-_SAID_ONE: Final[dict[Standing, str]] = {
-    "crossed": "crosses its limit",
-    "failing": "fails or gives wrong results now",
+_SINGULAR: Final[dict[Standing, str]] = {
+    "crossed": "exceeds its limit",
+    "failing": "fails or gives wrong results",
     "untrusted": "is untrusted",
-    "unsupported": "cannot be judged from these data",
+    "unsupported": "is not supported by the data",
     "missing": "is missing",
     "undecided": "is undecided",
     "kept": "keeps its limit",
@@ -58,35 +58,35 @@ _SAID_ONE: Final[dict[Standing, str]] = {
 }
 _WHAT: Final = {
     "speedup": "time, from paired measurements",
-    "time": "plain time",
+    "time": "time",
     "compile": "compile time with a cold cache",
     "memory": "peak memory",
 }
-_PRIVATE: Final = frozenset({"host", "start of the machine"})
-"""Facts that a summary on a public page does not tell."""
+_PRIVATE: Final = frozenset({"host", "boot id"})
+"""Facts that are not included in a public summary."""
 _HEADINGS: Final = ("", "workload", "change", "limit", "standing")
 
 
 def gate_verdict(outcome: GateOutcome) -> str:
-    """One sentence: `gate failed: 1 workload crosses its limit`."""
+    """Return one sentence, such as `gate failed: 1 workload exceeds its limit`."""
     word = gate_state(outcome)
     if word == "passed":
         return f"gate passed: {_counts(outcome)}"
     action = "fail" if word == "failed" else "untrusted"
-    shut = [row.standing for row in outcome.rows if row.action == action]
-    parts = [_many(standing, shut.count(standing)) for standing in dict.fromkeys(shut)]
+    standings = [row.standing for row in outcome.rows if row.action == action]
+    parts = [_many(standing, standings.count(standing)) for standing in dict.fromkeys(standings)]
     return f"gate {word}: {', '.join(parts)}"
 
 
 def gate_state(outcome: GateOutcome) -> str:
-    """`failed`, `untrusted` (neither passed nor failed) or `passed`."""
+    """Return `failed`, `untrusted` (neither passed nor failed) or `passed`."""
     if outcome.failed:
         return "failed"
     return "untrusted" if outcome.untrusted else "passed"
 
 
 def gate_text(outcome: GateOutcome) -> str:
-    """Columns of plain text."""
+    """Render the outcome as plain text."""
     lines = [
         f"A, before  {side_text(outcome.one)}",
         f"B, now     {side_text(outcome.other)}",
@@ -104,13 +104,13 @@ def gate_text(outcome: GateOutcome) -> str:
         lines += ["", *(f"{_title(outcome, row)}: {text}" for row, text in notes)]
     blocking = [fact for fact in outcome.facts if fact.blocks]
     if blocking:
-        lines += ["", "facts that differ and forbid a verdict:"]
+        lines += ["", "facts that differ and rule out a verdict:"]
         lines += [f"  {one_line(f'{fact.name}: {fact.one} | {fact.other}')}" for fact in blocking]
     return "\n".join([*lines, "", gate_verdict(outcome)]) + "\n"
 
 
 def gate_markdown(outcome: GateOutcome) -> str:
-    """A summary that a bot can post; names in it can only be read."""
+    """Render a Markdown summary that a bot can post; names in it are escaped."""
     mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
     lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
     lines += [
@@ -146,7 +146,7 @@ def gate_markdown(outcome: GateOutcome) -> str:
 
 
 def gate_json(outcome: GateOutcome) -> str:
-    """The outcome as it is, with whether it passed."""
+    """Render the outcome as JSON."""
     document = {
         "schema": GATE_SCHEMA,
         "schema_version": GATE_SCHEMA_VERSION,
@@ -191,13 +191,13 @@ def _counts(outcome: GateOutcome) -> str:
 
 def _many(standing: Standing, count: int) -> str:
     if count == 1:
-        return f"1 workload {_SAID_ONE[standing]}"
-    return f"{count} workloads {_SAID[standing]}"
+        return f"1 workload {_SINGULAR[standing]}"
+    return f"{count} workloads {_PLURAL[standing]}"
 
 
 def _what(outcome: GateOutcome) -> str:
-    sure = outcome.metric in {"speedup", "time"}
-    interval = f", with its {outcome.confidence:.0%} interval" if sure else ""
+    has_interval = outcome.metric in {"speedup", "time"}
+    interval = f", with {outcome.confidence:.0%} confidence interval" if has_interval else ""
     return _WHAT[outcome.metric] + interval
 
 

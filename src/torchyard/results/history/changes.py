@@ -1,12 +1,11 @@
-"""Histories of workloads with their changes: joins the index of runs and change-point detection.
+"""Detect changes in the histories of workloads, from the index of runs.
 
-Changes are detected in all points of a series, whatever period is requested, because earlier
-points show how noisy the series is; the period only selects which changes are reported. Over many
-series the false discovery rate is controlled (Benjamini-Hochberg).
+Changes are detected in all points of a series, because earlier points show how noisy the series is;
+the requested period only selects which changes are reported. Over many series the false discovery
+rate is controlled (Benjamini-Hochberg).
 
-Earlier results are cached in a file beside the index, so that a new point costs as little as
-possible. The cache may be deleted at any time. An entry is valid only for exactly the points it
-was computed from, identified by their digest.
+Earlier results are cached in a file next to the index. The cache may be deleted at any time. An entry
+is valid only for exactly the points it was computed from, identified by their digest.
 """
 
 from __future__ import annotations
@@ -28,59 +27,63 @@ from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
 from torchyard.files.safe_writing import replace_file
 from torchyard.results.model import ChangePoint, Metric, Series, SeriesHistory, SeriesPoint, Wanted
 
+if TYPE_CHECKING:
+    from torchyard.stats.change_points.detection import Rules
+    from torchyard.stats.change_points.shape import Move
+
 _FORMAT: Final = 1
-"""Raised when what is kept, or the method that makes it, changes."""
+"""Incremented when the format of the cache or the detection method changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remembered:
-    """What is known of a series."""
+class CachedChanges:
+    """Cached changes of a series."""
 
     digest: str
-    """Of all points that were judged."""
+    """Digest of all analyzed points."""
     found: Any
-    """What was found in them, as plain values."""
+    """The changes, as plain values."""
     settled_points: int = 0
     settled_digest: str = ""
     settled: Any = None
-    """What will not change any more, whatever points come after those."""
+    """The part of the analysis that later points do not affect."""
 
 
-class HistoryMemory:
-    """In memory, and in a file if there is a place for one."""
+class ChangeCache:
+    """Cache of detected changes, in memory and optionally in a file."""
 
     def __init__(self, place: Path | None = None) -> None:
         self.place = place
-        self._known = _read(place) if place is not None else {}
+        self._entries = _read(place) if place is not None else {}
         self._changed = False
 
-    def recall(self, key: str) -> Remembered | None:
-        """What is known under the key."""
-        entry = self._known.get(key)
+    def get(self, key: str) -> CachedChanges | None:
+        """Return the cached changes of a series."""
+        entry = self._entries.get(key)
         if not isinstance(entry, dict):
             return None
         try:
-            return Remembered(**entry)
+            return CachedChanges(**entry)
         except TypeError:
             return None
 
-    def keep(self, key: str, found: Remembered) -> None:
-        """Remember it until the next `save`."""
-        self._known[key] = dict(vars(found))
+    def put(self, key: str, entry: CachedChanges) -> None:
+        """Cache the changes of a series; `save` writes them to the file."""
+        self._entries[key] = dict(vars(entry))
         self._changed = True
 
     def save(self) -> None:
-        """Write what is new; a full or read-only disk costs only the time saved next time."""
+        """Write new entries to the file; write errors are ignored."""
         if self.place is None or not self._changed:
             return
-        text = json.dumps({"format": _FORMAT, "series": self._known}, separators=(",", ":"))
+        text = json.dumps({"format": _FORMAT, "series": self._entries}, separators=(",", ":"))
         with suppress(TorchyardError):
             replace_file(self.place, text)
             self._changed = False
 
 
 def digest_of(points: Sequence[SeriesPoint]) -> str:
-    """Alike for the same runs and values only."""
+    """Return a digest of the runs and values."""
     state = hashlib.sha256()
     for point in points:
         state.update(repr((point.run, point.value, point.low, point.high)).encode())
@@ -94,68 +97,64 @@ def _read(place: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return {}
-    known = document.get("series")
-    return known if isinstance(known, dict) else {}
+    entries = document.get("series")
+    return entries if isinstance(entries, dict) else {}
 
 
-if TYPE_CHECKING:
-    from torchyard.stats.change_points.detection import Rules
-    from torchyard.stats.change_points.shape import Move
-
-
-FALSE_SHARE: Final = 0.05
-"""Share of wrong ones that is allowed among all changes told at once."""
-_NORMAL_REACH: Final = 1.96
-"""Half of a 95 % interval in standard errors."""
+FALSE_DISCOVERY_RATE: Final = 0.05
+"""Accepted share of false changes among all reported changes."""
+_Z_95: Final = 1.96
+"""Half width of a 95 % confidence interval in standard errors."""
 
 
 class HistoryStore(Protocol):
-    """What is asked of `results.index.store.Store`."""
+    """The methods of `results.index.store.Store` that are used here."""
 
-    def series(self, wanted: Wanted, metric: Metric) -> list[Series]:
-        """What there is a history of."""
+    def series(self, filters: Wanted, metric: Metric) -> list[Series]:
+        """Return the matching series."""
 
     def points(self, series: Series) -> list[SeriesPoint]:
-        """The history, oldest first."""
+        """Return the points of a series, oldest first."""
 
 
 def histories(
     store: HistoryStore,
-    wanted: Wanted,
+    filters: Wanted,
     metric: Metric = "speedup",
     *,
     rules: Rules | None = None,
     with_untrusted: bool = False,
-    memory: HistoryMemory | None = None,
+    cache: ChangeCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SeriesHistory]:
-    """Every series that fits, with the changes in the time that is asked for.
+    """Return every matching series with its changes in the requested period.
 
-    `with_untrusted` judges untrusted points like all others. Raises NothingToDo when no series
-    fits.
+    `with_untrusted` includes untrusted points in the analysis. Raises NothingToDo if no series
+    matches.
     """
-    found = store.series(wanted, metric)
-    if not found and wanted.workload:
+    matching = store.series(filters, metric)
+    if not matching and filters.workload:
         # A name without its mode means all modes: labels are `kernels/matmul inference`.
-        found = store.series(dataclasses.replace(wanted, workload=f"{wanted.workload} *"), metric)
-    if not found:
-        what = f" of {wanted.workload!r}" if wanted.workload else ""
+        all_modes = dataclasses.replace(filters, workload=f"{filters.workload} *")
+        matching = store.series(all_modes, metric)
+    if not matching:
+        what = f" of {filters.workload!r}" if filters.workload else ""
         raise NothingToDo(
             f"there is no history{what}",
-            why=f"no run that fits has a {metric} of it",
-            hint="`torchyard results list --comparisons` shows what was measured",
+            why=f"no matching run has a {metric} of it",
+            hint="see the measured workloads with `torchyard results list --comparisons`",
         )
-    memory = memory or HistoryMemory()
-    looked_at = []
-    for number, series in enumerate(found, start=1):
+    cache = cache or ChangeCache()
+    analyzed = []
+    for number, series in enumerate(matching, start=1):
         points = store.points(series)
         if with_untrusted:
             points = [point._replace(untrusted=False) for point in points]
-        looked_at.append(history_of(series, points, rules=rules, memory=memory))
+        analyzed.append(history_of(series, points, rules=rules, cache=cache))
         if progress is not None:
-            progress(number, len(found))
-    memory.save()
-    return [_in_time(one, wanted) for one in _adjusted(looked_at)]
+            progress(number, len(matching))
+    cache.save()
+    return [_in_period(one, filters) for one in _adjusted(analyzed)]
 
 
 def history_of(
@@ -163,59 +162,59 @@ def history_of(
     points: Sequence[SeriesPoint],
     *,
     rules: Rules | None = None,
-    memory: HistoryMemory | None = None,
+    cache: ChangeCache | None = None,
 ) -> SeriesHistory:
-    """One series with its changes, judged by itself."""
-    places = [place for place, point in enumerate(points) if _judged(point)]
-    judged = [points[place] for place in places]
-    moves = _moves(series, judged, rules, memory or HistoryMemory())
+    """Detect the changes of one series, without correction for other series."""
+    indices = [index for index, point in enumerate(points) if _is_usable(point)]
+    usable = [points[index] for index in indices]
+    moves = _moves(series, usable, rules, cache or ChangeCache())
     return SeriesHistory(
         series=series,
         points=tuple(points),
-        changes=tuple(_change(move, judged, places) for move in moves),
+        changes=tuple(_change(move, usable, indices) for move in moves),
     )
 
 
-def ranked(found: Sequence[SeriesHistory]) -> list[SeriesHistory]:
-    """Those that changed, the largest change first."""
-    changed = [one for one in found if one.changes]
+def ranked(series: Sequence[SeriesHistory]) -> list[SeriesHistory]:
+    """Return the series that changed, largest change first."""
+    changed = [one for one in series if one.changes]
     return sorted(changed, key=lambda one: -_size(one.largest))
 
 
-def _judged(point: SeriesPoint) -> bool:
+def _is_usable(point: SeriesPoint) -> bool:
     return not point.untrusted and math.isfinite(point.value) and point.value > 0.0
 
 
 def _moves(
-    series: Series, points: list[SeriesPoint], rules: Rules | None, memory: HistoryMemory
+    series: Series, points: list[SeriesPoint], rules: Rules | None, cache: ChangeCache
 ) -> list[Move]:
     key = "\n".join([*map(str, encode(series).values()), repr(rules)])
     digest = digest_of(points)
-    known = memory.recall(key)
-    if known is not None and known.digest == digest and not known.found:
+    cached = cache.get(key)
+    if cached is not None and cached.digest == digest and not cached.found:
         return []
-    # Loads numpy: not before there is something to say.
+    # Loads numpy, so only if needed.
     from torchyard.stats.change_points.detection import Settled, find_moves, settle
     from torchyard.stats.change_points.shape import Move
 
     settled = Settled()
-    if known is not None:
+    if cached is not None:
         try:
-            if known.digest == digest:
-                return [decode(Move, move, where="changes", strict=False) for move in known.found]
-            if known.settled_digest == digest_of(points[: known.settled_points]):
-                settled = decode(Settled, known.settled, where="changes", strict=False)
+            if cached.digest == digest:
+                return [decode(Move, move, where="changes", strict=False) for move in cached.found]
+            if cached.settled_digest == digest_of(points[: cached.settled_points]):
+                settled = decode(Settled, cached.settled, where="changes", strict=False)
         except UsageError:
             settled = Settled()
     values = [point.value for point in points]
     errors = [_error(point) for point in points]
     settled = settle(values, errors, settled=settled, rules=rules)
     moves = find_moves(values, errors, settled=settled, rules=rules)
-    # What is settled rests on points after it, too; with other ones it would not be the same.
+    # The settled part also depends on some points after it.
     rests_on = settled.rests_on
-    memory.keep(
+    cache.put(
         key,
-        Remembered(
+        CachedChanges(
             digest=digest,
             found=encode(moves),
             settled_points=rests_on,
@@ -227,62 +226,64 @@ def _moves(
 
 
 def _error(point: SeriesPoint) -> float | None:
-    """Standard error of the logarithm, from the interval where there is one."""
+    """Return the standard error of the logarithm from the interval, if there is one."""
     if point.low is None or point.high is None or not 0.0 < point.low <= point.high < math.inf:
         return None
-    return math.log(point.high / point.low) / (2.0 * _NORMAL_REACH)
+    return math.log(point.high / point.low) / (2.0 * _Z_95)
 
 
-def _change(move: Move, judged: list[SeriesPoint], places: list[int]) -> ChangePoint:
-    last = min(move.last, len(judged) - 1)
+def _change(move: Move, points: list[SeriesPoint], indices: list[int]) -> ChangePoint:
+    last = min(move.last, len(points) - 1)
     begins = move.first - 1 if move.kind == "step" else move.first
     return ChangePoint(
         kind=move.kind,
-        position=places[move.first],
-        last=places[last],
-        before=judged[max(begins, 0)],
-        after=judged[last],
+        position=indices[move.first],
+        last=indices[last],
+        before=points[max(begins, 0)],
+        after=points[last],
         ratio=math.exp(move.shift),
         interval=Interval(low=math.exp(move.low), high=math.exp(move.high)),
         p_value=move.p_value,
     )
 
 
-def _adjusted(found: list[SeriesHistory]) -> list[SeriesHistory]:
-    """With p-values among all series; changes that do not stand among them are weak."""
-    # A series without a change is a test that found nothing.
-    chances = [
-        chance for one in found for chance in ([change.p_value for change in one.changes] or [1.0])
+def _adjusted(series: list[SeriesHistory]) -> list[SeriesHistory]:
+    """Correct p-values over all series; changes that are not significant afterwards are weak."""
+    # A series without a change is a test with p = 1.
+    p_values = [
+        p_value
+        for one in series
+        for p_value in ([change.p_value for change in one.changes] or [1.0])
     ]
-    if all(chance >= 1.0 for chance in chances):
-        return found
+    if all(p_value >= 1.0 for p_value in p_values):
+        return series
     from torchyard.stats.suite import benjamini_hochberg
 
-    adjusted = iter(benjamini_hochberg(chances))
+    adjusted = iter(benjamini_hochberg(p_values))
     result = []
-    for one in found:
+    for one in series:
         if not one.changes:
             next(adjusted)
         changes = [dataclasses.replace(change, p_adjusted=next(adjusted)) for change in one.changes]
         result.append(
             dataclasses.replace(
                 one,
-                changes=tuple(c for c in changes if (c.p_adjusted or 0.0) <= FALSE_SHARE),
-                weak=tuple(c for c in changes if (c.p_adjusted or 0.0) > FALSE_SHARE),
+                changes=tuple(c for c in changes if (c.p_adjusted or 0.0) <= FALSE_DISCOVERY_RATE),
+                weak=tuple(c for c in changes if (c.p_adjusted or 0.0) > FALSE_DISCOVERY_RATE),
             )
         )
     return result
 
 
-def _in_time(one: SeriesHistory, wanted: Wanted) -> SeriesHistory:
-    def told(change: ChangePoint) -> bool:
-        late_enough = not wanted.since or change.after.started >= wanted.since
-        return late_enough and (not wanted.until or change.before.started < wanted.until)
+def _in_period(one: SeriesHistory, filters: Wanted) -> SeriesHistory:
+    def in_period(change: ChangePoint) -> bool:
+        late_enough = not filters.since or change.after.started >= filters.since
+        return late_enough and (not filters.until or change.before.started < filters.until)
 
     return dataclasses.replace(
         one,
-        changes=tuple(change for change in one.changes if told(change)),
-        weak=tuple(change for change in one.weak if told(change)),
+        changes=tuple(change for change in one.changes if in_period(change)),
+        weak=tuple(change for change in one.weak if in_period(change)),
     )
 
 

@@ -1,9 +1,9 @@
 """Charts of a history: a Vega-Lite specification for pages, and a plot in plain text.
 
-The Vega-Lite chart shows the points in the order of runs with their confidence intervals, the
-level between changes, and the changes. If there are more points than a screen can show, they are
-thinned, and the description says so. The text plot has one column per run, or per group of
-neighbouring runs when there are more runs than columns, with the changes marked below.
+The Vega-Lite chart shows the points in the order of runs with their confidence intervals, the level
+between changes, and the changes. Large numbers of points are thinned, which the description states.
+The text plot has one column per run, or per group of adjacent runs if there are more runs than
+columns, with the changes marked below.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchyard.results.model import Metric, SeriesHistory, SeriesPoint
 
 _PLOT_HEIGHT: Final = 10
 _SHOWN_SHARE: Final = 0.98
-"""The axis holds this share of the points; what lies beyond is put at the edge."""
+"""Share of the points within the axis; others are drawn at the edge."""
 _POINT, _UNTRUSTED, _STEP, _DRIFT, _EDGE = "•", "○", "▲", "~", "│"
 _ASCII: Final = str.maketrans({_POINT: "*", _UNTRUSTED: "o", _STEP: "^", _EDGE: "|", "µ": "u"})
 
@@ -39,11 +39,11 @@ class _Column:
 
 
 def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = False) -> list[str]:
-    """The picture, top to bottom; empty when there are no points."""
+    """Return the lines of the plot, top to bottom; empty if there are no points."""
     if not history.points:
         return []
-    judged = [point.value for point in history.points if not point.untrusted]
-    low, high = _reach(judged or [point.value for point in history.points])
+    trusted = [point.value for point in history.points if not point.untrusted]
+    low, high = _value_range(trusted or [point.value for point in history.points])
     ends = [value_text(history.series.metric, value) for value in (high, low)]
     margin = max(map(len, ends))
     columns = _columns(history, max(width - margin - 3, 10))
@@ -58,7 +58,7 @@ def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = F
     return [line.translate(_ASCII) for line in rows] if ascii_only else rows
 
 
-def _reach(values: Sequence[float]) -> tuple[float, float]:
+def _value_range(values: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(values)
     cut = int(len(ordered) * (1.0 - _SHOWN_SHARE) / 2.0)
     low, high = ordered[cut], ordered[-1 - cut]
@@ -67,24 +67,24 @@ def _reach(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _columns(history: SeriesHistory, width: int) -> list[_Column]:
-    together = -(-len(history.points) // width)
-    wide = 2 if together == 1 and 2 * len(history.points) <= width else 1
+    per_column = -(-len(history.points) // width)
+    wide = 2 if per_column == 1 and 2 * len(history.points) <= width else 1
     starts = {change.position: _STEP for change in history.changes if change.kind == "step"}
     columns = []
-    for first in range(0, len(history.points), together):
-        places = range(first, min(first + together, len(history.points)))
-        mark = next((starts[place] for place in places if place in starts), " ")
+    for first in range(0, len(history.points), per_column):
+        indices = range(first, min(first + per_column, len(history.points)))
+        mark = next((starts[index] for index in indices if index in starts), " ")
         if mark == " " and any(
-            change.kind == "drift" and change.position <= place <= change.last
-            for place in places
+            change.kind == "drift" and change.position <= index <= change.last
+            for index in indices
             for change in history.changes
         ):
             mark = _DRIFT
-        points = [history.points[place] for place in places]
+        points = [history.points[index] for index in indices]
         columns.append(
             _Column(
-                value=_middle(points, untrusted=False),
-                untrusted=_middle(points, untrusted=True),
+                value=_median(points, untrusted=False),
+                untrusted=_median(points, untrusted=True),
                 mark=mark,
             )
         )
@@ -94,7 +94,7 @@ def _columns(history: SeriesHistory, width: int) -> list[_Column]:
     return columns
 
 
-def _middle(points: Sequence[SeriesPoint], *, untrusted: bool) -> float | None:
+def _median(points: Sequence[SeriesPoint], *, untrusted: bool) -> float | None:
     values = [point.value for point in points if point.untrusted is untrusted]
     return median(values) if values else None
 
@@ -109,10 +109,8 @@ def _cell(column: _Column, row: int, low: float, high: float) -> str:
 
 
 MOST_POINTS: Final = 1000
-"""Of more points every n-th is drawn; changes rest on all of them."""
+"""If there are more points, only every n-th is drawn; changes are based on all points."""
 _WIDTH, _CHART_HEIGHT = 860, 260
-
-"""Share of the judged points that the axis holds; what lies beyond is a triangle at the edge."""
 _UNITS: Final[dict[Metric, tuple[float, str]]] = {
     "speedup": (1.0, "speedup"),
     "time": (1e-6, "time (ms)"),
@@ -122,7 +120,7 @@ _UNITS: Final[dict[Metric, tuple[float, str]]] = {
 
 
 def history_spec(history: SeriesHistory) -> dict[str, Any]:
-    """A layered chart, `width` by `height` of its own; text from outside is in its data only."""
+    """Return a layered Vega-Lite chart; external text is only in its data."""
     metric = history.series.metric
     scale, title = _UNITS[metric]
     ends = _ends(history, scale)
@@ -160,7 +158,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
         "scale": {"domain": ["better", "worse"], "range": ["var(--faster)", "var(--slower)"]},
         "legend": None,
     }
-    told = [{"field": "text", "type": "nominal", "title": "change"}]
+    change_tooltip = [{"field": "text", "type": "nominal", "title": "change"}]
     start = {**x, "field": "from"}
     rows = _rows(history, scale, ends)
     return {
@@ -172,12 +170,17 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
             {
                 "data": {"values": [one for one in changes if one["kind"] == "drift"]},
                 "mark": {"type": "rect", "opacity": 0.16},
-                "encoding": {"x": start, "x2": {"field": "to"}, "color": colour, "tooltip": told},
+                "encoding": {
+                    "x": start,
+                    "x2": {"field": "to"},
+                    "color": colour,
+                    "tooltip": change_tooltip,
+                },
             },
             {
                 "data": {"values": [one for one in changes if one["kind"] == "step"]},
                 "mark": {"type": "rule", "strokeWidth": 2, "strokeDash": [5, 3]},
-                "encoding": {"x": start, "color": colour, "tooltip": told},
+                "encoding": {"x": start, "color": colour, "tooltip": change_tooltip},
             },
             {
                 "transform": [{"filter": "datum.low != null"}],
@@ -223,24 +226,24 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
 
 
 def history_description(history: SeriesHistory) -> str:
-    """What the chart shows, in words."""
+    """Describe the chart as text."""
     metric = history.series.metric
     count = len(history.points)
     parts = [f"{METRIC_NAMES[metric]} of {count} runs, oldest first"]
     every = _every(count)
     if every > 1:
-        parts.append(f"every {every}th is drawn, changes rest on all")
+        parts.append(f"every {every}th run is drawn; changes are based on all runs")
     if history.left_out:
-        parts.append("hollow points are untrusted and not judged")
+        parts.append("hollow points are untrusted and not analyzed")
     ends = _ends(history, 1.0)
     if any(not ends[0] <= point.value <= ends[1] for point in history.points):
-        parts.append("triangles lie beyond the edge")
+        parts.append("triangles are outside the axis range")
     parts += [change_sentence(change, metric) for change in history.changes]
-    return "; ".join(parts if history.changes else [*parts, "no change found"])
+    return "; ".join(parts if history.changes else [*parts, "no change detected"])
 
 
 def _with_data(rows: list[dict[str, Any]], *layers: dict[str, Any]) -> list[dict[str, Any]]:
-    """The layers that show something: Vega warns of a scale over nothing."""
+    """Return the layers that have data: Vega warns about empty scales."""
     intervals = any(row["low"] is not None for row in rows)
     return [
         layer
@@ -254,9 +257,9 @@ def _every(count: int) -> int:
 
 
 def _ends(history: SeriesHistory, scale: float) -> tuple[float, float]:
-    """Of the axis: it holds nearly all judged points, so that a bad run does not flatten them."""
-    judged = sorted(point.value for point in history.points if not point.untrusted)
-    values = judged or sorted(point.value for point in history.points) or [1.0]
+    """Return the axis range, which excludes outliers so that they do not flatten the chart."""
+    trusted = sorted(point.value for point in history.points if not point.untrusted)
+    values = trusted or sorted(point.value for point in history.points) or [1.0]
     cut = int(len(values) * (1.0 - _SHOWN_SHARE) / 2.0)
     low, high = values[cut], values[-1 - cut]
     spare = max(0.15 * (high - low), 0.01 * abs(high))
@@ -276,23 +279,23 @@ def _rows(history: SeriesHistory, scale: float, ends: tuple[float, float]) -> li
 
 
 def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[str, Any]:
-    known = point.low is not None and point.high is not None
+    has_interval = point.low is not None and point.high is not None
     return {
         "place": place,
         "number": point.value * scale,
-        "low": point.low * scale if known and point.low is not None else None,
-        "high": point.high * scale if known and point.high is not None else None,
+        "low": point.low * scale if has_interval and point.low is not None else None,
+        "high": point.high * scale if has_interval and point.high is not None else None,
         "untrusted": point.untrusted,
         "started": when_text(point),
         "revision": revision_text(point),
         "run": point.run,
         "value": value_text(metric, point.value),
-        "state": "untrusted, not judged" if point.untrusted else "judged",
+        "state": "untrusted, not analyzed" if point.untrusted else "analyzed",
     }
 
 
 def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
-    """The median between changes; a drift has none."""
+    """Return the medians between changes; a drift has none."""
     ends = [0]
     for change in history.changes:
         ends += [change.position, change.last] if change.kind == "drift" else [change.position] * 2
@@ -300,7 +303,7 @@ def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:
     levels = []
     for number, (start, end) in enumerate(pairwise(ends)):
         values = [point.value for point in history.points[start:end] if not point.untrusted]
-        # Every second stretch is what a change took: nothing for a step, the slope of a drift.
+        # Every second section is a change itself: empty for a step, the slope of a drift.
         if number % 2 == 0 and values:
             levels.append({"from": start - 0.5, "to": end - 0.5, "level": median(values) * scale})
     return levels

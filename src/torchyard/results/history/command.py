@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["history"]
 
-# Written out because `core` and the reports must not be loaded for `--help`; a test holds them
-# together.
+# Repeated here because `--help` must not load `results.model` and the reports; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")
 FORMATS: Final = ("terminal", "markdown", "json", "csv", "html")
 _ENDINGS: Final = {".json": "json", ".csv": "csv", ".html": "html", ".md": "markdown"}
@@ -26,21 +25,21 @@ _HELP = """
 \b
 Examples:
   torchyard history
-      which workloads changed, the largest change first, with revisions
+      all changed workloads, largest change first, with revisions
   torchyard history --since 7d --changes-only
-      only this week's changes; exit code 0 either way
+      only changes of the last week; the exit code is always 0
   torchyard history kernels/matmul --metric time
-      one workload: its runs as a picture, steps and drifts
+      one workload: a plot of its runs, with steps and drifts
   torchyard history --machine 'epyc*' --format html --output history.html
 
-Look for changes in the histories of workloads. A history is one workload with one candidate and
-baseline on one machine. Steps and slow drifts are told apart; single bad runs and machines with two
-speeds are no changes. The cause of a change lies after the first revision of its range, up to and
-with the second. Untrusted results are shown and not judged.
+Detect changes in the histories of workloads. A history is one workload with one candidate and
+baseline on one machine. A change is a step or a slow drift; single outliers and bimodal machines are
+not changes. The cause of a change is after the first revision of its range, up to and including the
+second. Untrusted results are shown but not analyzed.
 """
 
-_which = section("Which histories (texts may hold * and ?)")
-_how = section("How to show them")
+_which = section("Filters (texts may contain * and ?)")
+_how = section("Output")
 
 
 @click.command(cls=SectionedCommand, help=_HELP)
@@ -50,44 +49,44 @@ _how = section("How to show them")
     type=click.Choice(METRICS),
     default="speedup",
     show_default=True,
-    help="speedup is paired with the baseline and holds on noisy machines; the others are the "
-    "candidate's own.",
+    help="`speedup` is paired with the baseline and robust on noisy machines; the others are of "
+    "the candidate alone.",
 )
-@_which("--candidate", default="", metavar="TEXT", help="Name of the variant judged.")
-@_which("--baseline", default="", metavar="TEXT", help="Name of the variant compared with.")
-@_which("--machine", default="", metavar="TEXT", help="Short name of the hardware.")
-@_which("--since", metavar="WHEN", help="Changes from then on: 2025-01-31, or 12h, 7d, 2w ago.")
-@_which("--until", metavar="WHEN", help="Changes before then.")
+@_which("--candidate", default="", metavar="TEXT", help="Name of the candidate variant.")
+@_which("--baseline", default="", metavar="TEXT", help="Name of the baseline variant.")
+@_which("--machine", default="", metavar="TEXT", help="Machine name.")
+@_which("--since", metavar="WHEN", help="Changes since: 2025-01-31, or 12h, 7d, 2w ago.")
+@_which("--until", metavar="WHEN", help="Changes before that time.")
 @_which(
     "--least",
     metavar="PERCENT",
-    help="Smallest change that counts; 0.5% when left out.",
+    help="Smallest reported change. [default: 0.5%]",
 )
 @_which(
     "--alpha",
     metavar="PERCENT",
-    help="Chance that a quiet history shows a change; 1% when left out. Less for one that is "
-    "looked at after every run.",
+    help="False alarm rate per history without changes. Use a smaller value if histories are "
+    "checked after every run. [default: 1%]",
 )
 @_which(
     "--with-untrusted",
     "--with-busy",
     "with_untrusted",
     is_flag=True,
-    help="Judge untrusted results, too (`torchyard explain untrusted`).",
+    help="Also analyze untrusted results (`torchyard explain untrusted`).",
 )
-@_how("--changes-only", is_flag=True, help="Leave out histories, and pictures, without a change.")
+@_how("--changes-only", is_flag=True, help="Omit histories without a change.")
 @_how(
     "--format",
     "format_name",
     type=click.Choice(FORMATS),
-    help="terminal when left out, or what the ending of --output says.",
+    help="Output format. [default: from the suffix of --output, else terminal]",
 )
 @_how(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write to a file instead of stdout.",
+    help="Output file. [default: stdout]",
 )
 @common_options
 def history(
@@ -106,18 +105,20 @@ def history(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Find changes and show them."""
+    """Show changes over time."""
     from torchyard.core.units import parse_fraction
     from torchyard.errors import UsageError
     from torchyard.results.commands.options import counted, fresh_store, moment_of
-    from torchyard.results.history.changes import HistoryMemory, histories, ranked
+    from torchyard.results.history.changes import ChangeCache, histories, ranked
     from torchyard.results.model import Metric, Wanted
 
     if as_json and format_name not in (None, "json"):
-        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+        raise UsageError(
+            f"--json cannot be combined with --format {format_name}", hint="remove one of them"
+        )
     ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
     name = "json" if as_json else format_name or ending
-    measured = next(one for one in get_args(Metric) if one == metric)
+    chosen = next(one for one in get_args(Metric) if one == metric)
     rules = None
     if least is not None or alpha is not None:
         from torchyard.stats.change_points.detection import Rules
@@ -127,7 +128,7 @@ def history(
             rules = replace(rules, least=parse_fraction(least))
         if alpha is not None:
             rules = replace(rules, alpha=parse_fraction(alpha))
-    wanted = Wanted(
+    filters = Wanted(
         workload=workload,
         candidate=candidate,
         baseline=baseline,
@@ -137,18 +138,18 @@ def history(
     )
     with fresh_store() as store:
         place = store.place.with_suffix(".changes.json") if store.place is not None else None
-        found = histories(
+        series = histories(
             store,
-            wanted,
-            measured,
+            filters,
+            chosen,
             rules=rules,
             with_untrusted=with_untrusted,
-            memory=HistoryMemory(place),
-            progress=counted("looking for changes"),
+            cache=ChangeCache(place),
+            progress=counted("detecting changes"),
         )
-    changed = ranked(found)
-    quiet = [] if changes_only else [one for one in found if not one.changes]
-    text = _render([*changed, *quiet], measured, name, one=bool(workload), to_file=bool(output))
+    changed = ranked(series)
+    unchanged = [] if changes_only else [one for one in series if not one.changes]
+    text = _render([*changed, *unchanged], chosen, name, one=bool(workload), to_file=bool(output))
     if output is None:
         print_data(text if name == "html" else printable(text))
     else:
@@ -157,7 +158,7 @@ def history(
 
 
 def _render(
-    found: list[SeriesHistory], metric: Metric, name: str, *, one: bool, to_file: bool
+    series: list[SeriesHistory], metric: Metric, name: str, *, one: bool, to_file: bool
 ) -> str:
     import shutil
     import sys
@@ -173,16 +174,16 @@ def _render(
 
     width = 100 if to_file else min(max(shutil.get_terminal_size((100, 24)).columns, 40), 160)
     if name == "json":
-        return history_json(found, points=one)
+        return history_json(series, points=one)
     if name == "csv":
-        return history_csv(found)
+        return history_csv(series)
     if name == "markdown":
-        return series_markdown(found) if one else changes_markdown(found, metric)
+        return series_markdown(series) if one else changes_markdown(series, metric)
     if name == "html":
         from torchyard.results.history.report import history_page
 
-        return history_page(found, metric)
+        return history_page(series, metric)
     if not one:
-        return changes_text(found, metric, width=width)
+        return changes_text(series, metric, width=width)
     plain = not to_file and "utf" not in (sys.stdout.encoding or "").lower()
-    return series_text(found, width=width, ascii_only=plain)
+    return series_text(series, width=width, ascii_only=plain)

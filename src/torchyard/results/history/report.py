@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Sequence
 from io import StringIO
 from textwrap import wrap
@@ -19,15 +18,16 @@ from torchyard.core.records import encode
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import escaped, one_line
 from torchyard.presentation.vega import inline_chart
+from torchyard.results.compare.report import csv_cell, finite
 from torchyard.results.history.charts import history_description, history_spec, plot_lines
 from torchyard.results.history.wording import (
     METHOD,
-    chance_text,
     change_interval,
     change_sentence,
     change_size,
     changed_title,
     counts_text,
+    p_text,
     range_text,
     revision_text,
     series_title,
@@ -36,26 +36,29 @@ from torchyard.results.history.wording import (
 )
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 CHANGE_HEADINGS: Final = ("", "kind", "size", "interval", "p", "revisions", "since")
 
 
 def change_cells(change: ChangePoint, metric: Metric) -> tuple[str, ...]:
-    """One row of a table of changes."""
+    """Return one row of a table of changes."""
     return (
         change.towards(metric),
         change.kind,
         change_size(change),
         change_interval(change),
-        chance_text(change),
+        p_text(change),
         range_text(change),
         when_text(change.after if change.kind == "step" else change.before),
     )
 
 
-def changes_text(found: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
-    """Which histories changed, the largest change first; they come in that order."""
-    lines = [changed_title(found, metric)]
-    changed = [one for one in found if one.changes]
+def changes_text(histories: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
+    """Render the histories that changed as text, in the given order."""
+    lines = [changed_title(histories, metric)]
+    changed = [one for one in histories if one.changes]
     for one in changed:
         lines += ["", series_title(one)]
         lines += _table([change_cells(change, metric) for change in one.changes])
@@ -64,15 +67,15 @@ def changes_text(found: Sequence[SeriesHistory], metric: Metric, *, width: int =
 
 
 def series_text(
-    found: Sequence[SeriesHistory],
+    histories: Sequence[SeriesHistory],
     *,
     width: int = 100,
     plots: bool = True,
     ascii_only: bool = False,
 ) -> str:
-    """Each series with its picture and what changed in it."""
+    """Render each series with a plot and its changes as text."""
     lines: list[str] = []
-    for one in found:
+    for one in histories:
         lines += [series_title(one), *wrap(counts_text(one), width, break_on_hyphens=False), ""]
         if plots:
             lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
@@ -83,7 +86,7 @@ def series_text(
                 f"{mark} {sentence}", width, subsequent_indent="  ", break_on_hyphens=False
             )
         if not one.changes:
-            lines.append("no change found")
+            lines.append("no change detected")
         lines.append("")
     lines += wrap(METHOD, width)
     return "\n".join(lines) + "\n"
@@ -110,8 +113,8 @@ _CSV_HEADINGS: Final = (
 )
 
 
-def history_json(found: Sequence[SeriesHistory], *, points: bool) -> str:
-    """Everything that is known, with the points if they are wanted."""
+def history_json(histories: Sequence[SeriesHistory], *, points: bool) -> str:
+    """Render the histories as JSON, optionally with all points."""
     document = {
         "schema": HISTORY_SCHEMA,
         "schema_version": HISTORY_SCHEMA_VERSION,
@@ -124,18 +127,18 @@ def history_json(found: Sequence[SeriesHistory], *, points: bool) -> str:
                 "weak_changes": [_record(change, one) for change in one.weak],
                 **({"points": encode(one.points)} if points else {}),
             }
-            for one in found
+            for one in histories
         ],
     }
-    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
 
-def history_csv(found: Sequence[SeriesHistory]) -> str:
-    """One row for each change."""
+def history_csv(histories: Sequence[SeriesHistory]) -> str:
+    """Render the changes as CSV, one row per change."""
     page = StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(_CSV_HEADINGS)
-    for one in found:
+    for one in histories:
         series = one.series
         for change in one.changes:
             interval = change.interval
@@ -147,15 +150,15 @@ def history_csv(found: Sequence[SeriesHistory]) -> str:
             ]
             for point in (change.before, change.after):
                 row += [point.run, point.revision, point.started]
-            writer.writerow([_plain(cell) for cell in row])
+            writer.writerow([csv_cell(cell) for cell in row])
     return page.getvalue()
 
 
-def changes_markdown(found: Sequence[SeriesHistory], metric: Metric) -> str:
-    """A table of all changes, for a pull request."""
-    lines = [f"## {escaped(changed_title(found, metric))}", ""]
+def changes_markdown(histories: Sequence[SeriesHistory], metric: Metric) -> str:
+    """Render all changes as a Markdown table, for a pull request."""
+    lines = [f"## {escaped(changed_title(histories, metric))}", ""]
     headings = ("history", "towards", *CHANGE_HEADINGS[1:])
-    changed = [one for one in found if one.changes]
+    changed = [one for one in histories if one.changes]
     if changed:
         lines += [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for one in changed:
@@ -165,14 +168,14 @@ def changes_markdown(found: Sequence[SeriesHistory], metric: Metric) -> str:
     return "\n".join([*lines, *([""] if changed else []), escaped(METHOD)]) + "\n"
 
 
-def series_markdown(found: Sequence[SeriesHistory]) -> str:
-    """Each series with its changes as a list."""
+def series_markdown(histories: Sequence[SeriesHistory]) -> str:
+    """Render each series with its changes as Markdown."""
     lines: list[str] = []
-    for one in found:
+    for one in histories:
         lines += [f"## {escaped(series_title(one))}", "", escaped(counts_text(one)), ""]
         lines += [
             f"- {escaped(change_sentence(change, one.series.metric))}" for change in one.changes
-        ] or ["No change found."]
+        ] or ["No change detected."]
         lines.append("")
     return "\n".join([*lines, escaped(METHOD)]) + "\n"
 
@@ -181,43 +184,23 @@ def _record(change: ChangePoint, one: SeriesHistory) -> dict[str, Any]:
     return {**encode(change), "towards": change.towards(one.series.metric)}
 
 
-def _plain(cell: object) -> object:
-    """A text that a spreadsheet does not take for a formula."""
-    if not isinstance(cell, str):
-        return cell
-    text = one_line(cell)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
 MOST_CHARTS: Final = 60
-"""Histories beyond so many are listed without a chart: each costs about 50 KB of the page."""
+"""Further histories are listed without a chart: each one adds about 50 KB to the page."""
 _LAST_RUNS: Final = 50
 
 
-def history_page(found: Sequence[SeriesHistory], metric: Metric) -> str:
-    """The whole page; histories come in the order given."""
+def history_page(histories: Sequence[SeriesHistory], metric: Metric) -> str:
+    """Render the HTML page, with histories in the given order."""
     style = asset("report.css") + asset("charts.css") + asset("history.css")
     return (
         template_engine()
         .get_template("history.html.j2")
         .render(
-            title=changed_title(found, metric),
+            title=changed_title(histories, metric),
             version=__version__,
             method=METHOD,
-            rows=[_row(number, one) for number, one in enumerate(found, start=1)],
-            undrawn=max(0, len(found) - MOST_CHARTS),
+            rows=[_row(number, one) for number, one in enumerate(histories, start=1)],
+            undrawn=max(0, len(histories) - MOST_CHARTS),
             last_runs=_LAST_RUNS,
             style=style,
             style_hash=fingerprint(style),
@@ -242,7 +225,7 @@ def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
                 one_line(point.run),
                 revision_text(point),
                 value_text(metric, point.value),
-                "untrusted, not judged" if point.untrusted else "",
+                "untrusted, not analyzed" if point.untrusted else "",
             )
             for point in reversed(one.points[-_LAST_RUNS:])
         ],

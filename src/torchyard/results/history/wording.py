@@ -14,12 +14,12 @@ from torchyard.results.model import ChangePoint, Metric, SeriesHistory, SeriesPo
 __all__ = [
     "METHOD",
     "METRIC_NAMES",
-    "chance_text",
     "change_interval",
     "change_sentence",
     "change_size",
     "changed_title",
     "counts_text",
+    "p_text",
     "range_text",
     "revision_text",
     "series_title",
@@ -34,15 +34,15 @@ METRIC_NAMES: Final[dict[Metric, str]] = {
     "memory": "peak memory",
 }
 METHOD: Final = (
-    "Changes are found by ranks (circular binary segmentation); p is the chance that a quiet series "
-    "shows such a change."
+    "Changes are detected by ranks (circular binary segmentation); p is the probability that a series "
+    "without changes shows such a change."
 )
 _REVISION_LETTERS: Final = 12
 _SMALLEST_P: Final = 1e-4
 
 
 def series_title(history: SeriesHistory) -> str:
-    """What the history is of."""
+    """Return the title of a history."""
     series = history.series
     of = f"{METRIC_NAMES[series.metric]} of {series.candidate}"
     if series.metric == "speedup":
@@ -51,30 +51,30 @@ def series_title(history: SeriesHistory) -> str:
     return one_line(f"{series.workload}: {of}{where}")
 
 
-def changed_title(found: Sequence[SeriesHistory], metric: Metric) -> str:
-    """How many histories changed."""
-    changed = sum(bool(one.changes) for one in found)
-    noun = "history" if len(found) == 1 else "histories"
-    return f"{changed} of {len(found)} {noun} changed in {METRIC_NAMES[metric]}"
+def changed_title(histories: Sequence[SeriesHistory], metric: Metric) -> str:
+    """Return how many histories changed."""
+    changed = sum(bool(one.changes) for one in histories)
+    noun = "history" if len(histories) == 1 else "histories"
+    return f"{changed} of {len(histories)} {noun} changed in {METRIC_NAMES[metric]}"
 
 
 def counts_text(history: SeriesHistory) -> str:
-    """How many points, and what was left out."""
+    """Return the number of points, their period, and what was not analyzed."""
     parts = [f"{len(history.points)} run{'s' if len(history.points) != 1 else ''}"]
     if history.points:
         parts.append(f"{when_text(history.points[0])} to {when_text(history.points[-1])}")
     if history.left_out:
         every = "all" if history.left_out == len(history.points) else str(history.left_out)
-        parts.append(f"{every} untrusted, not judged (--with-untrusted judges them)")
+        parts.append(f"{every} untrusted, not analyzed (--with-untrusted includes them)")
     if history.weak:
         parts.append(
-            f"{len(history.weak)} more would stand alone, but not among all histories looked at"
+            f"{len(history.weak)} more not significant after correction for all analyzed histories"
         )
     return "; ".join(parts)
 
 
 def value_text(metric: Metric, value: float) -> str:
-    """A value of the metric for people."""
+    """Format a value of the metric."""
     if metric == "speedup":
         return f"{number_text(value)}x"
     if metric == "memory":
@@ -83,46 +83,46 @@ def value_text(metric: Metric, value: float) -> str:
 
 
 def change_size(change: ChangePoint) -> str:
-    """By how much the value changed."""
+    """Return the relative change."""
     return format_percent(change.ratio - 1.0, signed=True)
 
 
 def change_interval(change: ChangePoint) -> str:
-    """The interval of that; empty when there is none."""
+    """Return the confidence interval of the change; empty if there is none."""
     if change.interval is None:
         return ""
     ends = (change.interval.low, change.interval.high)
     return "[" + ", ".join(format_percent(end - 1.0, signed=True) for end in ends) + "]"
 
 
-def chance_text(change: ChangePoint) -> str:
-    """The p-value, among all series where there were several."""
-    chance = change.p_value if change.p_adjusted is None else change.p_adjusted
-    return f"< {_SMALLEST_P:g}" if chance < _SMALLEST_P else f"{chance:.2g}"
+def p_text(change: ChangePoint) -> str:
+    """Return the p-value, adjusted over all series if there are several."""
+    p_value = change.p_value if change.p_adjusted is None else change.p_adjusted
+    return f"< {_SMALLEST_P:g}" if p_value < _SMALLEST_P else f"{p_value:.2g}"
 
 
 def revision_text(point: SeriesPoint) -> str:
-    """The revision, or the run where none is known."""
+    """Return the revision, or the run if the revision is unknown."""
     return one_line(point.revision)[:_REVISION_LETTERS] or one_line(point.run)
 
 
 def range_text(change: ChangePoint) -> str:
-    """Where to look for the cause, as git writes a range."""
+    """Return the range of revisions that contains the cause, in git notation."""
     return f"{revision_text(change.before)}..{revision_text(change.after)}"
 
 
 def when_text(point: SeriesPoint) -> str:
-    """Date and minute, UTC."""
+    """Return date and time to the minute, in UTC."""
     return one_line(point.started)[:16].replace("T", " ")
 
 
 def change_sentence(change: ChangePoint, metric: Metric) -> str:
-    """All of it in words."""
+    """Return a sentence such as `speedup: step change of -12.3% [...], worse, in a1b..c2d (p ...)`."""
     name = METRIC_NAMES[metric]
-    how = "changed at once" if change.kind == "step" else f"drifted over {_runs(change)} runs"
+    kind = "step change" if change.kind == "step" else f"drift over {_runs(change)} runs"
     return (
-        f"{name} {how} by {change_size(change)} {change_interval(change)}, "
-        f"{change.towards(metric)}, in {range_text(change)} (p {chance_text(change)})"
+        f"{name}: {kind} of {change_size(change)} {change_interval(change)}, "
+        f"{change.towards(metric)}, in {range_text(change)} (p {p_text(change)})"
     )
 
 

@@ -22,17 +22,17 @@ from typing import Final
 from torchyard.core.comparison import Verdict
 
 APPLICATION: Final = 0x544F5259
-"""Marks the file as ours ("TORY" in ASCII): a database of something else is never touched."""
+"""SQLite application id ("TORY" in ASCII): other databases are never modified."""
 
 VERSION: Final = 3
-"""Raised whenever tables, or what is put into them, change."""
+"""Incremented whenever the tables or their contents change."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = tuple(Verdict)
-"""The state of a comparison (`Comparison.state`) is kept as its place here."""
+"""The state of a comparison (`Comparison.state`) is stored as an index into this tuple."""
 
 TABLES: Final = ("runs", "lines", "builds", "comparisons", "run_builds", "looks")
 
-# No STRICT: distributions that are still supported have an SQLite from before it (3.37).
+# No STRICT: some supported distributions have an older SQLite (before 3.37).
 CREATE: Final = (
     """CREATE TABLE runs (
         number INTEGER PRIMARY KEY,
@@ -76,7 +76,7 @@ CREATE: Final = (
         torch TEXT NOT NULL,
         UNIQUE (revision, torch)
     )""",
-    # Without row numbers the table itself lies in this order: a history is one piece of the file.
+    # WITHOUT ROWID stores the table in key order, so that a history is contiguous.
     """CREATE TABLE comparisons (
         line INTEGER NOT NULL,
         moment INTEGER NOT NULL,
@@ -106,15 +106,15 @@ CREATE: Final = (
 
 
 _WAIT_S: Final = 30.0
-"""How long to wait for another process that writes; it holds the lock for a batch of runs only."""
+"""Time to wait for a lock; writers hold it for one batch of runs only."""
 
 
 class Unusable(Exception):
-    """This file cannot be the index now; the text says why, for people."""
+    """The file cannot be used as index; the message says why."""
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """The index in that file, with its tables; raises Unusable."""
+    """Open the index in that file and create its tables; raise Unusable on failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(
@@ -123,7 +123,7 @@ def open_file(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise Unusable(f"{path}: {error}") from error
     try:
-        _settle(connection, path)
+        _prepare(connection, path)
     except sqlite3.OperationalError as error:
         connection.close()
         raise Unusable(f"{path}: {error}") from error
@@ -134,18 +134,18 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def in_memory() -> sqlite3.Connection:
-    """An empty index that ends with this process."""
+    """Create an empty index in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    _make(connection.cursor())
+    _create_tables(connection.cursor())
     return connection
 
 
 def copied_to_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """What the file holds, where it can be changed; empty when it cannot be read."""
+    """Copy the index to memory; empty if it cannot be read."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         connection.backup(copy)
-        if _is_ours(copy):
+        if _is_current_index(copy):
             return copy
     except sqlite3.Error:
         pass
@@ -155,9 +155,9 @@ def copied_to_memory(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
-    """One change as a whole: others see all of it or nothing, also after a kill."""
+    """Run the block in one transaction."""
     with closing(connection.cursor()) as cursor:
-        # The lock is taken at once: two that had both begun to read could never go on to write.
+        # Take the write lock immediately: two readers that both start to write would deadlock.
         cursor.execute("BEGIN IMMEDIATE")
         try:
             yield cursor
@@ -170,7 +170,7 @@ def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
 
 @contextmanager
 def not_waiting(connection: sqlite3.Connection) -> Iterator[None]:
-    """Inside, a lock that another process holds is an OperationalError at once."""
+    """Raise OperationalError immediately, instead of waiting, if another process holds a lock."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         yield
@@ -179,7 +179,7 @@ def not_waiting(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def forget_marks(connection: sqlite3.Connection) -> None:
-    """Have the next refresh read every folder, while the rows still answer questions."""
+    """Make the next refresh read every folder; the rows can still be queried."""
     with writing(connection) as cursor:
         tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master")}
         if not tables.issuperset(TABLES):
@@ -191,38 +191,38 @@ def forget_marks(connection: sqlite3.Connection) -> None:
 
 
 def remove_damaged(path: Path) -> None:
-    """Take away a file that SQLite calls damaged, unless another process has done so already."""
+    """Remove a damaged file, unless another process already has."""
     try:
         before = path.stat().st_ino
         with path.with_name(path.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if path.stat().st_ino != before:
                 return
-            # The journal first: alone it would be taken for the new file's.
+            # The journal first: otherwise SQLite would apply it to the new file.
             for name in (f"{path.name}-journal", path.name):
                 path.with_name(name).unlink(missing_ok=True)
     except OSError:
         return
 
 
-def _settle(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA cache_size = -65536")
     if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA journal_mode = DELETE")
-    if _is_ours(connection):
+    if _is_current_index(connection):
         return
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
-        raise Unusable(f"{path} is a database of something else")
+        raise Unusable(f"{path} is not an index of Torchyard")
     with writing(connection) as cursor:
-        # Another process may have made the tables while this one waited for the lock.
-        if not _is_ours(connection):
+        # Another process may have created the tables while this one waited for the lock.
+        if not _is_current_index(connection):
             _replace_tables(cursor)
 
 
-def _is_ours(connection: sqlite3.Connection) -> bool:
+def _is_current_index(connection: sqlite3.Connection) -> bool:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(application == APPLICATION and version == VERSION)
@@ -231,10 +231,10 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
 def _replace_tables(cursor: sqlite3.Cursor) -> None:
     for table in TABLES:
         cursor.execute(f"DROP TABLE IF EXISTS {table}")
-    _make(cursor)
+    _create_tables(cursor)
 
 
-def _make(cursor: sqlite3.Cursor) -> None:
+def _create_tables(cursor: sqlite3.Cursor) -> None:
     for statement in CREATE:
         cursor.execute(statement)
     cursor.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -1,6 +1,6 @@
-"""Turn a run folder into index entries, and insert and delete their rows.
+"""Convert a run folder into index entries, and insert and delete their rows.
 
-A folder that cannot be read becomes an entry that says why. Callers hold the transaction.
+An unreadable folder becomes an entry with the reason. Callers hold the transaction.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NAME_TIME: Final = re.compile(r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\.(\d{3}
 
 @dataclass(frozen=True, kw_only=True)
 class Entries:
-    """One folder as rows."""
+    """The index entries of one run folder."""
 
     run: RunEntry
     comparisons: tuple[ComparisonEntry, ...] = ()
 
 
 def entries_of(folder: Path) -> Entries:
-    """The rows of a folder. Its name is the run's id: no other folder of the home has it."""
+    """Return the entries of a folder; the folder name is the id of the run."""
     try:
         run = read_run(folder)
     except ResultsDamaged as error:
@@ -59,9 +59,9 @@ def entries_of(folder: Path) -> Entries:
 
 
 def milliseconds(moment: str) -> int:
-    """Milliseconds since 1970 of a moment in ISO 8601; UTC where it says nothing else.
+    """Parse an ISO 8601 time to milliseconds since 1970; UTC if it has no time zone.
 
-    Raises ValueError for anything else.
+    Raises ValueError for other texts.
     """
     parsed = datetime.fromisoformat(moment)
     if parsed.tzinfo is None:
@@ -118,7 +118,7 @@ def _variant(run: Run, name: str) -> Variant | None:
 
 
 def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:
-    """What can still be said: the facts, when only the records behind them are damaged."""
+    """Return the entry of a damaged run, with facts from `run.json` if that is readable."""
     why = f"{error.what}: {error.why}" if error.why else error.what
     try:
         info: Mapping[str, Any] = read_info(folder)
@@ -131,7 +131,7 @@ def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:
         study=_clean(study.get("name", "")) if isinstance(study, Mapping) else "",
         state=_clean(info.get("state", "")),
         revision=_clean(info.get("revision") or ""),
-        # The folder is said beside it; a report that is shared must not hold its path.
+        # The folder is a separate field; the message must not contain its path.
         damage=_clean(why.replace(f"{folder}/", "").replace(str(folder), "it")),
         **_facts(folder, info),
     )
@@ -155,7 +155,7 @@ def _facts(folder: Path, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _started(folder: Path, info: Mapping[str, Any]) -> str:
-    """As recorded; else what the folder's name says; else empty."""
+    """Return the recorded start, else the time in the folder name, else empty."""
     recorded = _clean(info.get("started") or "")
     try:
         milliseconds(recorded)
@@ -169,7 +169,7 @@ def _started(folder: Path, info: Mapping[str, Any]) -> str:
 
 
 def _clean(value: object) -> str:
-    """Text that a database takes: a record may hold halves of characters, which UTF-8 has not."""
+    """Replace lone surrogates, which a record may contain and UTF-8 cannot encode."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -182,46 +182,46 @@ METRIC_COLUMNS: Final[dict[Metric, str]] = {
     "compile": "compile_s",
     "memory": "memory_bytes",
 }
-_PLACES: Final = {verdict: place for place, verdict in enumerate(VERDICTS)}
+_VERDICT_INDEX: Final = {verdict: index for index, verdict in enumerate(VERDICTS)}
 _LARGEST: Final = 2**63 - 1
 
 
 def metric_bit(metric: Metric) -> int:
-    """The bit that says that a line has values of the metric."""
+    """Return the bit of `metric_bits` for a metric."""
     return 1 << METRICS.index(metric)
 
 
 def verdict_bits(verdicts: Iterable[str]) -> int:
-    """The bits of the verdicts."""
-    wanted = set(verdicts)
-    return sum(1 << place for verdict, place in _PLACES.items() if verdict in wanted)
+    """Return the bits of `verdict_bits` for these verdicts."""
+    chosen = set(verdicts)
+    return sum(1 << index for verdict, index in _VERDICT_INDEX.items() if verdict in chosen)
 
 
 def is_settled(mark: FullMark, run: RunEntry) -> bool:
-    """Whether another change of the folder would show in its `run.json`."""
-    # A running run may have died, a damaged one been mended by rights or a newer Torchyard.
+    """Return whether any further change of the folder would change its `run.json`."""
+    # A running run may be killed; a damaged one may become readable through changed permissions.
     return mark.aged and run.state != "running" and not run.damage
 
 
 def delete_runs(cursor: sqlite3.Cursor, ids: Iterable[str]) -> int:
-    """Forget runs and their comparisons; how many there were."""
+    """Delete runs and their comparisons; return how many there were."""
     count = 0
-    # No look agrees with the rows any more, whatever becomes of the process that changes them.
+    # The last scan no longer matches the rows, even if this process is killed.
     cursor.execute("DELETE FROM looks")
     for run in ids:
-        found = cursor.execute("SELECT number, moment FROM runs WHERE id = ?", (run,)).fetchone()
-        if found is not None:
-            _forget(cursor, *found)
-            cursor.execute("DELETE FROM runs WHERE number = ?", (found[0],))
+        row = cursor.execute("SELECT number, moment FROM runs WHERE id = ?", (run,)).fetchone()
+        if row is not None:
+            _delete_comparisons(cursor, *row)
+            cursor.execute("DELETE FROM runs WHERE number = ?", (row[0],))
             count += 1
     return count
 
 
-def insert_runs(cursor: sqlite3.Cursor, found: Sequence[tuple[FullMark, Entries]]) -> None:
-    """Put marks and entries in; what was known of the same folders before is replaced."""
+def insert_runs(cursor: sqlite3.Cursor, runs: Sequence[tuple[FullMark, Entries]]) -> None:
+    """Insert marks and entries, replacing earlier entries of the same folders."""
     lines: dict[tuple[str, ...], tuple[int, int]] = {}
     builds: dict[tuple[str, str], int] = {}
-    for mark, entries in found:
+    for mark, entries in runs:
         delete_runs(cursor, [entries.run.id])
         moment = _moment(entries.run.started)
         number = _insert_run(cursor, entries.run, mark, moment)
@@ -231,21 +231,21 @@ def insert_runs(cursor: sqlite3.Cursor, found: Sequence[tuple[FullMark, Entries]
                 moment,
                 number,
                 _build(cursor, builds, row),
-                _PLACES[row.verdict],
+                _VERDICT_INDEX[row.verdict],
                 row.untrusted,
                 min(row.launches, _LARGEST),
                 *_values(row),
             )
             for row in entries.comparisons
         ]
-        marks = ", ".join("?" * 14)
-        cursor.executemany(f"INSERT OR REPLACE INTO comparisons VALUES ({marks})", rows)
+        parameters = ", ".join("?" * 14)
+        cursor.executemany(f"INSERT OR REPLACE INTO comparisons VALUES ({parameters})", rows)
         cursor.executemany(
             "INSERT OR IGNORE INTO run_builds VALUES (?, ?)", {(row[3], number) for row in rows}
         )
 
 
-def _forget(cursor: sqlite3.Cursor, number: int, moment: int) -> None:
+def _delete_comparisons(cursor: sqlite3.Cursor, number: int, moment: int) -> None:
     cursor.execute("DELETE FROM comparisons WHERE moment = ? AND run = ?", (moment, number))
     cursor.execute("DELETE FROM run_builds WHERE run = ?", (number,))
 
@@ -272,47 +272,49 @@ def _insert_run(cursor: sqlite3.Cursor, run: RunEntry, mark: FullMark, moment: i
         "notes": json.dumps(run.notes),
         "damage": run.damage,
     }
-    columns, marks = ", ".join(row), ", ".join("?" * len(row))
-    cursor.execute(f"INSERT INTO runs ({columns}) VALUES ({marks})", tuple(row.values()))
+    columns, parameters = ", ".join(row), ", ".join("?" * len(row))
+    cursor.execute(f"INSERT INTO runs ({columns}) VALUES ({parameters})", tuple(row.values()))
     return int(cursor.lastrowid or 0)
 
 
 def _line(
-    cursor: sqlite3.Cursor, known: dict[tuple[str, ...], tuple[int, int]], row: ComparisonEntry
+    cursor: sqlite3.Cursor, numbers: dict[tuple[str, ...], tuple[int, int]], row: ComparisonEntry
 ) -> int:
     key = (
         *(row.workload, row.baseline, row.candidate, row.machine),
         *(row.suite, row.mode, row.device),
     )
-    if key not in known:
+    if key not in numbers:
         cursor.execute(
             "INSERT OR IGNORE INTO lines"
             " (workload, baseline, candidate, machine, suite, mode, device)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             key,
         )
-        known[key] = cursor.execute(
+        numbers[key] = cursor.execute(
             "SELECT number, metric_bits FROM lines WHERE workload = ? AND baseline = ?"
             " AND candidate = ? AND machine = ? AND suite = ? AND mode = ? AND device = ?",
             key,
         ).fetchone()
-    number, bits = known[key]
+    number, bits = numbers[key]
     values = zip(METRICS, (row.speedup, row.candidate_ns, row.compile_s, row.memory_bytes))  # noqa: B905
-    wanted = bits | sum(metric_bit(metric) for metric, value in values if value is not None)
-    if wanted != bits:
-        cursor.execute("UPDATE lines SET metric_bits = ? WHERE number = ?", (wanted, number))
-        known[key] = (number, wanted)
+    new_bits = bits | sum(metric_bit(metric) for metric, value in values if value is not None)
+    if new_bits != bits:
+        cursor.execute("UPDATE lines SET metric_bits = ? WHERE number = ?", (new_bits, number))
+        numbers[key] = (number, new_bits)
     return number
 
 
-def _build(cursor: sqlite3.Cursor, known: dict[tuple[str, str], int], row: ComparisonEntry) -> int:
+def _build(
+    cursor: sqlite3.Cursor, numbers: dict[tuple[str, str], int], row: ComparisonEntry
+) -> int:
     key = (row.revision, row.torch)
-    if key not in known:
+    if key not in numbers:
         cursor.execute("INSERT OR IGNORE INTO builds (revision, torch) VALUES (?, ?)", key)
-        (known[key],) = cursor.execute(
+        (numbers[key],) = cursor.execute(
             "SELECT number FROM builds WHERE revision = ? AND torch = ?", key
         ).fetchone()
-    return known[key]
+    return numbers[key]
 
 
 def _values(row: ComparisonEntry) -> tuple[float | int | None, ...]:

@@ -1,4 +1,4 @@
-"""Scan a results directory for changed run folders, and choose where the index file is kept.
+"""Scan a results directory for changed run folders, and choose the location of the index file.
 
 `run.json` is always replaced as a whole, as the last step of ending or changing a run. The scan
 therefore needs one stat call per folder: modification time, size and inode of its `run.json`. Two
@@ -8,9 +8,9 @@ cases need more, which `full_mark` records when a folder is read:
 - Inodes are reused. Two replacements within one clock tick can end with the inode and the time of
   the first, so a folder that has just changed is not settled either.
 
-SQLite relies on file locks, which are often missing or wrong on network and user-space file
-systems. The index of a results directory on one of those, or of a read-only one, is kept in the
-cache folder of the user. WAL mode needs memory shared by all users of a file and is not used.
+SQLite relies on file locks, which are often missing or unreliable on network and user-space file
+systems. The index of a results directory on one of those, or of a read-only one, is stored in the
+user's cache folder. WAL mode needs memory shared by all users of a file and is not used.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"}
     | {"tmpfs", "xfs", "zfs"}
 )
-"""File systems of this machine whose locks hold. What is not named here counts as a network."""
+"""Local file systems with reliable locks. All others are treated as network file systems."""
 
 
 def places_for(home: Path) -> list[Path]:
-    """Files to try, best first; empty when there is no place to write, or no home yet."""
+    """Return candidate files for the index, best first; empty if none is possible."""
     if not home.is_dir():
         return []
     places = []
     inside = home / INDEX_FILE
-    # In a home of several users the file may be another one's.
-    ours = not inside.exists() or os.access(inside, os.R_OK | os.W_OK)
-    if ours and is_local(home) and os.access(home, os.W_OK | os.X_OK):
+    # In a shared results directory the file may belong to another user.
+    accessible = not inside.exists() or os.access(inside, os.R_OK | os.W_OK)
+    if accessible and is_local(home) and os.access(home, os.W_OK | os.X_OK):
         places.append(inside)
     digest = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
     cache = _cache_folder()
@@ -51,18 +51,18 @@ def places_for(home: Path) -> list[Path]:
 
 
 def is_local(folder: Path) -> bool:
-    """Whether locks on the folder's file system can be trusted."""
+    """Return whether the folder's file system has reliable locks."""
     return file_system_of(folder) in _LOCAL
 
 
 def file_system_of(folder: Path) -> str:
-    """The type of the file system that a folder is on, such as `ext4` or `nfs4`; empty if unknown."""
+    """Return the file system type of a folder, such as `ext4` or `nfs4`; empty if unknown."""
     try:
         device = os.stat(folder).st_dev  # noqa: PTH116
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    device_number = f"{os.major(device)}:{os.minor(device)}"
     resolved = str(folder.resolve())
     by_device, by_path, longest = "", "", -1
     for line in lines.splitlines():
@@ -71,18 +71,18 @@ def file_system_of(folder: Path) -> str:
         if len(fields) < 5 or not after:  # noqa: PLR2004
             continue
         kind = after.split()[0]
-        if fields[2] == wanted:
+        if fields[2] == device_number:
             by_device = kind
         point = _unescaped(fields[4])
         inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:
             by_path, longest = kind, len(point)
-    # Device numbers are exact; some file systems (btrfs, overlay) show another one to stat.
+    # Device numbers are exact, but stat shows a different one on some file systems (btrfs, overlay).
     return by_device or by_path
 
 
 def _unescaped(point: str) -> str:
-    """Mount points have blanks as octal escapes."""
+    """Decode the octal escapes of a mount point."""
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         point = point.replace(code, letter)
     return point
@@ -99,55 +99,57 @@ def _cache_folder() -> Path | None:
     return base / "torchyard"
 
 
-_FEW: Final = 50
+_MIN_FOR_THREADS: Final = 50
 _THREADS: Final = 16
 _SETTLING_S: Final = 3.0
-"""Longer than a tick of any clock of a file system; that of FAT takes two seconds."""
+"""Longer than the timestamp resolution of any file system; FAT has two seconds."""
 _INSIDE: Final = f"/{RUN_FILE}"
 
 
 class FullMark(NamedTuple):
-    """What is noted of a folder when it is read."""
+    """Fingerprint of a folder when it is read."""
 
     facts: str
-    """Of `run.json`: the mark that every look compares."""
+    """Fingerprint of `run.json`, which every scan compares."""
     rows: str = ""
-    """Of the comparisons; empty when there are none."""
+    """Fingerprint of the comparisons; empty if there are none."""
     aged: bool = True
-    """Whether both files had been left alone for a while."""
+    """Whether both files were last changed more than `_SETTLING_S` ago."""
 
 
 def marks_in(home: Path) -> dict[str, str]:
-    """Name and mark of every run folder, in no order; nothing when there is no home yet."""
+    """Return the mark of every run folder by name; empty if the results directory is missing."""
     try:
-        # A dot begins the names of folders that are being removed or brought in.
+        # Folders that are being deleted or imported start with a dot.
         names = [
             name
             for name in os.listdir(home)  # noqa: PTH208 -- a path is made for each name otherwise
             if name[0] != "." and (name.isascii() or _is_text(name))
         ]
-        # Elsewhere each look is a question to a server: many are on their way at once.
-        threads = 1 if len(names) < _FEW or is_local(home) else _THREADS
+        # On a network file system each stat is a request: send several at once.
+        threads = 1 if len(names) < _MIN_FOR_THREADS or is_local(home) else _THREADS
         return marks_of(home, names, threads=threads)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except PermissionError as error:
         raise NotAllowed(
-            f"cannot look into {home}", why=str(error.strerror), hint="choose another home"
+            f"cannot read {home}",
+            why=str(error.strerror),
+            hint="set TORCHYARD_HOME to a readable folder",
         ) from error
 
 
 def marks_of(home: Path, names: list[str], *, threads: int = 1) -> dict[str, str]:
-    """The marks of those folders that have one."""
+    """Return the marks of those folders that are runs."""
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def mark(name: str) -> str | None:
         try:
-            # From the folder on, which saves the way there; thousands of times at each look.
-            found = os.stat(name + _INSIDE, dir_fd=descriptor)
+            # Relative to the folder, which is faster for thousands of stat calls.
+            status = os.stat(name + _INSIDE, dir_fd=descriptor)
         except OSError:
-            return "no run.json" if _lost_facts(home / name) else None
-        return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"
+            return "no run.json" if _has_records(home / name) else None
+        return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
 
     try:
         if threads == 1:
@@ -163,20 +165,20 @@ def marks_of(home: Path, names: list[str], *, threads: int = 1) -> dict[str, str
 
 
 def digest_of(marks: dict[str, str]) -> str:
-    """Alike for the same folders with the same marks in the same order only."""
+    """Return a digest of the folders and their marks, in order."""
     state = hashlib.sha256("\n".join(marks).encode())
-    state.update(b"\0")  # in no name of a file
+    state.update(b"\0")  # not allowed in file names
     state.update("\n".join(marks.values()).encode())
     return state.hexdigest()
 
 
 def full_mark(folder: Path) -> FullMark | None:
-    """Of one folder, before it is read; None when there is nothing of a run in it."""
+    """Return the mark of one folder before it is read; None if it is not a run."""
     now = time.time()
     try:
         facts = (folder / RUN_FILE).stat()
     except OSError:
-        return FullMark("no run.json") if _lost_facts(folder) else None
+        return FullMark("no run.json") if _has_records(folder) else None
     mark, aged = f"{facts.st_mtime_ns} {facts.st_size} {facts.st_ino}", _aged(facts, now)
     try:
         rows = (folder / COMPARISONS_FILE).stat()
@@ -186,12 +188,12 @@ def full_mark(folder: Path) -> FullMark | None:
 
 
 def _aged(facts: os.stat_result, now: float) -> bool:
-    # A copy may have the old time of its content; when it was made is in the other one.
+    # A copy may keep the old modification time; the change time is that of the copy.
     return all(abs(now - moment) > _SETTLING_S for moment in (facts.st_mtime, facts.st_ctime))
 
 
 def _is_text(name: str) -> bool:
-    """A name that is no text was not given by us, and cannot be said in JSON or asked for."""
+    """Return whether the name is valid UTF-8; other names cannot be written to JSON."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -199,8 +201,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _lost_facts(folder: Path) -> bool:
-    """Whether records were written here; a run that is just beginning has only empty files."""
+def _has_records(folder: Path) -> bool:
+    """Return whether the folder has records but no `run.json`; a new run has empty files only."""
     for name in RECORD_FILES:
         try:
             if (folder / name).stat().st_size > 0:

@@ -1,8 +1,8 @@
 """Query the index: filters as SQL conditions, results as lists of entries. Read-only.
 
-Values are always passed as SQL parameters. SQLite would have to guess which filter leaves the
-fewest rows; both query plans are written out here (from the newest run on, or through the
-matching lines), and the cheaper one is used.
+Values are always passed as SQL parameters. SQLite cannot know which filter selects the fewest rows,
+so both query plans are written out here (from the newest run, or through the matching lines), and
+the cheaper one is used.
 """
 
 from __future__ import annotations
@@ -25,102 +25,102 @@ from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, S
 
 
 _SHORT_COMMIT: Final = 7
-"""Letters from which on a revision may be the beginning of a commit."""
+"""Minimum length of a revision that is treated as a prefix of a commit."""
 
 
 @dataclass
 class Conditions:
-    """Conditions that must all hold, with the values of their question marks."""
+    """SQL conditions joined by AND, with their parameters."""
 
     texts: list[str] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
 
     def add(self, text: str, *values: Any) -> None:
-        """One more."""
+        """Add a condition."""
         self.texts.append(text)
         self.values.extend(values)
 
-    def add_pattern(self, column: str, wanted: str) -> None:
-        """The column is the text; where the text has * or ?, the column fits it."""
-        if wanted:
-            operator = "GLOB" if _is_pattern(wanted) else "="
-            self.add(f"{column} {operator} ?", _glob(wanted) if operator == "GLOB" else wanted)
+    def add_pattern(self, column: str, text: str) -> None:
+        """Require that the column equals the text, or matches it if it has * or ?."""
+        if text:
+            operator = "GLOB" if _is_pattern(text) else "="
+            self.add(f"{column} {operator} ?", _glob(text) if operator == "GLOB" else text)
 
     def __bool__(self) -> bool:
         return bool(self.texts)
 
     def sql(self) -> str:
-        """For WHERE and ON; true when there are none."""
+        """Return the expression for WHERE and ON; true if there are no conditions."""
         return " AND ".join(f"({text})" for text in self.texts) or "1"
 
 
-def line_conditions(wanted: Wanted, *, machine: bool = True) -> Conditions:
-    """On `lines l`."""
-    found = Conditions()
-    if wanted.workload and not _is_pattern(wanted.workload):
-        # `models/gpt` means it in every mode and batch size; the whole label means just that one.
-        found.add(
-            "l.workload = ? OR l.workload GLOB ?", wanted.workload, _glob(wanted.workload) + " *"
+def line_conditions(filters: Wanted, *, machine: bool = True) -> Conditions:
+    """Return the conditions on `lines l`."""
+    conditions = Conditions()
+    if filters.workload and not _is_pattern(filters.workload):
+        # `models/gpt` matches every mode and batch size; a complete label matches only itself.
+        conditions.add(
+            "l.workload = ? OR l.workload GLOB ?", filters.workload, _glob(filters.workload) + " *"
         )
     else:
-        found.add_pattern("l.workload", wanted.workload)
-    found.add_pattern("l.suite", wanted.suite)
-    found.add_pattern("l.mode", wanted.mode)
-    found.add_pattern("l.device", wanted.device)
-    found.add_pattern("l.baseline", wanted.baseline)
-    found.add_pattern("l.candidate", wanted.candidate)
+        conditions.add_pattern("l.workload", filters.workload)
+    conditions.add_pattern("l.suite", filters.suite)
+    conditions.add_pattern("l.mode", filters.mode)
+    conditions.add_pattern("l.device", filters.device)
+    conditions.add_pattern("l.baseline", filters.baseline)
+    conditions.add_pattern("l.candidate", filters.candidate)
     if machine:
-        found.add_pattern("l.machine", wanted.machine)
-    return found
+        conditions.add_pattern("l.machine", filters.machine)
+    return conditions
 
 
-def run_conditions(wanted: Wanted) -> Conditions:
-    """On `runs r`."""
-    found = Conditions()
-    if wanted.run:
-        whole = wanted.run if _is_pattern(wanted.run) else wanted.run + "*"
-        found.add("r.id GLOB ?", _glob(whole))
-    found.add_pattern("r.study", wanted.study)
-    found.add_pattern("r.state", wanted.state)
-    found.add_pattern("r.machine", wanted.machine)
-    if wanted.since:
-        found.add("r.moment >= ?", _moment(wanted.since, "since"))
-    if wanted.until:
-        found.add("r.moment < ?", _moment(wanted.until, "until"))
-    if wanted.verdicts:
-        found.add("r.verdict_bits & ?", verdict_bits(wanted.verdicts))
-    if wanted.revision:
-        of_builds, of_runs = build_conditions(wanted), _revision("r.revision", wanted.revision)
-        found.add(
+def run_conditions(filters: Wanted) -> Conditions:
+    """Return the conditions on `runs r`."""
+    conditions = Conditions()
+    if filters.run:
+        whole = filters.run if _is_pattern(filters.run) else filters.run + "*"
+        conditions.add("r.id GLOB ?", _glob(whole))
+    conditions.add_pattern("r.study", filters.study)
+    conditions.add_pattern("r.state", filters.state)
+    conditions.add_pattern("r.machine", filters.machine)
+    if filters.since:
+        conditions.add("r.moment >= ?", _moment(filters.since, "since"))
+    if filters.until:
+        conditions.add("r.moment < ?", _moment(filters.until, "until"))
+    if filters.verdicts:
+        conditions.add("r.verdict_bits & ?", verdict_bits(filters.verdicts))
+    if filters.revision:
+        of_builds, of_runs = build_conditions(filters), _revision("r.revision", filters.revision)
+        conditions.add(
             "r.number IN (SELECT rb.run FROM builds b JOIN run_builds rb ON rb.build = b.number"
             f" WHERE {of_builds.sql()}) OR {of_runs.sql()}",
             *of_builds.values,
             *of_runs.values,
         )
-    return found
+    return conditions
 
 
-def build_conditions(wanted: Wanted) -> Conditions:
-    """On `builds b`."""
-    return _revision("b.revision", wanted.revision) if wanted.revision else Conditions()
+def build_conditions(filters: Wanted) -> Conditions:
+    """Return the conditions on `builds b`."""
+    return _revision("b.revision", filters.revision) if filters.revision else Conditions()
 
 
 def with_verdict(column: str, verdicts: Sequence[Verdict]) -> Conditions:
-    """On the column of a verdict."""
-    found = Conditions()
+    """Return the condition on a verdict column."""
+    conditions = Conditions()
     if verdicts:
         marks = ", ".join("?" * len(verdicts))
-        found.add(f"{column} IN ({marks})", *(VERDICTS.index(verdict) for verdict in verdicts))
-    return found
+        conditions.add(f"{column} IN ({marks})", *(VERDICTS.index(verdict) for verdict in verdicts))
+    return conditions
 
 
-def _revision(column: str, wanted: str) -> Conditions:
-    found = Conditions()
-    if not _is_pattern(wanted) and len(wanted) >= _SHORT_COMMIT:
-        found.add(f"{column} GLOB ?", _glob(wanted) + "*")
+def _revision(column: str, revision: str) -> Conditions:
+    conditions = Conditions()
+    if not _is_pattern(revision) and len(revision) >= _SHORT_COMMIT:
+        conditions.add(f"{column} GLOB ?", _glob(revision) + "*")
     else:
-        found.add_pattern(column, wanted)
-    return found
+        conditions.add_pattern(column, revision)
+    return conditions
 
 
 def _is_pattern(text: str) -> bool:
@@ -128,7 +128,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _glob(text: str) -> str:
-    """SQLite would read [ as the start of a set of letters."""
+    """Escape [, which starts a character class in SQLite."""
     return text.replace("[", "[[]")
 
 
@@ -137,13 +137,10 @@ def _moment(text: str, what: str) -> int:
         return milliseconds(text)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"{what}: {text!r} is not a moment",
+            f"{what}: {text!r} is not a date or time",
             why=str(error),
-            hint="write it like 2025-01-31 or 2025-01-31T12:00:00Z",
+            hint="use 2025-01-31 or 2025-01-31T12:00:00Z",
         ) from error
-
-
-# ruff: noqa: S608 -- only names of our own columns are put into statements; values are parameters
 
 
 RUN_COLUMNS: Final = (
@@ -155,8 +152,8 @@ _COMPARISON_COLUMNS: Final = (
     " l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns, c.candidate_ns,"
     " c.compile_s, c.memory_bytes, b.torch, c.untrusted"
 )
-# CROSS JOIN keeps the order of tables as written. `h` is the small index on runs alone: rows that
-# do not fit are passed over without a look into the table.
+# CROSS JOIN keeps the order of tables. `h` is the index on runs: rows that do not match are skipped
+# without reading the table.
 _THROUGH_RUNS: Final = """
     FROM runs r
     CROSS JOIN comparisons h INDEXED BY comparisons_by_run
@@ -171,16 +168,16 @@ _THROUGH_LINES: Final = """
     CROSS JOIN builds b ON b.number = c.build"""
 _WRONG: Final = VERDICTS.index(Verdict.WRONG)
 _USUAL_ROWS: Final = 50
-"""A screenful: how many rows through runs are weighed against all rows of the lines that fit."""
+"""Default number of rows for the cost estimate of the query through runs."""
 
 
-def find_runs(connection: sqlite3.Connection, home: Path, wanted: Wanted) -> list[RunEntry]:
-    """Newest first. A filter of comparisons chooses the runs that have one such comparison."""
-    runs, lines = run_conditions(wanted), line_conditions(wanted, machine=False)
+def find_runs(connection: sqlite3.Connection, home: Path, filters: Wanted) -> list[RunEntry]:
+    """Return runs, newest first; a filter on comparisons selects runs with a matching one."""
+    runs, lines = run_conditions(filters), line_conditions(filters, machine=False)
     if lines:
-        verdicts = with_verdict("c.verdict", wanted.verdicts)
+        verdicts = with_verdict("c.verdict", filters.verdicts)
         inside = f"{lines.sql()} AND {verdicts.sql()}"
-        if _lines_are_few(connection, lines, wanted.limit):
+        if _lines_are_few(connection, lines, filters.limit):
             text = (
                 "r.number IN (SELECT c.run FROM lines l CROSS JOIN comparisons c"
                 f" ON c.line = l.number WHERE {inside})"
@@ -194,34 +191,38 @@ def find_runs(connection: sqlite3.Connection, home: Path, wanted: Wanted) -> lis
         runs.add(text, *lines.values, *verdicts.values)
     rows = connection.execute(
         f"SELECT {RUN_COLUMNS} FROM runs r WHERE {runs.sql()}"
-        f" ORDER BY r.moment DESC, r.number DESC LIMIT {_limit(wanted)}",
+        f" ORDER BY r.moment DESC, r.number DESC LIMIT {_limit(filters)}",
         runs.values,
     ).fetchall()
     return [run_of_row(home, row) for row in rows]
 
 
-def find_comparisons(connection: sqlite3.Connection, wanted: Wanted) -> list[ComparisonEntry]:
-    """Newest run first; inside a run by workload and candidate."""
-    runs, lines, builds = run_conditions(wanted), line_conditions(wanted), build_conditions(wanted)
-    if lines and _lines_are_few(connection, lines, wanted.limit):
-        tables, verdicts = _THROUGH_LINES, with_verdict("c.verdict", wanted.verdicts)
+def find_comparisons(connection: sqlite3.Connection, filters: Wanted) -> list[ComparisonEntry]:
+    """Return comparisons, newest run first; within a run by workload and candidate."""
+    runs, lines, builds = (
+        run_conditions(filters),
+        line_conditions(filters),
+        build_conditions(filters),
+    )
+    if lines and _lines_are_few(connection, lines, filters.limit):
+        tables, verdicts = _THROUGH_LINES, with_verdict("c.verdict", filters.verdicts)
     else:
-        tables, verdicts = _THROUGH_RUNS, with_verdict("h.verdict", wanted.verdicts)
+        tables, verdicts = _THROUGH_RUNS, with_verdict("h.verdict", filters.verdicts)
     parts = (runs, lines, verdicts, builds)
     rows = connection.execute(
         f"SELECT {_COMPARISON_COLUMNS} {tables}"
         f" WHERE {' AND '.join(part.sql() for part in parts)}"
         " ORDER BY r.moment DESC, r.number DESC, l.workload, l.candidate, l.baseline"
-        f" LIMIT {_limit(wanted)}",
+        f" LIMIT {_limit(filters)}",
         [value for part in parts for value in part.values],
     ).fetchall()
     return [_comparison_of_row(row) for row in rows]
 
 
-def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) -> list[Series]:
-    """What there is a history of, by workload, candidate, baseline and machine."""
-    lines, runs = line_conditions(wanted), run_conditions(wanted)
-    builds, verdicts = build_conditions(wanted), with_verdict("c.verdict", wanted.verdicts)
+def find_series(connection: sqlite3.Connection, filters: Wanted, metric: Metric) -> list[Series]:
+    """Return the matching series, by workload, candidate, baseline and machine."""
+    lines, runs = line_conditions(filters), run_conditions(filters)
+    builds, verdicts = build_conditions(filters), with_verdict("c.verdict", filters.verdicts)
     inside = (runs, builds, verdicts)
     rows = connection.execute(
         "SELECT DISTINCT l.workload, l.baseline, l.candidate, l.machine FROM lines l"
@@ -231,7 +232,7 @@ def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) 
         f" WHERE c.line = l.number AND c.{METRIC_COLUMNS[metric]} IS NOT NULL"
         f" AND c.verdict <> {_WRONG} AND {' AND '.join(part.sql() for part in inside)})"
         " ORDER BY l.workload, l.candidate, l.baseline, l.machine"
-        f" LIMIT {_limit(wanted)}",
+        f" LIMIT {_limit(filters)}",
         [*lines.values, metric_bit(metric), *(v for part in inside for v in part.values)],
     ).fetchall()
     return [
@@ -243,7 +244,7 @@ def find_series(connection: sqlite3.Connection, wanted: Wanted, metric: Metric) 
 
 
 def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPoint]:
-    """Oldest first. Runs without the value, or whose results were wrong, have no point."""
+    """Return the points of a series, oldest first; without missing values and wrong results."""
     column = METRIC_COLUMNS[series.metric]
     interval = "c.low, c.high" if series.metric == "speedup" else "NULL, NULL"
     lines = connection.execute(
@@ -253,12 +254,12 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
     ).fetchall()
     if not lines:
         return []
-    # Nearly always it is one line, whose comparisons lie in the wanted order: nothing to sort.
-    fits = "c.line = ?" if len(lines) == 1 else f"c.line IN ({', '.join('?' * len(lines))})"
+    # Usually it is one line, whose comparisons are already in order: no sorting needed.
+    condition = "c.line = ?" if len(lines) == 1 else f"c.line IN ({', '.join('?' * len(lines))})"
     rows = connection.execute(
         f"SELECT r.id, r.started, b.revision, c.{column}, {interval}, c.untrusted <> '' FROM comparisons c"
         " CROSS JOIN runs r ON r.number = c.run CROSS JOIN builds b ON b.number = c.build"
-        f" WHERE {fits} AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG}"
+        f" WHERE {condition} AND c.{column} IS NOT NULL AND c.verdict <> {_WRONG}"
         " ORDER BY c.moment, c.run",
         [number for (number,) in lines],
     )
@@ -269,7 +270,7 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
 
 
 def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
-    """The entry of a row of `RUN_COLUMNS`."""
+    """Convert a row of `RUN_COLUMNS` to an entry."""
     return RunEntry(
         id=row[0],
         folder=f"{home}/{row[0]}",
@@ -290,7 +291,7 @@ def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
 
 @lru_cache(maxsize=4096)
 def _verdicts(text: str) -> tuple[tuple[Verdict, int], ...]:
-    """Counts of a run; the same texts come again and again."""
+    """Decode the verdict counts of a run; cached, because texts repeat."""
     return tuple((Verdict(name), count) for name, count in json.loads(text))
 
 
@@ -321,18 +322,18 @@ def _comparison_of_row(row: Sequence[Any]) -> ComparisonEntry:
 
 
 def _lines_are_few(connection: sqlite3.Connection, lines: Conditions, limit: int | None) -> bool:
-    """Whether the rows of the lines that fit are fewer than those on the way through runs."""
-    fitting, known, rows = connection.execute(
+    """Return whether a query through the matching lines reads fewer rows than through runs."""
+    matching, total, rows = connection.execute(
         f"SELECT count(CASE WHEN {lines.sql()} THEN 1 END), count(*),"
         " (SELECT total(comparisons) FROM runs) FROM lines l",
         lines.values,
     ).fetchone()
-    if not fitting:
+    if not matching:
         return True
-    share = fitting / known
+    share = matching / total
     through_runs = rows if limit is None else min(rows, max(limit, _USUAL_ROWS) / share)
     return bool(share * rows <= through_runs)
 
 
-def _limit(wanted: Wanted) -> int:
-    return -1 if wanted.limit is None else max(0, wanted.limit)
+def _limit(filters: Wanted) -> int:
+    return -1 if filters.limit is None else max(0, filters.limit)

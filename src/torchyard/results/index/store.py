@@ -1,12 +1,11 @@
-"""The store: find every run of a results directory without opening its folder.
+"""The store: query the runs of a results directory without opening their folders.
 
-Run folders are the source of truth. The store creates, refreshes and repairs their index by
-itself; the index may be deleted at any time, and where it cannot be written the same answers come
-from memory.
+Run folders are the source of truth. The store creates, refreshes and repairs their index
+automatically; the index may be deleted at any time, and is kept in memory if it cannot be written.
 
-A refresh handles new, changed, deleted and unsettled folders. When a scan finds the same as the
-last one, only unsettled runs are checked: the digest of the scan is kept beside the rows, and
-every change of a row deletes it.
+A refresh handles new, changed, deleted and unsettled folders. If a scan gives the same result as the
+last one, only unsettled runs are checked: the digest of the scan is stored with the rows, and every
+change of a row deletes it.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from torchyard.results.index.queries import find_comparisons, find_points, find_
 from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many folders are read."""
+"""Progress callback: folders read, and the total."""
 
 _BATCH_S: Final = 0.5
-"""How long folders are read before they are written: what a kill loses, and how seldom others wait."""
+"""Time for which folders are read before they are written to the index in one transaction."""
 
 
-class _Known(NamedTuple):
+class _IndexedMark(NamedTuple):
     mark: str
     rows_mark: str
     settled: int
@@ -60,7 +59,7 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """What a refresh found."""
+    """The result of a refresh."""
 
     runs: int = 0
     added: int = 0
@@ -68,29 +67,31 @@ class Refreshed:
     gone: int = 0
     damaged: int = 0
     warnings: tuple[str, ...] = ()
-    """Why the index could not be kept; the answers are right all the same."""
+    """Why the index could not be stored; query results are still correct."""
     elapsed_s: float = 0.0
 
 
 def refresh_index(
     connection: sqlite3.Connection, home: Path, progress: Progress | None
 ) -> Refreshed:
-    """One look at the folders, and everything read that is not known as it is."""
+    """Scan the folders and read those that are new or changed."""
     marks = marks_in(home)
     digest = digest_of(marks)
     agreed = _agrees(connection, digest)
-    known = _known(connection, "settled = 0" if agreed else "1")
-    gone = [run for run in known if run not in marks]
+    indexed = _indexed_marks(connection, "settled = 0" if agreed else "1")
+    gone = [run for run in indexed if run not in marks]
     if gone:
         with writing(connection) as cursor:
             delete_runs(cursor, gone)
     if agreed:
-        unread = sorted(known)
+        unread = sorted(indexed)
     else:
-        unread = sorted(run for run, mark in marks.items() if not _is_known(known.get(run), mark))
-    added, changed = _read(connection, home, known, unread, progress)
+        unread = sorted(
+            run for run, mark in marks.items() if not _is_current(indexed.get(run), mark)
+        )
+    added, changed = _read(connection, home, indexed, unread, progress)
     if not _agrees(connection, digest):
-        _keep_look(connection, marks, digest)
+        _save_scan(connection, marks, digest)
     (damaged,) = connection.execute(
         "SELECT count(*) FROM runs WHERE settled = 0 AND damage <> ''"
     ).fetchone()
@@ -98,39 +99,39 @@ def refresh_index(
 
 
 def _agrees(connection: sqlite3.Connection, digest: str) -> bool:
-    found = connection.execute("SELECT 1 FROM looks WHERE digest = ?", (digest,)).fetchone()
-    return found is not None
+    row = connection.execute("SELECT 1 FROM looks WHERE digest = ?", (digest,)).fetchone()
+    return row is not None
 
 
-def _known(connection: sqlite3.Connection, condition: str) -> dict[str, _Known]:
+def _indexed_marks(connection: sqlite3.Connection, condition: str) -> dict[str, _IndexedMark]:
     rows = connection.execute(f"SELECT id, mark, rows_mark, settled FROM runs WHERE {condition}")  # noqa: S608
-    return {run: _Known(*rest) for run, *rest in rows}
+    return {run: _IndexedMark(*rest) for run, *rest in rows}
 
 
-def _is_known(known: _Known | None, mark: str) -> bool:
-    return known is not None and known.settled == 1 and known.mark == mark
+def _is_current(indexed: _IndexedMark | None, mark: str) -> bool:
+    return indexed is not None and indexed.settled == 1 and indexed.mark == mark
 
 
 def _read(
     connection: sqlite3.Connection,
     home: Path,
-    known: dict[str, _Known],
+    indexed: dict[str, _IndexedMark],
     unread: list[str],
     progress: Progress | None,
 ) -> tuple[int, int]:
-    """How many runs were added, and how many had changed."""
+    """Read folders into the index; return how many runs were added and how many had changed."""
     added = changed = 0
     batch: list[tuple[FullMark, Entries]] = []
     began = time.monotonic()
     for number, run in enumerate(unread, start=1):
-        # The mark first: a folder that changes while it is read is found changed the next time.
+        # The mark first: a folder that changes while it is read is read again next time.
         mark = full_mark(home / run)
         entries = entries_of(home / run)
         if mark is None or (entries.run.damage and full_mark(home / run) is None):
-            continue  # removed in this moment: the next refresh forgets it
-        if run not in known:
+            continue  # just deleted: the next refresh removes it
+        if run not in indexed:
             added += 1
-        elif known[run][:2] != mark[:2] or entries.run not in _entry(connection, home, run):
+        elif indexed[run][:2] != mark[:2] or entries.run not in _entry(connection, home, run):
             changed += 1
         elif not is_settled(mark, entries.run):
             continue
@@ -152,13 +153,13 @@ def _insert(connection: sqlite3.Connection, batch: list[tuple[FullMark, Entries]
 
 
 def _entry(connection: sqlite3.Connection, home: Path, run: str) -> list[RunEntry]:
-    found = find_runs(connection, home, Wanted(run=run))
-    return [entry for entry in found if entry.id == run]
+    entries = find_runs(connection, home, Wanted(run=run))
+    return [entry for entry in entries if entry.id == run]
 
 
-def _keep_look(connection: sqlite3.Connection, marks: dict[str, str], digest: str) -> None:
-    """Note the look, if every row agrees with it: another process may have changed some since."""
-    # It only saves time at the next refresh: nobody waits for it, and no warning comes of it.
+def _save_scan(connection: sqlite3.Connection, marks: dict[str, str], digest: str) -> None:
+    """Store the digest of the scan, unless another process has changed rows since."""
+    # It only saves time at the next refresh, so a lock is not waited for and errors are ignored.
     with suppress(sqlite3.OperationalError), not_waiting(connection), writing(connection) as cursor:
         rows = cursor.execute("SELECT id, mark FROM runs").fetchall()
         if len(rows) == len(marks) and all(marks.get(run) == mark for run, mark in rows):
@@ -170,13 +171,13 @@ T = TypeVar("T")
 
 
 class Store:
-    """The runs of one home. May be used from several threads, one at a time."""
+    """The runs of one results directory. May be used from several threads, one at a time."""
 
     def __init__(self, home: Path, connection: sqlite3.Connection, place: Path | None) -> None:
-        """`open` is the way to call this."""
+        """Use `open` instead."""
         self.home = home
         self.place = place
-        """The file of the index; None while it is in memory only."""
+        """The file of the index; None if it is in memory only."""
         self.warnings: list[str] = []
         self._connection = connection
         self._inode = _inode(place)
@@ -184,7 +185,7 @@ class Store:
 
     @classmethod
     def open(cls, home: Path | None = None) -> Store:
-        """The store of a home, the runs' home when none is named. Makes nothing but the index."""
+        """Open the store of a results directory; creates nothing but the index."""
         home = (home or runs_home()).absolute()
         reasons = []
         for place in places_for(home):
@@ -194,7 +195,7 @@ class Store:
                 reasons.append(str(error))
         store = cls(home, in_memory(), None)
         if reasons:
-            store.warnings.append(_unkept(reasons[0]))
+            store.warnings.append(_not_stored(reasons[0]))
         return store
 
     def __enter__(self) -> Self:
@@ -209,54 +210,54 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Give the file back; a second call does nothing."""
+        """Close the index; a second call does nothing."""
         self._connection.close()
 
     def refresh(self, progress: Progress | None = None) -> Refreshed:
-        """Bring the index up to date with the folders: new, changed and gone ones."""
+        """Update the index for new, changed and deleted folders."""
         started = time.monotonic()
-        found = self._with_mending(lambda: self._refresh(progress))
-        return replace(found, warnings=tuple(self.warnings), elapsed_s=time.monotonic() - started)
+        result = self._with_repair(lambda: self._refresh(progress))
+        return replace(result, warnings=tuple(self.warnings), elapsed_s=time.monotonic() - started)
 
     def rebuild(self, progress: Progress | None = None) -> Refreshed:
-        """Read all folders again; others see the old entries until each is replaced."""
-        self._with_mending(lambda: forget_marks(self._connection))
+        """Read all folders again; other processes see the old entries until each is replaced."""
+        self._with_repair(lambda: forget_marks(self._connection))
         return self.refresh(progress)
 
-    def insert(self, found: Sequence[tuple[FullMark, Entries]]) -> None:
-        """Put entries in under their marks, replacing what was known of the same runs."""
+    def insert(self, runs: Sequence[tuple[FullMark, Entries]]) -> None:
+        """Insert entries with their marks, replacing earlier entries of the same runs."""
         with self._lock, writing(self._connection) as cursor:
-            insert_runs(cursor, found)
+            insert_runs(cursor, runs)
 
-    def runs(self, wanted: Wanted) -> list[RunEntry]:
-        """Newest first."""
-        return self._with_mending(lambda: find_runs(self._connection, self.home, wanted))
+    def runs(self, filters: Wanted) -> list[RunEntry]:
+        """Return the matching runs, newest first."""
+        return self._with_repair(lambda: find_runs(self._connection, self.home, filters))
 
-    def comparisons(self, wanted: Wanted) -> list[ComparisonEntry]:
-        """Newest first."""
-        return self._with_mending(lambda: find_comparisons(self._connection, wanted))
+    def comparisons(self, filters: Wanted) -> list[ComparisonEntry]:
+        """Return the matching comparisons, newest first."""
+        return self._with_repair(lambda: find_comparisons(self._connection, filters))
 
-    def series(self, wanted: Wanted, metric: Metric = "speedup") -> list[Series]:
-        """What there is a history of."""
-        return self._with_mending(lambda: find_series(self._connection, wanted, metric))
+    def series(self, filters: Wanted, metric: Metric = "speedup") -> list[Series]:
+        """Return the matching series."""
+        return self._with_repair(lambda: find_series(self._connection, filters, metric))
 
     def points(self, series: Series) -> list[SeriesPoint]:
-        """The history, oldest first; wrong results and missing values have no point in it."""
-        return self._with_mending(lambda: find_points(self._connection, series))
+        """Return the points of a series, oldest first, without wrong results and missing values."""
+        return self._with_repair(lambda: find_points(self._connection, series))
 
     def run(self, text: str) -> RunEntry:
-        """A run by its id, the beginning of its id if no other begins so, its folder, or `latest`."""
+        """Return a run by its id, a unique prefix of it, its folder, or `latest`."""
         if text == "latest":
             return self._latest()
         folder = Path(text).expanduser()
         if text and folder.is_dir():
             return entries_of(folder.absolute()).run
         plain = text and not {"*", "?", "/"} & set(text)
-        fitting = self.runs(Wanted(run=text)) if plain else []
-        whole = [run for run in fitting if run.id == text]
-        if len(whole or fitting) == 1:
-            return (whole or fitting)[0]
-        raise self._no_run(text, fitting)
+        matching = self.runs(Wanted(run=text)) if plain else []
+        exact = [run for run in matching if run.id == text]
+        if len(exact or matching) == 1:
+            return (exact or matching)[0]
+        raise self._no_run(text, matching)
 
     def _latest(self) -> RunEntry:
         for limit in (20, None):
@@ -265,17 +266,17 @@ class Store:
                     return run
         raise NothingToDo(
             "there is no run yet",
-            why=f"looked in {self.home}",
-            hint="make one with `torchyard bench`, or name a run's folder",
+            why=f"{self.home} contains no run",
+            hint="start one with `torchyard bench`, or name a run folder",
         )
 
-    def _no_run(self, text: str, fitting: Sequence[RunEntry]) -> UsageError:
-        if fitting:
-            some = ", ".join(run.id for run in fitting[:3])
+    def _no_run(self, text: str, matching: Sequence[RunEntry]) -> UsageError:
+        if matching:
+            some = ", ".join(run.id for run in matching[:3])
             return UsageError(
-                f"{text!r} could be {len(fitting)} runs",
-                why=f"{some}{', ...' if len(fitting) > 3 else ''} begin so",  # noqa: PLR2004
-                hint="write more letters of the id",
+                f"{text!r} is ambiguous: it matches {len(matching)} runs",
+                why=f"{some}{', ...' if len(matching) > 3 else ''} start with it",  # noqa: PLR2004
+                hint="use more letters of the id",
             )
         newest = [run.id for run in self.runs(Wanted(limit=20))]
         return UsageError(
@@ -287,19 +288,19 @@ class Store:
     def _refresh(self, progress: Progress | None) -> Refreshed:
         return refresh_index(self._connection, self.home, progress)
 
-    def _with_mending(self, action: Callable[[], T]) -> T:
-        """The action; where the file fails, again with a new file, and at last in memory."""
+    def _with_repair(self, action: Callable[[], T]) -> T:
+        """Run the action; on a database error, retry with a new file or in memory."""
         with self._lock:
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                self._leave_file(error)
+                self._move_to_memory(error)
             except sqlite3.DatabaseError as error:
                 self._renew(error)
             return action()
 
     def _renew(self, error: sqlite3.Error) -> None:
-        """Another file for one that is damaged or gone; read in, because it may be asked next."""
+        """Replace a damaged or missing file by a new, refreshed one."""
         if self.place is None:
             raise error
         self._connection.close()
@@ -310,23 +311,23 @@ class Store:
             self._inode = _inode(self.place)
         except Unusable as problem:
             self._connection, self.place = in_memory(), None
-            self.warnings.append(_unkept(str(problem)))
+            self.warnings.append(_not_stored(str(problem)))
         try:
             self._refresh(None)
         except sqlite3.Error as problem:
-            self._leave_file(problem)
+            self._move_to_memory(problem)
 
-    def _leave_file(self, error: sqlite3.Error) -> None:
-        """From now on in memory: the disk is full, read-only, or locked by somebody for long."""
+    def _move_to_memory(self, error: sqlite3.Error) -> None:
+        """Continue in memory: the disk is full, read-only, or locked for too long."""
         if self.place is None:
             raise error
         if _inode(self.place) != self._inode:
-            # Another process has taken a damaged file away, and made or will make a new one.
+            # Another process has removed a damaged file and creates a new one.
             self._renew(error)
             return
         copy = copied_to_memory(self._connection)
         self._connection.close()
-        self.warnings.append(_unkept(f"{self.place}: {error}"))
+        self.warnings.append(_not_stored(f"{self.place}: {error}"))
         self._connection, self.place = copy, None
         self._refresh(None)
 
@@ -343,12 +344,12 @@ def _opened(place: Path) -> sqlite3.Connection:
 
 
 def _inode(place: Path | None) -> int | None:
-    """Which file lies there now."""
+    """Return the inode of the file; None if there is none."""
     try:
         return place.stat().st_ino if place is not None else None
     except OSError:
         return None
 
 
-def _unkept(why: str) -> str:
-    return f"the index of runs is not kept, so every command reads all run folders again ({why})"
+def _not_stored(why: str) -> str:
+    return f"the index of runs cannot be stored, so every command reads all run folders ({why})"

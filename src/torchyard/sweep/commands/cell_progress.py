@@ -1,8 +1,7 @@
-"""Cells of a sweep as text: tables and failure reasons, and live progress on stderr.
+"""Cells of a sweep as text: tables, failure reasons, and live progress on stderr.
 
-Progress is a live table on a terminal and a line per cell in a log. It listens to views of the
-sweep only; the verdicts of a cell are read from its run once, when the cell ends. Nothing here can
-end a sweep: what cannot be read is omitted.
+Progress is a live table on a terminal and a line per cell in a log. The verdicts of a cell are read
+from its run once, when the cell ends. Errors here do not end a sweep: unreadable runs are omitted.
 """
 
 from __future__ import annotations
@@ -22,26 +21,29 @@ from torchyard.errors import TorchyardError
 from torchyard.results.report import columns, when
 from torchyard.sweep.model import CellState, CellStatus, SweepPlan, SweepView
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 Rows = Mapping[str, Sequence[Comparison]]
-"""Comparisons of cells that have a finished run, by the cell's id."""
+"""Comparisons of cells with a finished run, by cell id."""
 
 _STATES: tuple[CellState, ...] = ("done", "running", "queued", "waiting", "failed")
 
 
 def one_line(text: str) -> str:
-    """The text with its white space made single."""
+    """Collapse white space to single spaces."""
     return " ".join(text.split())
 
 
 def counts_text(statuses: Iterable[CellStatus]) -> str:
-    """`3 done, 1 running, 4 waiting`."""
+    """Return the number of cells by state, such as `3 done, 1 running, 4 waiting`."""
     states = [status.state for status in statuses]
     counts = [f"{states.count(state)} {state}" for state in _STATES if state in states]
-    return ", ".join(counts) or "no cell"
+    return ", ".join(counts) or "no cells"
 
 
 def rows_of(status: CellStatus, folder: Path) -> Sequence[Comparison]:
-    """The comparisons of a cell that is done; none where its run cannot be read."""
+    """Return the comparisons of a finished cell; empty if its run cannot be read."""
     from torchyard.results.run_reader import read_run
 
     if status.state != "done":
@@ -53,21 +55,21 @@ def rows_of(status: CellStatus, folder: Path) -> Sequence[Comparison]:
 
 
 def verdicts_text(rows: Sequence[Comparison], *, reasons: bool = True) -> str:
-    """`inductor faster 1.25x, aot_eager failed (why)`."""
-    said = []
+    """Return text such as `inductor faster 1.25x, aot_eager failed (reason)`."""
+    verdicts = []
     for row in rows:
         number = f"{row.estimate.speedup:.3f}x" if row.estimate is not None else ""
         speedup = f" {number if row.trusted else f'({number})'}" if number else ""
         why = "; ".join(map(one_line, row.untrusted))[:120]
         why = one_line(row.failure.message)[:120] if row.failure is not None else why
-        said.append(
+        verdicts.append(
             f"{row.candidate} {row.state}{speedup}" + (f" ({why})" if why and reasons else "")
         )
-    return ", ".join(said)
+    return ", ".join(verdicts)
 
 
 def cell_table(statuses: Sequence[CellStatus], rows: Rows) -> str:
-    """One line for each cell, with its verdicts where it is done."""
+    """Return a table with one line per cell, and verdicts of finished cells."""
     return columns(
         ("CELL", "STATE", "TRIES", "NOW"),
         (
@@ -85,7 +87,7 @@ def cell_table(statuses: Sequence[CellStatus], rows: Rows) -> str:
 
 
 def failed_text(statuses: Sequence[CellStatus], rows: Rows, folder: Path) -> str:
-    """Why cells and rows failed, and where the logs are; empty when none did."""
+    """Return why cells and rows failed and their log files; empty if none failed."""
     lines = []
     for status in statuses:
         for row in rows.get(status.cell.id, ()):
@@ -94,24 +96,24 @@ def failed_text(statuses: Sequence[CellStatus], rows: Rows, folder: Path) -> str
                 lines.append(f"{status.cell.id}: {row.candidate} {why}")
                 lines += [f"  log: {row.failure.log}"] if row.failure.log else []
         if status.state == "failed":
-            lines += _given_up(status, folder)
+            lines += _failed_attempts(status, folder)
     return "\n".join(lines)
 
 
-def _given_up(status: CellStatus, folder: Path) -> list[str]:
-    lines = [f"{status.cell.id}: {one_line(status.text) or 'no reason is known'}"]
+def _failed_attempts(status: CellStatus, folder: Path) -> list[str]:
+    lines = [f"{status.cell.id}: {one_line(status.text) or 'no reason recorded'}"]
     for attempt in status.attempts:
         place = f" on {attempt.place}" if attempt.place else ""
-        said = ", ".join(
-            part for part in (attempt.outcome or "gone", one_line(attempt.why)) if part
+        outcome = ", ".join(
+            part for part in (attempt.outcome or "lost", one_line(attempt.why)) if part
         )
-        lines.append(f"  try {attempt.number}{place}: {said}")
+        lines.append(f"  attempt {attempt.number}{place}: {outcome}")
     log = next((attempt.log for attempt in reversed(status.attempts) if attempt.log), "")
     return [*lines, f"  log: {folder / log}"] if log else lines
 
 
 def sweep_row(folder: Path, plan: SweepPlan, statuses: Sequence[CellStatus]) -> tuple[str, ...]:
-    """What a list says of one sweep."""
+    """Return the cells of one sweep in the table of sweeps."""
     part, parts = plan.shard
     return (
         folder.name,
@@ -123,7 +125,7 @@ def sweep_row(folder: Path, plan: SweepPlan, statuses: Sequence[CellStatus]) -> 
 
 
 def sweep_table(rows: Sequence[Sequence[str]]) -> str:
-    """One line for each sweep."""
+    """Return a table with one line per sweep."""
     return columns(("SWEEP", "CREATED", "NAME", "EXECUTOR", "CELLS"), rows)
 
 
@@ -133,48 +135,44 @@ def _state(status: CellStatus) -> str:
     return status.state
 
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
 RECENT: Final = 8
-"""Ended cells that the live table still shows."""
+"""Number of ended cells in the live table."""
 MOST_RUNNING: Final = 12
-_BAR_LETTERS: Final = 12
+_BAR_WIDTH: Final = 12
 
 Listener = Callable[[SweepView], None]
 
 
-class SweepWatch:
-    """What changed since the last view: the cells that have ended, each told once."""
+class EndedCells:
+    """Tracks which cells have ended since the last snapshot."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._over: set[str] | None = None
+        self._ended: set[str] | None = None
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.failed = 0
-        """Cells without a single number: given up, or finished with nothing but failures."""
+        """Cells without a speedup: failed, or finished with failed rows only."""
 
-    def ended(self, view: SweepView) -> list[str]:
-        """A line for each cell that is over now and was not before; none for the first view."""
-        over = {one.cell.id: one for one in view.statuses if one.state in ("done", "failed")}
-        known = self._over or set()
+    def update(self, view: SweepView) -> list[str]:
+        """Return a line for each cell that ended since the last call; empty for the first call."""
+        ended = {one.cell.id: one for one in view.statuses if not one.is_open}
+        before = self._ended or set()
         lines = []
-        for cell, one in over.items():
-            if cell not in known:
+        for cell, one in ended.items():
+            if cell not in before:
                 rows = rows_of(one, self._folder)
                 self.failed += one.state == "failed" or _all_failed(rows)
                 lines.append(ended_text(one, rows))
-        told = [] if self._over is None else lines
-        self._over = known | set(over)
-        self.recent.extend(told)
-        return told
+        new_lines = [] if self._ended is None else lines
+        self._ended = before | set(ended)
+        self.recent.extend(new_lines)
+        return new_lines
 
 
 def ended_text(status: CellStatus, rows: Sequence[Comparison]) -> str:
-    """`kernels/matmul inference: inductor faster 1.23x`, or why there is no number."""
+    """Return text such as `kernels/matmul inference: inductor faster 1.23x`, or the failure."""
     if status.state == "failed":
-        return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason is known'}"
+        return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason recorded'}"
     return f"{status.cell.label}: {verdicts_text(rows) or 'done'}"
 
 
@@ -184,29 +182,29 @@ def _all_failed(rows: Sequence[Comparison]) -> bool:
 
 @contextmanager
 def show_sweep(folder: Path, *, quiet: bool) -> Iterator[Listener]:
-    """A listener that shows views while the block runs."""
-    watch = SweepWatch(folder)
+    """Yield a progress callback that shows snapshots of the sweep on stderr."""
+    tracker = EndedCells(folder)
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with _live(watch) as listener:
+        with _live(tracker) as listener:
             yield listener
     else:
-        yield _lines(watch)
+        yield _lines(tracker)
 
 
-def _lines(watch: SweepWatch) -> Listener:
+def _lines(tracker: EndedCells) -> Listener:
     def listen(view: SweepView) -> None:
-        lines = watch.ended(view)
-        over = view.count("done", "failed") - len(lines)
-        for number, line in enumerate(lines, start=over + 1):
+        lines = tracker.update(view)
+        ended_before = view.closed - len(lines)
+        for number, line in enumerate(lines, start=ended_before + 1):
             talk(f"[{number}/{len(view.statuses)} {clock_text(view.elapsed_s)}] {line}")
 
     return listen
 
 
 @contextmanager
-def _live(watch: SweepWatch) -> Iterator[Listener]:
+def _live(tracker: EndedCells) -> Iterator[Listener]:
     from rich.console import Console
     from rich.live import Live
 
@@ -214,17 +212,17 @@ def _live(watch: SweepWatch) -> Iterator[Listener]:
     with Live(console=console, transient=True, auto_refresh=False) as live:
 
         def listen(view: SweepView) -> None:
-            for line in watch.ended(view):
-                # Failures stay on the terminal; the rest scrolls through the table.
+            for line in tracker.update(view):
+                # Failures stay on the terminal; other cells leave the table after a while.
                 if ": FAILED, " in line:
                     live.console.print(printable(line), markup=False)
-            live.update(board_of(view, list(watch.recent), failed=watch.failed), refresh=True)
+            live.update(live_table(view, list(tracker.recent), failed=tracker.failed), refresh=True)
 
         yield listen
 
 
-def board_of(view: SweepView, recent: list[str], *, failed: int) -> RenderableType:
-    """The live table: how far, what runs now, what ended last."""
+def live_table(view: SweepView, recent: list[str], *, failed: int) -> RenderableType:
+    """Return the live table: overall progress, running cells, recently ended cells."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -246,22 +244,22 @@ def board_of(view: SweepView, recent: list[str], *, failed: int) -> RenderableTy
 
 
 def _head(view: SweepView, failed: int) -> str:
-    total, over = len(view.statuses), view.count("done", "failed")
-    filled = round(_BAR_LETTERS * over / max(1, total))
+    total, ended = len(view.statuses), view.closed
+    filled = round(_BAR_WIDTH * ended / max(1, total))
     parts = [
-        f"{over} of {total} cells",
+        f"{ended} of {total} cells",
         f"{view.count('running')} running" if view.count("running") else "",
         f"{view.count('queued')} queued" if view.plan.executor.name != "local" else "",
         f"{failed} failed" if failed else "",
         f"{clock_text(view.elapsed_s)} elapsed",
         f"~{clock_text(view.remaining_s)} left" if view.remaining_s is not None else "",
     ]
-    bar = "#" * filled + "." * (_BAR_LETTERS - filled)
+    bar = "#" * filled + "." * (_BAR_WIDTH - filled)
     return f"[{bar}] {', '.join(part for part in parts if part)}"
 
 
 def clock_text(duration_s: float) -> str:
-    """`4:05` or `1:02:03`."""
+    """Format a duration as `4:05` or `1:02:03`."""
     minutes, seconds = divmod(int(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

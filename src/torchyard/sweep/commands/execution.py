@@ -1,6 +1,6 @@
-"""Execute a sweep: run open cells with progress, join them, choose the exit code.
+"""Execute a sweep: run open cells with progress, join them, and choose the exit code.
 
-Defines the command that an executor runs for a cell, and its log file.
+Also defines the command that an executor runs for a cell.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from torchyard.sweep.commands.cell_progress import counts_text, show_sweep
 from torchyard.sweep.model import CellStatus
 
 if TYPE_CHECKING:
+    from torchyard.results.run_reader import Run
     from torchyard.sweep.executors.interface import Executor
     from torchyard.sweep.folder import SweepFolder
     from torchyard.sweep.model import SweepPlan
 
 
 def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
-    """The hidden command, by this interpreter: a node of a cluster sees the same files."""
+    """Return the command of a cell, with this interpreter, which cluster nodes must see too."""
     return [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell]
 
 
 def executor_of(folder: SweepFolder) -> Executor:
-    """The executor that the sweep's plan names."""
+    """Open the executor of the sweep's plan."""
     from torchyard.sweep.executors.interface import open_executor
 
     return open_executor(
@@ -43,37 +44,32 @@ def executor_of(folder: SweepFolder) -> Executor:
     )
 
 
-def check_executor_is_here(plan: SweepPlan) -> None:
-    """Raise MissingTool before anything is written when the plan's cluster cannot be asked from here."""
+def check_executor_available(plan: SweepPlan) -> None:
+    """Raise MissingTool, before anything is written, if the cluster's tools are not installed."""
     if plan.executor.name == "slurm":
         from torchyard.sweep.executors.slurm.job_states import check_tools
 
         check_tools()
 
 
-if TYPE_CHECKING:
-    from torchyard.results.run_reader import Run
-    from torchyard.sweep.folder import SweepFolder
-
-
 @dataclass(kw_only=True)
 class SweepSession:
-    """A sweep on its way."""
+    """One execution of a sweep and its results."""
 
     folder: SweepFolder
     quiet: bool = False
     expected_s: Mapping[str, float] = field(default_factory=dict)
-    """What cells should take, by id, where that is known."""
+    """Expected durations of cells by id, where known."""
     take_over: bool = False
-    """Whether cells that other processes may still run are measured here."""
+    """Whether to measure cells here that other processes may still run."""
     home: Path | None = None
-    """Where joined runs go; None is the runs' home."""
+    """Parent folder of joined runs; None: the results directory."""
     statuses: Sequence[CellStatus] = ()
     runs: dict[str, Run] = field(default_factory=dict)
-    """The joined runs, by what is in them."""
+    """The joined runs by name."""
 
     def run(self) -> int:
-        """Drive the sweep until nothing is left; the exit code."""
+        """Drive the sweep to its end and return the exit code."""
         from torchyard.sweep.driver import SweepDriver
 
         executor = executor_of(self.folder)
@@ -90,27 +86,27 @@ class SweepSession:
                     take_over=self.take_over,
                 )
                 self.statuses = driver.run()
-            if all(status.state in ("done", "failed") for status in self.statuses):
+            if not any(status.is_open for status in self.statuses):
                 self._join()
                 return self._exit_code()
-            # Somebody ended jobs of ours, or measures cells elsewhere: they wait for the next driver.
+            # Jobs were cancelled, or other processes run cells: the next driver resumes them.
             talk(f"stopped: {counts_text(self.statuses)}")
-            for line in _elsewhere(self.statuses):
+            for line in _running_elsewhere(self.statuses):
                 talk(line)
         except KeyboardInterrupt:
             self.statuses = self.folder.statuses()
-            left = f"; {driver.left}" if driver is not None and driver.left else ""
-            talk(f"interrupted: {counts_text(self.statuses)}{left}")
-        talk(f"go on with: {self.resume_command}")
+            message = f"; {driver.detach_message}" if driver and driver.detach_message else ""
+            talk(f"interrupted: {counts_text(self.statuses)}{message}")
+        talk(f"resume with: {self.resume_command}")
         return INTERRUPTED
 
     @property
     def resume_command(self) -> str:
-        """What goes on with this sweep, for a shell."""
+        """The shell command that resumes this sweep."""
         return f"torchyard sweep --resume {shlex.quote(str(self.folder.folder))}"
 
     def print_json(self) -> None:
-        """The sweep as one JSON object."""
+        """Print the sweep as one JSON object."""
         from torchyard.core.records import encode
 
         comparisons: list[dict[str, Any]] = [
@@ -131,7 +127,7 @@ class SweepSession:
         )
 
     def print_table(self) -> None:
-        """Verdicts run by run, then what the sweep says as a whole, with why rows failed."""
+        """Print the verdicts of each run and the summary of the sweep."""
         from rich.console import Console
 
         from torchyard.bench.report.text import comparison_table
@@ -153,7 +149,7 @@ class SweepSession:
         print_data(printable(sweep_text(summary)))
 
     def _join(self) -> None:
-        """Join the cells into runs, or find the runs that an earlier driver made of the same cells."""
+        """Join the cells into runs, or use the runs that an earlier driver joined."""
         from torchyard.results.directory import runs_home
         from torchyard.results.run_reader import read_run
         from torchyard.sweep.join import join_sweep
@@ -161,7 +157,7 @@ class SweepSession:
         joined = {name: Path(path) for name, path in self.folder.runs().items()}
         if not joined or not all(path.is_dir() for path in joined.values()):
             joined = join_sweep(self.folder, self.home or runs_home())
-            self.folder.keep_runs({name: str(path) for name, path in joined.items()})
+            self.folder.save_runs({name: str(path) for name, path in joined.items()})
         self.runs = {name: read_run(path) for name, path in joined.items()}
 
     def _exit_code(self) -> int:
@@ -169,12 +165,12 @@ class SweepSession:
         if code == WorkerFailed.exit_code:
             talk("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("some results are untrusted: see the notes, and `torchyard explain untrusted`")
+            talk("some results are untrusted: see the notes and `torchyard explain untrusted`")
         return code
 
 
 def _record(status: CellStatus) -> dict[str, Any]:
-    """A status without the study, which `sweep show --json` has."""
+    """Return a status as a record without the study; `sweep show --json` includes the study."""
     from torchyard.core.records import encode
 
     return {
@@ -187,13 +183,13 @@ def _record(status: CellStatus) -> dict[str, Any]:
     }
 
 
-def _elsewhere(statuses: Sequence[CellStatus]) -> list[str]:
-    """Which cells are run by processes that this one cannot see, and what to do about it."""
+def _running_elsewhere(statuses: Sequence[CellStatus]) -> list[str]:
+    """Return messages about cells that other processes run."""
     running = [one for one in statuses if one.state == "running" and one.attempts]
     if not running:
         return []
     places = ", ".join(dict.fromkeys(one.attempts[-1].place or "unknown" for one in running))
     return [
-        f"{len(running)} cells are run by other processes ({places})",
+        f"{len(running)} cells are being run by other processes ({places})",
         "hint: if those processes have ended, add --take-over to measure their cells here",
     ]

@@ -21,48 +21,52 @@ from torchyard.cli.output import common_options, print_data, print_json, printab
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
 from torchyard.process.owner import is_gone
 
+if TYPE_CHECKING:
+    from torchyard.sweep.folder import SweepFolder
+
 
 def sweep_folders() -> list[Path]:
-    """The folders in the sweeps' home that hold a plan, newest first."""
+    """Return the sweep folders in the sweeps directory, newest first."""
     from torchyard.sweep.folder import PLAN_FILE, sweeps_home
 
     home = sweeps_home()
     try:
-        found = [path for path in home.iterdir() if (path / PLAN_FILE).is_file()]
+        folders = [path for path in home.iterdir() if (path / PLAN_FILE).is_file()]
     except OSError:
         return []
-    return sorted(found, key=lambda path: path.name, reverse=True)
+    return sorted(folders, key=lambda path: path.name, reverse=True)
 
 
 def find_sweep(text: str) -> Path:
-    """The folder of the sweep; raises UsageError with the nearest name when there is none."""
+    """Return the folder of the sweep; a UsageError suggests the nearest name."""
     from torchyard.core.records import nearest_hint
     from torchyard.sweep.folder import sweeps_home
 
-    kept = sweep_folders()
+    folders = sweep_folders()
     if text == "latest":
-        if kept:
-            return kept[0]
+        if folders:
+            return folders[0]
         raise NothingToDo(
             "there is no sweep yet",
-            why=f"looked in {sweeps_home()}",
-            hint="make one with `torchyard sweep`, or name a sweep's folder",
+            why=f"{sweeps_home()} contains no sweep",
+            hint="start one with `torchyard sweep`, or name the folder of a sweep",
         )
     folder = Path(text).expanduser()
     if text and folder.is_dir():
         return folder
-    named = [path for path in kept if path.name == text]
-    begun = named or [path for path in kept if text and path.name.startswith(text)]
-    if len(begun) == 1:
-        return begun[0]
-    if begun:
+    exact = [path for path in folders if path.name == text]
+    matches = exact or [path for path in folders if text and path.name.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise UsageError(
-            f"{text!r} could be {len(begun)} sweeps", hint="write more letters of the name"
+            f"{text!r} is ambiguous: it matches {len(matches)} sweeps",
+            hint="use more letters of the name",
         )
     raise UsageError(
         f"there is no sweep {text!r}",
         why=f"it is neither a folder nor the name of a sweep in {sweeps_home()}",
-        hint=nearest_hint(text, ["latest", *(path.name for path in kept[:20])], what="sweep"),
+        hint=nearest_hint(text, ["latest", *(path.name for path in folders[:20])], what="sweep"),
     )
 
 
@@ -72,31 +76,31 @@ Examples:
   torchyard sweep list
   torchyard sweep list --json
 
-List sweeps, newest first: when, what, and how many of its cells are done, running or failed.
+List sweeps, newest first, with creation time, name, executor and the number of cells by state.
 """
 
 
 @click.command("list", help=_LIST_HELP)
 @common_options
 def list_sweeps(as_json: bool) -> None:
-    """List what is kept."""
+    """List sweeps."""
     from torchyard.sweep.commands.cell_progress import sweep_row, sweep_table
     from torchyard.sweep.folder import SweepFolder, sweeps_home
 
     rows: list[tuple[str, ...]] = []
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for path in sweep_folders():
         try:
             folder = SweepFolder.open(path)
             statuses = folder.statuses()
         except TorchyardError as error:
             rows.append((path.name, "", "", "", f"unreadable: {error.what}"))
-            found.append({"folder": str(path), "unreadable": error.what})
+            records.append({"folder": str(path), "unreadable": error.what})
             continue
         plan = folder.plan
         rows.append(sweep_row(path, plan, statuses))
         states = [status.state for status in statuses]
-        found.append(
+        records.append(
             {
                 "folder": str(path),
                 "name": plan.name,
@@ -109,11 +113,11 @@ def list_sweeps(as_json: bool) -> None:
             }
         )
     if as_json:
-        print_json({"sweeps": found})
+        print_json({"sweeps": records})
     elif rows:
         print_data(printable(sweep_table(rows)))
     else:
-        talk(f"there is no sweep yet; sweeps are kept in {sweeps_home()}")
+        talk(f"there are no sweeps in {sweeps_home()}")
 
 
 _SHOW_HELP = """
@@ -123,9 +127,10 @@ Examples:
   torchyard sweep show 20250131T12
   torchyard sweep show ./sweep --json
 
-Show the cells of a sweep: done with their verdicts, running and with what, waiting, or failed with
-the reason and the log. SWEEP is a sweep's folder, its name or the beginning of it, or `latest`. Reads the folder only,
-so it works while the sweep runs, on any machine that sees the folder.
+Show the cells of a sweep with their states: verdicts of finished cells, progress of running cells,
+and the reason and log of failed cells. SWEEP is a folder, a name or a unique prefix of it, or
+`latest`. Only reads the folder, so it works while the sweep is running, on any machine that can
+access the folder.
 """
 
 
@@ -133,7 +138,7 @@ so it works while the sweep runs, on any machine that sees the folder.
 @click.argument("sweep", default="latest", metavar="[SWEEP]")
 @common_options
 def show(sweep: str, as_json: bool) -> None:
-    """Show a sweep."""
+    """Show the cells of a sweep."""
     from torchyard.core.records import encode
     from torchyard.sweep.commands.cell_progress import cell_table, counts_text, failed_text, rows_of
     from torchyard.sweep.folder import SweepFolder
@@ -156,14 +161,14 @@ def show(sweep: str, as_json: bool) -> None:
         f"{folder.plan.name}: {counts_text(statuses)}",
         cell_table(statuses, rows),
         failed_text(statuses, rows, folder.folder),
-        "\n".join(f"run of {name}: {path}" for name, path in runs.items()),
+        "\n".join(f"run {name}: {path}" for name, path in runs.items()),
     ]
     print_data(printable("\n\n".join(part for part in parts if part)))
-    if any(status.state in ("waiting", "running", "queued") for status in statuses):
-        talk(f"go on with it: torchyard sweep --resume {folder.folder}")
+    if any(status.is_open for status in statuses):
+        talk(f"resume with: torchyard sweep --resume {folder.folder}")
 
 
-# Written out because the reports must not be loaded for `--help`; a test holds the two together.
+# Repeated here because `--help` must not load the reports; a test compares the two.
 FORMATS: Final = ("text", "markdown", "json", "html")
 _ENDINGS: Final = {".json": "json", ".html": "html", ".md": "markdown"}
 
@@ -176,11 +181,11 @@ Examples:
   torchyard sweep report --share --format markdown
   torchyard sweep report ./part-1 ./part-2 ./part-3
 
-Show every suite with its pass rate and geometric mean, the best and the worst, and what did not pass
-and why; for an A/A sweep, how often this machine gave a false alarm. SWEEP is a sweep's folder, its
-name or the beginning of it, or `latest`. Several of them, such as shards from other machines, are
-read as one: corrected together, and a cell that two of them hold is taken from the last that finished
-it. `torchyard report` shows one run in full.
+Summarize a sweep: pass rate and geometric mean speedup of each suite, the fastest and slowest
+workloads, and why others did not pass; for an A/A sweep, the false alarm rate. SWEEP is a folder, a
+name or a unique prefix of it, or `latest`. Several sweeps, such as shards from other machines, are
+read as one: p-values are corrected over all cells, and a cell in several sweeps is taken from the
+last one that finished it. `torchyard report` shows one run in full.
 """
 
 
@@ -203,21 +208,17 @@ def report(
     from torchyard.sweep.summary import sweep_summary
 
     name = chosen_format(format_name, output, _ENDINGS, usual="text", as_json=as_json)
-    found = read_sweeps([find_sweep(one) for one in sweeps or ("latest",)])
-    summary = sweep_summary(found.plan, found.statuses, found.runs, folders=found.folders)
-    summary = replace(summary, doubts=(*found.doubts, *summary.doubts))
+    parts = read_sweeps([find_sweep(one) for one in sweeps or ("latest",)])
+    summary = sweep_summary(parts.plan, parts.statuses, parts.runs, folders=parts.folders)
+    summary = replace(summary, doubts=(*parts.doubts, *summary.doubts))
     if share:
-        summary = shared_summary(summary, found.runs)
+        summary = shared_summary(summary, parts.runs)
     links = reports_beside(summary, output.absolute().parent) if output is not None else None
     deliver(render_sweep(summary, name, links=links), name, output)
 
 
-if TYPE_CHECKING:
-    from torchyard.sweep.folder import SweepFolder
-
-
-END_S: Final = 60.0
-"""For a driver to let its cell write what it has (`executors.local`), and to end."""
+DRIVER_STOP_S: Final = 60.0
+"""Time for a driver to stop its cells (`executors.local.STOP_TIMEOUT_S`) and exit."""
 
 _CANCEL_HELP = """
 \b
@@ -225,9 +226,9 @@ Examples:
   torchyard sweep cancel latest
   torchyard sweep cancel ./sweep
 
-End the jobs of a sweep, or on this machine the process that drives it, as Ctrl-C there would. What
-has finished stays, and `torchyard sweep --resume` goes on with the rest. Ends with exit code 3 when
-nothing runs.
+Cancel the jobs of a sweep on a cluster, or interrupt the process that drives it on this machine, like
+Ctrl-C. Finished cells are kept, and `torchyard sweep --resume` resumes the rest. Exit code 3 if
+nothing is running.
 """
 
 
@@ -235,31 +236,33 @@ nothing runs.
 @click.argument("sweep", metavar="SWEEP")
 @common_options
 def cancel(sweep: str, as_json: bool) -> None:
-    """End what runs."""
+    """Cancel a sweep."""
     from torchyard.sweep.folder import SweepFolder
 
     folder = SweepFolder.open(find_sweep(sweep))
-    pid = _end_driver(folder)
-    gone = pid is None or _wait_for_end(folder)
-    ended = _end_jobs(folder) if gone else 0
-    if pid is None and not ended:
+    pid = _interrupt_driver(folder)
+    stopped = pid is None or _wait_for_driver(folder)
+    cancelled = _cancel_jobs(folder) if stopped else 0
+    if pid is None and not cancelled:
         raise NothingToDo(
-            "nothing of this sweep runs",
+            "the sweep is not running",
             why="no process drives it, and it has no jobs",
-            hint=f"go on with it: torchyard sweep --resume {folder.folder}",
+            hint=f"resume it with: torchyard sweep --resume {folder.folder}",
         )
     if as_json:
-        print_json({"folder": str(folder.folder), "driver": pid, "ended": gone, "jobs": ended})
+        print_json(
+            {"folder": str(folder.folder), "driver": pid, "ended": stopped, "jobs": cancelled}
+        )
         return
     if pid is not None:
-        talk(f"process {pid} was asked to stop, as by Ctrl-C" + ("" if gone else "; it still runs"))
-    if ended:
-        talk(f"jobs ended: {ended}")
-    talk(f"go on later: torchyard sweep --resume {folder.folder}")
+        talk(f"process {pid} was interrupted" + ("" if stopped else "; it is still running"))
+    if cancelled:
+        talk(f"jobs cancelled: {cancelled}")
+    talk(f"resume with: torchyard sweep --resume {folder.folder}")
 
 
-def _end_driver(folder: SweepFolder) -> int | None:
-    """Interrupt the process that drives the sweep; its pid, or None when nobody does."""
+def _interrupt_driver(folder: SweepFolder) -> int | None:
+    """Interrupt the process that drives the sweep; return its PID, or None if there is none."""
     from torchyard.sweep.folder import LOCK_FILE
 
     owner = _driver(folder.folder / LOCK_FILE)
@@ -270,22 +273,22 @@ def _end_driver(folder: SweepFolder) -> int | None:
         raise UsageError(
             f"the sweep is driven on another machine: {host}",
             why=f"process {pid} there drives it",
-            hint="give the same command there",
+            hint="run the same command there",
         )
     try:
         os.kill(pid, signal.SIGINT)
     except OSError as error:
         raise NotAllowed(
-            f"process {pid} cannot be asked to stop", why=error.strerror or str(error)
+            f"process {pid} cannot be interrupted", why=error.strerror or str(error)
         ) from error
     return pid
 
 
-def _wait_for_end(folder: SweepFolder) -> bool:
-    """Whether the driver has written down what it has, and is gone."""
+def _wait_for_driver(folder: SweepFolder) -> bool:
+    """Wait until the driver has exited; return False on timeout."""
     from torchyard.sweep.folder import LOCK_FILE
 
-    deadline_s = time.monotonic() + END_S
+    deadline_s = time.monotonic() + DRIVER_STOP_S
     while _driver(folder.folder / LOCK_FILE) is not None:
         if time.monotonic() > deadline_s:
             return False
@@ -294,7 +297,7 @@ def _wait_for_end(folder: SweepFolder) -> bool:
 
 
 def _driver(path: Path) -> dict[str, Any] | None:
-    """What the lock says of its holder; None when it is free or its holder has ended."""
+    """Return the process that holds the lock; None if it is free or the process has ended."""
     try:
         with path.open("rb") as file:
             try:
@@ -307,13 +310,13 @@ def _driver(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _end_jobs(folder: SweepFolder) -> int:
-    """End the jobs of a cluster; how many there were."""
+def _cancel_jobs(folder: SweepFolder) -> int:
+    """Cancel the jobs on a cluster; return how many there were."""
     if folder.plan.executor.name == "local":
         return 0
     from torchyard.sweep.commands.execution import executor_of
 
-    with folder.driving():  # an executor is for one process at a time
+    with folder.driving():  # only one process may use an executor at a time
         executor = executor_of(folder)
         jobs, _ = executor.poll()
         executor.cancel()

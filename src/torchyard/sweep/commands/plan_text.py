@@ -1,4 +1,4 @@
-"""Show what a sweep will do and cost: before it runs, and alone with `--plan`.
+"""Describe the plan and the estimated cost of a sweep, before it runs and with `--plan`.
 
 The estimate uses recorded runs and, with `--calibrate`, a calibration of the workloads.
 """
@@ -18,17 +18,20 @@ from torchyard.core.units import format_bytes, format_percent
 from torchyard.sweep.cost_estimate import Range, SweepEstimate
 from torchyard.sweep.model import SweepPlan
 
+if TYPE_CHECKING:
+    from torchyard.sweep.calibration import Calibration
+
 _MOST_NAMED = 5
 
 
 def sweep_plan_text(
     plan: SweepPlan, estimate: SweepEstimate, *, all_cells: bool = False, notes: Sequence[str] = ()
 ) -> str:
-    """The plan; with `all_cells` each of them by its id."""
+    """Return the plan as text; with `all_cells`, list each cell with its id."""
     part, parts = plan.shard
     studies = [cell.study for cell in plan.cells]
     comparisons = sum(len(study.candidates) for study in studies)
-    shard = f", part {part} of {parts}" if parts > 1 else ""
+    shard = f", shard {part} of {parts}" if parts > 1 else ""
     lines = [
         f"sweep {plan.name}: {_count(len(studies), 'cell')}, {_count(comparisons, 'comparison')}{shard}",
         *_suites(studies),
@@ -43,7 +46,7 @@ def sweep_plan_text(
     ]
     if plan.null:
         lines.append(
-            "  A/A         every candidate is the baseline again: a difference is a false alarm"
+            "  A/A         every candidate is the baseline again: any difference is a false alarm"
         )
     if all_cells:
         lines += ["", *(f"  {cell.id}  {cell.label}" for cell in plan.cells)]
@@ -51,7 +54,7 @@ def sweep_plan_text(
 
 
 def rough_time(range_s: Range) -> str:
-    """`3 to 12 min`: no digit more than an estimate has."""
+    """Format an estimated duration with few digits, such as `3 to 12 min`."""
     low, high = _rough(range_s.low), _rough(range_s.high)
     if low == high:
         return f"about {high}"
@@ -86,11 +89,11 @@ def _suites(studies: Sequence[Study]) -> list[str]:
         counted[workload.suite, f"{workload.mode} {study.baseline.precision}"] += 1
         names.setdefault(workload.suite, set()).add(workload.name)
     lines = []
-    for suite, found in sorted(names.items()):
+    for suite, workloads in sorted(names.items()):
         kinds = ", ".join(
             f"{count} {kind}" for (name, kind), count in sorted(counted.items()) if name == suite
         )
-        lines.append(f"  {suite:<11} {_count(len(found), 'workload')}: {kinds}")
+        lines.append(f"  {suite:<11} {_count(len(workloads), 'workload')}: {kinds}")
     return lines
 
 
@@ -104,96 +107,98 @@ def _variants(studies: Sequence[Study]) -> list[str]:
 
 def _limits(plan: SweepPlan, study: Study) -> list[str]:
     budget, limits = study.budget, plan.limits
-    said = [
+    texts = [
         f"at most {_rough(budget.time_s)} of measuring",
-        f"until ±{format_percent(budget.precision_goal)} or sure",
+        f"until ±{format_percent(budget.precision_goal)} or decided",
         f"{limits.tries} tries" if limits.tries > 1 else "1 try",
     ]
     if limits.cell_s is not None:
-        said.append(f"{_rough(limits.cell_s)} of wall time each")
-    return [f"  {'each cell':<11} {', '.join(said)}"]
+        texts.append(f"{_rough(limits.cell_s)} of wall time per attempt")
+    return [f"  {'each cell':<11} {', '.join(texts)}"]
 
 
 def _batches(plan: SweepPlan) -> list[str]:
     if not plan.largest_batches:
         return []
     return [
-        f"  {'batch size':<11} the largest that fits, searched for first, beside the time below"
+        f"  {'batch size':<11} the largest that fits; the search is not included in the time below"
     ]
 
 
 def _executor(plan: SweepPlan) -> str:
     if plan.executor.name == "local":
         at_most = dict(plan.executor.options).get("at-most", 1)
-        said = f"{at_most} under way, timed one at a time" if at_most != 1 else "one cell at a time"
-        return f"  {'runs':<11} on this machine, {said}"
+        concurrency = f"{at_most} concurrent cells, timed one at a time"
+        return f"  {'runs':<11} on this machine, " + (
+            concurrency if at_most != 1 else "one cell at a time"
+        )
     options = ", ".join(f"{name} {value}" for name, value in plan.executor.options)
     return f"  {'runs':<11} as {plan.executor.name} jobs" + (f" ({options})" if options else "")
 
 
 def _time(estimate: SweepEstimate) -> list[str]:
     total = len(estimate.cells)
-    bound = estimate.count("budget")
-    said = rough_time(estimate.time_s)
+    unknown = estimate.count("budget")
+    text = rough_time(estimate.time_s)
     if estimate.at_a_time is None:
-        said += " of jobs in all; how many run at a time, the cluster decides"
+        text += " of job time in total; the cluster decides how many jobs run at a time"
     elif estimate.at_a_time > 1:
-        said += f" with {estimate.at_a_time} jobs at a time, without waiting in the queue"
-    if bound:
-        said += ", plus starting and compiling"
+        text += f" with {estimate.at_a_time} jobs at a time, without queue time"
+    if unknown:
+        text += ", plus startup and compilation"
     elif any(cell.compiling_unknown for cell in estimate.cells):
-        said += ", plus compiling"
-    if bound == total:
-        origin = "bound set by the budget: no earlier run and no calibration tells more"
+        text += ", plus compilation"
+    if unknown == total:
+        origin = "upper bound from the budget: there is no earlier run and no calibration"
     else:
         parts = [
-            f"{estimate.count('history')} from kept runs" if estimate.count("history") else "",
+            f"{estimate.count('history')} from earlier runs" if estimate.count("history") else "",
             f"{estimate.count('calibration')} from the calibration"
             if estimate.count("calibration")
             else "",
-            f"{bound} from the budget's bound alone" if bound else "",
+            f"{unknown} from the budget only" if unknown else "",
         ]
         origin = f"cells: {', '.join(part for part in parts if part)}"
-    return [f"  {'time':<11} {said}", f"  {'':<11} ({origin})"]
+    return [f"  {'time':<11} {text}", f"  {'':<11} ({origin})"]
 
 
 def _disk(estimate: SweepEstimate) -> list[str]:
-    said = _rough_bytes(estimate.size_bytes)
-    origin = "from earlier runs" if estimate.size_source == "history" else "a guess: no earlier run"
-    line = f"  {'disk':<11} {said} ({origin})"
+    size = _rough_bytes(estimate.size_bytes)
+    origin = "from earlier runs" if estimate.size_source == "history" else "guess: no earlier run"
+    line = f"  {'disk':<11} {size} ({origin})"
     if estimate.free_bytes is not None:
         line += f", {format_bytes(estimate.free_bytes)} free"
         if estimate.free_bytes < estimate.size_bytes.high:
-            line += ": this may not suffice"
+            line += ": may not be enough"
     return [line]
 
 
 def _memory(estimate: SweepEstimate) -> list[str]:
     bounds = []
     if estimate.together > 1:
-        bounds.append(f"up to {estimate.together} cells at once")
+        bounds.append(f"up to {estimate.together} concurrent cells")
     if estimate.limit_bytes is not None:
         bounds.append(f"{format_bytes(estimate.limit_bytes)} allowed for a worker")
     if estimate.machine_bytes is not None:
         bounds.append(f"{format_bytes(estimate.machine_bytes)} on this machine")
     worker, tensors = estimate.largest("worker_bytes"), estimate.largest("tensor_bytes")
     if worker is not None:
-        said = f"{format_bytes(worker[0])} at least for a worker, with {worker[1].label}"
+        text = f"at least {format_bytes(worker[0])} for a worker, with {worker[1].label}"
     elif tensors is not None:
-        said = f"more than the {format_bytes(tensors[0])} of tensors of {tensors[1].label}"
+        text = f"more than the {format_bytes(tensors[0])} of tensors of {tensors[1].label}"
     else:
-        said = "not known before a calibration or an earlier run"
-    lines = [f"  {'memory':<11} {'; '.join([said, *bounds])}"]
+        text = "unknown without a calibration or an earlier run"
+    lines = [f"  {'memory':<11} {'; '.join([text, *bounds])}"]
     on_device = estimate.largest("device_bytes")
     if on_device is not None:
-        said = f"{format_bytes(on_device[0])} of tensors in an iteration of {on_device[1].label}"
-        lines.append(f"  {'on the GPU':<11} {said}")
+        text = f"{format_bytes(on_device[0])} of tensors in an iteration of {on_device[1].label}"
+        lines.append(f"  {'on the GPU':<11} {text}")
     large = estimate.too_large()
     if large:
         lines.append(f"  {'':<11} too large: {_named([cell.label for cell in large])}")
-    cannot = [cell for cell in estimate.cells if cell.unsupported]
-    if cannot:
-        named = _named([f"{cell.label} ({cell.unsupported})" for cell in cannot])
+    unsupported = [cell for cell in estimate.cells if cell.unsupported]
+    if unsupported:
+        named = _named([f"{cell.label} ({cell.unsupported})" for cell in unsupported])
         lines.append(f"  {'will fail':<11} {named}")
     return lines
 
@@ -207,62 +212,58 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-if TYPE_CHECKING:
-    from torchyard.sweep.calibration import Calibration
-    from torchyard.sweep.cost_estimate import SweepEstimate
-    from torchyard.sweep.model import SweepPlan
-
-
 def estimate_of(
     plan: SweepPlan, folder: Path | None, *, calibrating: bool, quiet: bool, keep: bool = True
 ) -> SweepEstimate:
-    """What the sweep will take. `folder` is the sweep's, or where it would be.
+    """Estimate the cost of a sweep. `folder` is the sweep's folder, or where it would be.
 
-    With `keep`, a calibration goes into the folder, where the next driver of the sweep finds it.
+    With `keep`, a calibration is saved in the folder for the next driver of the sweep.
     """
-    from torchyard.sweep.cost_estimate import estimate_sweep, read_surroundings
+    from torchyard.sweep.cost_estimate import estimate_sweep, read_resources
     from torchyard.sweep.folder import sweeps_home
 
-    surroundings = read_surroundings(folder or sweeps_home())
-    # Of batch sizes that are not known yet nothing is known.
+    resources = read_resources(folder or sweeps_home())
+    # Costs are unknown while the batch sizes are.
     if not plan.cells or plan.largest_batches or (quiet and not calibrating):
-        return estimate_sweep(plan, surroundings=surroundings)
-    seen = _calibrations(plan, folder if keep else None, calibrating=calibrating, quiet=quiet)
+        return estimate_sweep(plan, resources=resources)
+    calibrations = _calibrations(
+        plan, folder if keep else None, calibrating=calibrating, quiet=quiet
+    )
     from torchyard.results.commands.options import fresh_store
-    from torchyard.sweep.calibration import known_from_calibration
-    from torchyard.sweep.cost_estimate import compile_ranges, known_from_runs, machine_of_plan
+    from torchyard.sweep.calibration import costs_from_calibration
+    from torchyard.sweep.cost_estimate import compile_ranges, costs_from_runs, machine_of_plan
 
     machine = machine_of_plan(plan)
     with fresh_store() as store:
-        kept = known_from_runs(plan, store, machine=machine)
-        compiling = compile_ranges(plan, store, machine=machine) if seen else {}
-    calibrated = known_from_calibration(plan, seen, compiling=compiling)
-    return estimate_sweep(plan, [kept, calibrated], surroundings=surroundings)
+        recorded = costs_from_runs(plan, store, machine=machine)
+        compiling = compile_ranges(plan, store, machine=machine) if calibrations else {}
+    calibrated = costs_from_calibration(plan, calibrations, compiling=compiling)
+    return estimate_sweep(plan, [recorded, calibrated], resources=resources)
 
 
 def _calibrations(
     plan: SweepPlan, folder: Path | None, *, calibrating: bool, quiet: bool
 ) -> list[Calibration]:
-    """What is known of the workloads; looks at those that are not known when that is asked for."""
+    """Return saved calibrations; with `calibrating`, calibrate the remaining workloads."""
     from torchyard.sweep.calibration import calibrate, read_calibrations
 
-    known = read_calibrations(folder) if folder is not None else []
+    saved = read_calibrations(folder) if folder is not None else []
     if not calibrating:
-        return known
+        return saved
 
-    def told(one: Calibration, number: int, total: int) -> None:
+    def listen(one: Calibration, number: int, total: int) -> None:
         if quiet:
             return
-        said = "cannot run here" if one.failure is not None else f"ready in {one.ready_s:.1f} s"
-        talk(f"calibration {number} of {total}: {one.workload.label} {said}")
+        result = "cannot run here" if one.failure is not None else f"ready in {one.ready_s:.1f} s"
+        talk(f"calibration {number} of {total}: {one.workload.label} {result}")
 
-    with _place(folder) as place:
-        return calibrate(plan, place, known=known, told=told)
+    with _calibration_folder(folder) as place:
+        return calibrate(plan, place, earlier=saved, listener=listen)
 
 
 @contextmanager
-def _place(folder: Path | None) -> Iterator[Path]:
-    """The sweep's folder, or one that goes away: a plan alone keeps nothing."""
+def _calibration_folder(folder: Path | None) -> Iterator[Path]:
+    """Yield the sweep's folder, or a temporary one: `--plan` saves nothing."""
     if folder is not None:
         yield folder
         return

@@ -32,40 +32,44 @@ from torchyard.bench.commands.options import (
 from torchyard.cli.options import SectionedCommand, all_options, given_options, section
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 
+if TYPE_CHECKING:
+    from torchyard.sweep.folder import SweepFolder
+    from torchyard.sweep.model import SweepPlan
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Written out because `core` must not be loaded for `--help`; a test holds it to the type there.
+# Repeated here because `--help` must not load `sweep.model`; a test compares the two.
 EXECUTORS: Final = ("local", "slurm")
 
 _what, _run, _how = section("What to run"), section("What to compare"), section("How to measure")
 _where, _out = section("Where cells run"), section("Where results go")
 
 _OPTIONS: Final = (
-    _what("--suites", multiple=True, metavar="LIST", help="Suites to run whole: models,kernels."),
+    _what("--suites", multiple=True, metavar="LIST", help="Suites to run, such as models,kernels."),
     _what(
         "--workload",
         "workloads",
         multiple=True,
         metavar="WORKLOAD",
-        help="One more: SUITE/NAME, NAME, NAME:key=value,..., FILE.py or FILE.py:THING.",
+        help="Add a workload: SUITE/NAME, NAME, NAME:key=value,..., FILE.py or FILE.py:OBJECT.",
     ),
     _what(
         "--modes",
         multiple=True,
         metavar="LIST",
-        help="inference (when left out), training, or inference,training.",
+        help="inference, training, or inference,training. [default: inference]",
     ),
     _what(
         "--only",
         multiple=True,
         metavar="PATTERN",
-        help="Keep workloads that fit, such as 'timm/resnet*'; any of several.",
+        help="Run only workloads that match, such as 'timm/resnet*'; repeatable.",
     ),
-    _what("--exclude", multiple=True, metavar="PATTERN", help="Leave out workloads that fit."),
+    _what("--exclude", multiple=True, metavar="PATTERN", help="Skip workloads that match."),
     _what(
         "--shard",
         metavar="PART/PARTS",
-        help="One of equal parts, such as 1/4; the parts of one request never overlap.",
+        help="Run one of several equal parts, such as 1/4. Parts never overlap.",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
@@ -74,104 +78,111 @@ _OPTIONS: Final = (
         "--backends",
         multiple=True,
         metavar="LIST",
-        help="Candidates of every cell, such as inductor,aot_eager; inductor when left out.",
+        help="Candidates of every cell, such as inductor,aot_eager. [default: inductor]",
     ),
     _run(
         "--precisions",
         multiple=True,
         metavar="LIST",
-        help="A cell of each workload for each: float32 (when left out), float16, bfloat16, amp.",
+        help="Precisions, one cell each: float32, float16, bfloat16, amp. [default: float32]",
     ),
     _run(
         "--null/--no-null",
         default=None,
-        help="Each candidate is the baseline again: shows how often this machine cries wolf.",
+        help="A/A sweep: each candidate is the baseline again. Measures the false alarm rate.",
     ),
     *PLACE_OPTIONS,
     *STOP_OPTIONS,
     *MEASURE_OPTIONS,
     *LIMIT_OPTIONS,
-    _how("--cell-limit", metavar="DURATION", help="Wall time of one try at a cell; no limit."),
-    _how("--tries", metavar="N", help="How often a cell is tried whose process dies or hangs; 2."),
-    _where("--executor", metavar="NAME", help="local (when left out) or slurm."),
+    _how(
+        "--cell-limit",
+        metavar="DURATION",
+        help="Wall time of one attempt at a cell. [default: none]",
+    ),
+    _how("--tries", metavar="N", help="Attempts at a cell that crashes or hangs. [default: 2]"),
+    _where("--executor", metavar="NAME", help="local or slurm. [default: local]"),
     _where(
         "--at-most",
         metavar="N",
-        help="Cells under way at once, 1 here. They prepare side by side; time is taken of one.",
+        help="Concurrent cells. They compile concurrently but are timed one at a time. "
+        "[default: 1 with local]",
     ),
-    _where("--partition", metavar="NAME", help="Of Slurm, as are the next ones: where jobs go."),
-    _where("--account", metavar="NAME", help="Who pays."),
-    _where("--qos", metavar="NAME", help="Quality of service."),
-    _where("--gpus", metavar="N", help="GPUs of one job: a number, or h200:1."),
-    _where("--cpus", metavar="N", help="Processors of one job."),
-    _where("--job-memory", metavar="SIZE", help="Memory of one job, such as 16G."),
-    _where(
-        "--exclusive/--no-exclusive", default=None, help="Whether a job has its node to itself."
-    ),
-    _where("--job-time", metavar="DURATION", help="Time limit of a job, such as 2h."),
+    _where("--partition", metavar="NAME", help="Slurm partition."),
+    _where("--account", metavar="NAME", help="Slurm account."),
+    _where("--qos", metavar="NAME", help="Slurm quality of service."),
+    _where("--gpus", metavar="N", help="GPUs per job: a number, or h200:1."),
+    _where("--cpus", metavar="N", help="CPUs per job."),
+    _where("--job-memory", metavar="SIZE", help="Memory per job, such as 16G."),
+    _where("--exclusive/--no-exclusive", default=None, help="Whether each job gets a whole node."),
+    _where("--job-time", metavar="DURATION", help="Time limit per job, such as 2h."),
     _where(
         "--slurm",
         multiple=True,
         metavar="OPTION=VALUE",
-        help="Another option of sbatch, such as constraint=h200.",
+        help="Any other sbatch option, such as constraint=h200.",
     ),
-    _out("--plan", "plan_only", is_flag=True, help="Show the plan, and run nothing."),
+    _out("--plan", "plan_only", is_flag=True, help="Show the plan and exit."),
     _out(
         "--calibrate",
         is_flag=True,
-        help="First build each workload and run it once, for better estimates of time and memory.",
+        help="Build each workload and run it once first, for better time and memory estimates.",
     ),
     _out(
         "--resume",
         metavar="FOLDER|latest",
-        help="Go on with a sweep, with its own plan; finished cells are not repeated.",
+        help="Resume a sweep with its own plan; finished cells are not repeated.",
     ),
     _out(
         "--take-over",
         is_flag=True,
-        help="With --resume, measure cells here that other processes may still run: for attempts "
-        "of another host or container that has ended.",
+        help="With --resume, also measure cells of other processes that may still run. Use it after "
+        "another host or container has ended.",
     ),
     _out(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Keep the sweep here instead of in the sweeps' home.",
+        help="Folder of the sweep. [default: a new one in the sweeps directory]",
     ),
     _out(
-        "--name", metavar="TEXT", help="What its runs are called; the study file's name, or sweep."
+        "--name",
+        metavar="TEXT",
+        help="Name of its runs. [default: the study file's name, or sweep]",
     ),
     *NOTE_OPTIONS,
-    _out("-q", "--quiet", is_flag=True, help="No plan and no progress on stderr."),
+    _out("-q", "--quiet", is_flag=True, help="Do not show plan and progress on stderr."),
 )
 
-NOT_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only", "take_over"})
-"""Options beside these would change a plan that is already there."""
+ALLOWED_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only", "take_over"})
+"""Options allowed with --resume. All others would change the existing plan."""
 
 
 def sweep_options(command: F) -> F:
-    """Every option of `sweep` except those that all commands have."""
+    """Add the options of `sweep run`, except those that all commands have."""
     return all_options(_OPTIONS)(command)
 
 
 def check_calibration(plan: Any, *, calibrating: bool) -> None:
-    """Raise UsageError where what would be looked at is not what cells run, or not where."""
+    """Raise UsageError if a calibration would not match what the cells run, or where."""
     from torchyard.errors import UsageError
 
     if calibrating and plan.largest_batches:
         raise UsageError(
-            "--calibrate looks at workloads as they are, and their batch sizes are to be searched for",
-            hint="leave it out, or name a batch size",
+            "--calibrate cannot be combined with a batch size search",
+            why="workloads are calibrated with their own batch size",
+            hint="remove --calibrate, or set a batch size",
         )
     if calibrating and plan.executor.name != "local":
         raise UsageError(
-            "--calibrate looks at this machine, and cells run elsewhere",
-            hint="leave it out; kept runs of the cluster tell how long cells take",
+            "--calibrate needs --executor local",
+            why="it measures this machine, but the cells run on a cluster",
+            hint="remove --calibrate; estimates use earlier runs of the cluster",
         )
 
 
 def sweep_request_of_options(options: dict[str, Any]) -> Any:
-    """The `SweepRequest` that the options make; paths in them are relative to the current folder."""
+    """Return the `SweepRequest` of the options; paths are relative to the current folder."""
     from dataclasses import replace
 
     from torchyard.bench.request import WorkloadChoice
@@ -186,8 +197,8 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
     )
 
     folder = Path.cwd()
-    searched = options["batch_size"] == LARGEST
-    if searched:
+    search_batch = options["batch_size"] == LARGEST
+    if search_batch:
         options = {**options, "batch_size": None}
     suites = _listed(options["suites"])
     for suite in suites:
@@ -215,36 +226,31 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         cell_s=limits.get("cell_s"),
         tries=limits.get("tries"),
         null=options["null"],
-        largest_batches=True if searched else None,
+        largest_batches=True if search_batch else None,
         executor=None if executor is None else check_executor(executor, where="--executor"),
         executor_options=_executor_options(options),
     )
 
 
 def _executor_options(options: dict[str, Any]) -> dict[str, Any]:
-    """By the names that executors know."""
+    """Return the executor options by the names that executors use."""
     names = {"job_time": "time", "job_memory": "memory", "at_most": "at-most"}
-    said = ("partition", "account", "qos", "gpus", "cpus", "job_memory", "exclusive", "job_time")
-    found = {
+    slurm = ("partition", "account", "qos", "gpus", "cpus", "job_memory", "exclusive", "job_time")
+    executor_options = {
         names.get(name, name): options[name]
-        for name in (*said, "at_most")
+        for name in (*slurm, "at_most")
         if options[name] is not None
     }
     for text in options["slurm"]:
         name, equals, value = text.partition("=")
-        found[f"slurm-{name.strip()}"] = value if equals else True
-    return found
+        executor_options[f"slurm-{name.strip()}"] = value if equals else True
+    return executor_options
 
 
 def _listed(texts: Sequence[str]) -> list[str]:
-    """The words of options that take lists, each once."""
+    """Split comma-separated options into words, without duplicates."""
     words = [word.strip() for text in texts for word in text.split(",")]
     return list(dict.fromkeys(word for word in words if word))
-
-
-if TYPE_CHECKING:
-    from torchyard.sweep.folder import SweepFolder
-    from torchyard.sweep.model import SweepPlan
 
 
 _HELP = """
@@ -256,9 +262,9 @@ Examples:
   torchyard sweep --suites models --null
   torchyard sweep --resume latest
 
-Measure whole suites: each workload in each mode and precision is a cell, compared as `torchyard
-bench` does, and each precision becomes a run that all reports read. Options override the study file.
-Exit code 5 when every cell failed, 6 when a result is untrusted, 130 after Ctrl-C.
+Measure whole suites. Each workload in each mode and precision is a cell, which is measured like
+`torchyard bench`; the cells of each precision become one run. Options override the study file. Exit
+code 5 if every cell failed, 6 if a result is untrusted, 130 after Ctrl-C.
 """
 
 
@@ -272,33 +278,33 @@ Exit code 5 when every cell failed, 6 when a result is untrusted, 130 after Ctrl
 @sweep_options
 @common_options
 def run(study: Path | None, as_json: bool, **options: Any) -> int:
-    """Plan and run, or go on."""
+    """Plan and run a sweep, or resume one."""
     from torchyard.bench.target_checks import check_devices
     from torchyard.errors import UsageError
-    from torchyard.sweep.commands.execution import SweepSession, check_executor_is_here
+    from torchyard.sweep.commands.execution import SweepSession, check_executor_available
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
 
     quiet, calibrating = options["quiet"], options["calibrate"]
     folder: SweepFolder | None = None
     notes: list[str] = []
     if options["take_over"] and options["resume"] is None:
-        raise UsageError("--take-over is for a sweep that is there", hint="add --resume FOLDER")
+        raise UsageError("--take-over needs --resume", hint="add --resume FOLDER")
     if options["resume"] is not None:
-        folder = _resumed(study, options)
-        plan, notes = _left_of(folder)
+        folder = _open_for_resume(study, options)
+        plan, notes = _remaining_plan(folder)
     else:
         plan, notes = _plan(study, options)
     check_calibration(plan, calibrating=calibrating)
     if options["plan_only"]:
         return _show_plan(plan, folder, notes, options, as_json=as_json)
-    check_executor_is_here(plan)
+    check_executor_available(plan)
     if plan.executor.name == "local":
         check_devices(cell.study for cell in plan.cells)
     folder = folder or _new_folder(plan, options["run_dir"])
     try:
         estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)
     except KeyboardInterrupt:
-        talk(f"go on with: torchyard sweep --resume {shlex.quote(str(folder.folder))}")
+        talk(f"resume with: torchyard sweep --resume {shlex.quote(str(folder.folder))}")
         raise
     if not quiet and plan.cells:
         talk(sweep_plan_text(plan, estimate, notes=notes))
@@ -316,8 +322,8 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     elif session.runs:
         session.print_table()
     if not quiet:
-        for name, found in session.runs.items():
-            talk(f"run of {name}: {found.folder}")
+        for name, joined in session.runs.items():
+            talk(f"run {name}: {joined.folder}")
     return code
 
 
@@ -329,13 +335,13 @@ def _show_plan(
     *,
     as_json: bool,
 ) -> int:
-    """The plan is the data that was asked for."""
+    """Print the plan and its estimate on stdout."""
     from torchyard.core.records import encode
     from torchyard.errors import NothingToDo
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
 
     if not plan.cells:
-        raise NothingToDo("nothing is left of this sweep", why="; ".join(notes))
+        raise NothingToDo("the sweep has no open cells", why="; ".join(notes))
     place = folder.folder if folder is not None else options["run_dir"]
     estimate = estimate_of(
         plan,
@@ -352,38 +358,38 @@ def _show_plan(
     return 0
 
 
-def _resumed(study: Path | None, options: dict[str, Any]) -> SweepFolder:
-    """The sweep to go on with; nothing beside it may say what to do."""
+def _open_for_resume(study: Path | None, options: dict[str, Any]) -> SweepFolder:
+    """Return the sweep to resume; raise UsageError if options would change its plan."""
     from torchyard.errors import UsageError
     from torchyard.sweep.commands.manage import find_sweep
     from torchyard.sweep.folder import SweepFolder
 
-    said = [str(study)] if study is not None else []
-    said += given_options(click.get_current_context(), options, but=NOT_WITH_RESUME)
-    if said:
+    given = [str(study)] if study is not None else []
+    given += given_options(click.get_current_context(), options, but=ALLOWED_WITH_RESUME)
+    if given:
         raise UsageError(
-            "--resume goes on with the plan that is there",
-            why=f"{', '.join(said)} would make another one",
-            hint="start a new sweep for another plan, or leave that out",
+            f"--resume cannot be combined with {', '.join(given)}",
+            why="a sweep is resumed with its own plan",
+            hint="remove these, or start a new sweep",
         )
     folder = SweepFolder.open(find_sweep(options["resume"]))
     if not options["plan_only"]:
-        with folder.driving():  # refused here, before a calibration could disturb the one that runs
+        with folder.driving():  # fails here, before a calibration could disturb a running sweep
             pass
     return folder
 
 
-def _left_of(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
-    """The plan without what is over, and how much that is."""
+def _remaining_plan(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
+    """Return the plan with the open cells only, and a note about the others."""
     from dataclasses import replace
 
     from torchyard.sweep.commands.cell_progress import counts_text
 
     statuses = folder.statuses()
-    over = [status for status in statuses if status.state in ("done", "failed")]
-    left = tuple(one.cell for one in statuses if one.state not in ("done", "failed"))
-    notes = [f"already over, and not counted here: {counts_text(over)}"] if over else []
-    return replace(folder.plan, cells=left), notes
+    closed = [status for status in statuses if not status.is_open]
+    open_cells = tuple(status.cell for status in statuses if status.is_open)
+    notes = [f"not included: {counts_text(closed)} in earlier runs"] if closed else []
+    return replace(folder.plan, cells=open_cells), notes
 
 
 def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:
@@ -394,9 +400,9 @@ def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:
 
 
 def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[str]]:
-    """The plan that file and options make, and what is to be said of it."""
+    """Return the plan of the study file and options, and notes about it."""
     from torchyard.bench.commands.bench import revision_of_option
-    from torchyard.sweep.plan import idle_patterns, plan_sweep
+    from torchyard.sweep.plan import plan_sweep, unmatched_patterns
     from torchyard.sweep.sweep_file import (
         SweepRequest,
         check_executor_options,
@@ -404,10 +410,10 @@ def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[
         read_sweep_file,
     )
 
-    below = read_sweep_file(study) if study is not None else SweepRequest()
-    above = sweep_request_of_options(options)
-    request = merge_sweeps(below, above)
-    check_executor_options(request, above)
+    from_file = read_sweep_file(study) if study is not None else SweepRequest()
+    from_options = sweep_request_of_options(options)
+    request = merge_sweeps(from_file, from_options)
+    check_executor_options(request, from_options)
     plan = plan_sweep(
         request,
         here=sys.executable,
@@ -415,5 +421,5 @@ def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[
         revision=revision_of_option(options["revision"]),
         notes=[note.strip() for note in options["notes"] if note.strip()],
     )
-    idle = idle_patterns(request, here=sys.executable)
-    return plan, [f"the pattern {pattern!r} fits no workload" for pattern in idle]
+    unmatched = unmatched_patterns(request, here=sys.executable)
+    return plan, [f"the pattern {pattern!r} matches no workload" for pattern in unmatched]

@@ -1,8 +1,8 @@
-"""`torchyard sweep` (its first word is a study file or a subcommand) and hidden `sweep-cell`.
+"""`torchyard sweep`, followed by a study file or a subcommand, and the hidden `sweep-cell`.
 
-Executors run `sweep-cell` to measure one cell. It exits with 0 if the folder records how the cell
-ended, whatever its rows say; with 130 if it was interrupted; with another code after a failure that
-the folder may not know of.
+Executors run `sweep-cell` to measure one cell. It exits with 0 if the outcome of the cell is recorded
+in the folder, with 130 if it was interrupted, and with another code after a failure that may not be
+recorded.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from torchyard.cli.group import CommandTable, RunningGroup
 from torchyard.cli.output import common_options, print_json, talk
 
 SWEEP_COMMANDS: Final[CommandTable] = {
-    "list": ("torchyard.sweep.commands.manage:list_sweeps", "list sweeps and how far they are"),
+    "list": ("torchyard.sweep.commands.manage:list_sweeps", "list sweeps and their progress"),
     "show": (
         "torchyard.sweep.commands.manage:show",
-        "show every cell of a sweep: state, reason, log",
+        "show the cells of a sweep: state, reason, log",
     ),
     "report": (
         "torchyard.sweep.commands.manage:report",
-        "what a sweep says as a whole, in any format",
+        "summarize a sweep, in any format",
     ),
-    "cancel": ("torchyard.sweep.commands.manage:cancel", "end what a sweep has running or queued"),
+    "cancel": (
+        "torchyard.sweep.commands.manage:cancel",
+        "cancel running and queued cells of a sweep",
+    ),
 }
 """Name -> (where the click command is, one line about it)."""
 
@@ -39,9 +42,10 @@ Examples:
   torchyard sweep --resume latest
   torchyard sweep show latest
 
-Whole suites times modes, precisions and backends. Each workload in each precision is a cell, measured
-as `torchyard bench` does. What has finished is never repeated: after Ctrl-C, a crash or a reboot,
---resume goes on. A cell that crashed, hung or ran out of memory is a row with its reason and log.
+Measure whole suites in several modes, precisions and backends. Each workload in each precision is a
+cell, which is measured like `torchyard bench`. Finished cells are never repeated: after Ctrl-C, a
+crash or a reboot, --resume continues. A cell that crashed, hung or ran out of memory becomes a row
+with the reason and the log.
 """
 
 
@@ -72,7 +76,7 @@ Measure one cell of the sweep in FOLDER, in this process. Executors run this.
 @click.argument("cell")
 @common_options
 def sweep_cell(folder: Path, cell: str, as_json: bool) -> int:
-    """Run a cell."""
+    """Measure one cell."""
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.core.events import Event
     from torchyard.sweep.cell import end_with_driver, place_of_job, run_cell, stop_on_signals

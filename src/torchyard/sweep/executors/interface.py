@@ -1,9 +1,9 @@
 """The executor interface, and the choice of an executor.
 
 An executor runs one command per cell and reports how each ended. The command (`torchyard sweep-cell
-FOLDER CELL`) itself writes everything that was measured into the sweep's folder, and whether it
-started and ended. An executor adds what the command cannot know: that it waits in a queue, was
-killed, ran out of time or memory, or lost its machine.
+FOLDER CELL`) writes all measurements, and its own start and end, into the sweep's folder. An executor
+adds what the command cannot know: that it is queued, was killed, exceeded its time or memory limit,
+or lost its machine.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ JobState = Literal["queued", "running"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A cell that was handed in and has not ended."""
+    """A submitted cell that has not ended."""
 
     cell: str
     state: JobState
     place: str = ""
     text: str = ""
-    """Why it waits, where the executor knows."""
+    """Why it is queued, where the executor knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A cell whose command is over; `finished` when it ended by itself with exit code 0."""
+    """A cell whose command has ended; `finished` if its exit code was 0."""
 
     cell: str
     outcome: Outcome
@@ -39,23 +39,26 @@ class Ended:
 
 
 class Executor(Protocol):
-    """Runs cells. Only one driver of a sweep uses an executor at a time."""
+    """Runs cells. Only one driver of a sweep may use an executor at a time."""
 
     def submit(self, cells: Sequence[str]) -> None:
-        """Hand in cells by id; returns before they have run."""
+        """Submit cells by id; returns before they have run."""
 
     def poll(self) -> tuple[list[Job], list[Ended]]:
-        """What waits or runs now, and what has ended since the last call. Never blocks for long."""
+        """Return queued and running cells, and those that ended since the last call."""
 
     def cancel(self) -> None:
-        """End everything that was handed in and wait until it is gone."""
+        """Cancel all submitted cells and wait until they have ended."""
 
-    def leave(self) -> str:
-        """The driver goes away: jobs on a cluster go on, those here end. What to tell the user."""
+    def detach(self) -> str:
+        """Prepare for the end of the driver: cluster jobs continue, local ones end.
+
+        Returns a message for the user.
+        """
 
 
 def check_choice(choice: ExecutorChoice) -> None:
-    """Raises UsageError for options that the executor does not take; starts and asks nothing."""
+    """Raise UsageError for options that the executor does not have; starts nothing."""
     if choice.name == "slurm":
         from torchyard.sweep.executors.slurm.job_options import read_options
 
@@ -74,7 +77,11 @@ def open_executor(
     *,
     limit_s: float | None = None,
 ) -> Executor:
-    """`command` and `log` say what runs for a cell and where it prints; `limit_s` is for one attempt."""
+    """Open an executor.
+
+    `command` and `log` return the command and the log file of a cell. `limit_s` is the time limit of
+    one attempt.
+    """
     check_choice(choice)
     if choice.name == "slurm":
         from torchyard.sweep.executors.slurm.job_options import read_options

@@ -1,8 +1,8 @@
 """Run cells on this machine, timed one at a time so that they do not disturb each other.
 
-Each cell is a process of its own, so that nothing it does to itself affects the sweep. It ends with
-the driver. Several may be active: they start, compile and check side by side and take turns for
-timing (`process/timing_turn.py`).
+Each cell is a separate process, which ends with the driver. Several cells may run concurrently: they
+start, compile and check accuracy at the same time and take turns for timing
+(`process/timing_turn.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from torchyard.sweep.executors.interface import Ended, Job
 
 __all__ = ["LocalExecutor", "read_at_most"]
 
-END_S: Final = 30.0
-"""For a cell to write what it has after an interrupt, before it is killed."""
+STOP_TIMEOUT_S: Final = 30.0
+"""Time for a cell to save its measurements after an interrupt, before it is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +42,24 @@ class _Running:
 
 
 def read_at_most(options: Mapping[str, Scalar]) -> int:
-    """How many cells may be under way; raises UsageError for whatever else was said."""
+    """Return the number of concurrent cells; raise UsageError for any other option."""
     others = ", ".join(name for name in options if name != "at-most")
     if others:
         raise UsageError(
-            f"the executor 'local' has no option but at-most, and got {others}",
-            hint="say --executor slurm, or leave them out",
+            f"the local executor does not support {others}",
+            why="at-most is its only option",
+            hint="use --executor slurm, or remove these options",
         )
-    said = str(options.get("at-most", 1))
-    if not said.isdecimal() or int(said) < 1:
+    text = str(options.get("at-most", 1))
+    if not text.isdecimal() or int(text) < 1:
         raise UsageError(
-            f"at-most is {said!r}, and should be a number of cells", hint="--at-most 4"
+            f"at-most: {text!r} is not a positive number of cells", hint="use --at-most 4"
         )
-    return int(said)
+    return int(text)
 
 
 class LocalExecutor:
-    """Runs what is handed in, first to last."""
+    """Runs submitted cells in order."""
 
     def __init__(
         self,
@@ -69,10 +70,10 @@ class LocalExecutor:
         at_most: int = 1,
         turn_folder: Path | None = None,
     ) -> None:
-        """`command` and `log` say what runs for a cell and where it prints.
+        """`command` and `log` return the command and the log file of a cell.
 
-        `at_most` cells are under way at once, whose turns are kept in `turn_folder`. The limit of each
-        is as many times longer: most of that time it may wait for the others.
+        Up to `at_most` cells run concurrently and take turns through `turn_folder`. The time limit is
+        multiplied by `at_most`, because a cell may wait for the others most of the time.
         """
         self._command = command
         self._log = log
@@ -83,42 +84,42 @@ class LocalExecutor:
         self._running: dict[str, _Running] = {}
 
     def submit(self, cells: Sequence[str]) -> None:
-        """Put cells at the end of the queue."""
+        """Append cells to the queue."""
         self._waiting.extend(cells)
 
     def poll(self) -> tuple[list[Job], list[Ended]]:
-        """What waits and runs, and what has ended; starts the next cells."""
-        ended = self._reap()
+        """Return queued, running and ended cells; start the next cells."""
+        ended = self._collect_ended()
         while len(self._running) < self._at_most and self._waiting:
             if not self._start(self._waiting[0]):
                 break
             self._waiting.popleft()
-        here = socket.gethostname()
-        running = [Job(cell=cell, state="running", place=here) for cell in self._running]
+        host = socket.gethostname()
+        running = [Job(cell=cell, state="running", place=host) for cell in self._running]
         return [*running, *(Job(cell=cell, state="queued") for cell in self._waiting)], ended
 
     def cancel(self) -> None:
-        """End the running cells, forget the others."""
+        """End the running cells and clear the queue."""
         self._waiting.clear()
         for one in self._running.values():
             one.process.send_signal(signal.SIGINT)
-        deadline_s = time.monotonic() + END_S
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for one in self._running.values():
             with suppress(subprocess.TimeoutExpired):
                 one.process.wait(max(0.0, deadline_s - time.monotonic()))
             _kill(one.process)
         self._running.clear()
 
-    def leave(self) -> str:
-        """Nothing goes on here without a driver."""
+    def detach(self) -> str:
+        """Cancel everything: local cells do not run without a driver."""
         many = len(self._running) > 1
         self.cancel()
         if many:
-            return "the running cells were ended, and will be measured anew"
-        return "the running cell was ended, and will be measured anew"
+            return "the running cells were stopped and will be measured again"
+        return "the running cell was stopped and will be measured again"
 
     def _start(self, cell: str) -> bool:
-        """False while others are timed: even a start would disturb them."""
+        """Start a cell; return False while others are timed, which a start would disturb."""
         variables, turn = {DRIVER_VARIABLE: str(os.getpid())}, None
         if self._turn_folder is not None:
             turn = first_turn(self._turn_folder)
@@ -143,18 +144,18 @@ class LocalExecutor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # Ctrl-C is for the driver, which tells the cell in its own way.
+                    # Ctrl-C goes to the driver only, which then interrupts the cell.
                     start_new_session=True,
                     env={**os.environ, **variables},
                     pass_fds=files,
                 )
         except OSError as error:
             raise StepFailed(
-                f"the cell {cell} cannot be started", why=str(error), log=str(path)
+                f"cell {cell} could not be started", why=str(error), log=str(path)
             ) from error
         self._running[cell] = _Running(process=process, began_s=time.monotonic())
 
-    def _reap(self) -> list[Ended]:
+    def _collect_ended(self) -> list[Ended]:
         ended = []
         for cell, one in list(self._running.items()):
             code = one.process.poll()
@@ -162,7 +163,7 @@ class LocalExecutor:
                 ended.append(_ended(cell, code))
             elif self._limit_s is not None and time.monotonic() - one.began_s >= self._limit_s:
                 _kill(one.process)
-                why = f"took longer than {self._limit_s:g} s"
+                why = f"timed out after {self._limit_s:g} s"
                 ended.append(Ended(cell=cell, outcome="time-limit", why=why))
             else:
                 continue
@@ -171,7 +172,7 @@ class LocalExecutor:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With its group; its workers end with it by themselves (`process/trampoline.py`)."""
+    """Kill the process group; its workers end with it (`process/trampoline.py`)."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -188,6 +189,6 @@ def _ended(cell: str, code: int) -> Ended:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        said = "killed by the kernel or by somebody" if code == -signal.SIGKILL else "crashed"
-        return Ended(cell=cell, outcome="died", why=f"its process was {said} ({name})")
-    return Ended(cell=cell, outcome="died", why=f"its process ended with exit code {code}")
+        verb = "was killed" if code == -signal.SIGKILL else "crashed"
+        return Ended(cell=cell, outcome="died", why=f"its process {verb} ({name})")
+    return Ended(cell=cell, outcome="died", why=f"its process exited with code {code}")

@@ -1,15 +1,13 @@
 """Formats of a sweep summary: the table of formats, Markdown, JSON, and the redacted copy.
 
-Markdown is made for a pull request: a short summary first, everything that failed in a folded
-section. The redacted copy has no host names, users, paths and variable values; texts from
-elsewhere, such as logs of cells without a run, are redacted by the same rules as runs
-(`bench/report/sharing.py`).
+Markdown is meant for a pull request: a short summary first, failures in a collapsed section. In the
+redacted copy, host names, users, paths and variable values are redacted by the same rules as in runs
+(`bench/report/sharing.py`), including logs of cells without a run.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from torchyard.errors import UsageError
 from torchyard.presentation.redaction import PrivateText
 from torchyard.presentation.safe_text import escaped
 from torchyard.presentation.wording import ABSENT, verdict_text
+from torchyard.results.compare.report import finite
 from torchyard.results.run_reader import Run
 from torchyard.sweep.model import SweepGroup, SweepRow, SweepSummary
 from torchyard.sweep.report.page import sweep_page
@@ -60,14 +59,14 @@ _ROW_HEADS: Final = (
 
 
 def sweep_markdown(summary: SweepSummary) -> str:
-    """Tables that read well as text too."""
+    """Render the summary as Markdown."""
     lines = [f"## {escaped(summary.name)}", "", f"{escaped(sweep_line(summary))}.", ""]
     for doubt in summary.doubts:
         lines += [f"> **{escaped(doubt)}**", ""]
     alarms = summary.false_alarms
     if alarms is not None:
         answer, *rest = alarm_lines(alarms, summary.margin)
-        lines += ["### False alarms of this machine", "", f"**{escaped(answer)}**", ""]
+        lines += ["### False alarm rate of this machine", "", f"**{escaped(answer)}**", ""]
         lines += [f"- {escaped(line)}" for line in rest]
         lines.append("")
         if alarms.comparisons:
@@ -79,19 +78,19 @@ def sweep_markdown(summary: SweepSummary) -> str:
             ]
     groups = [*summary.groups, *summary.totals]
     lines += _table(
-        ("suite", "candidate", "passed", "mean over common workloads", "mean of all it passed"),
+        ("suite", "candidate", "passed", "mean over common workloads", "mean over all passed"),
         [_group_cells(group) for group in groups],
         right=(3, 4),
     )
-    whole = not_wrong_lines(groups)
-    if whole:
-        lines += ["", *(f"- {escaped(line)}" for line in whole)]
+    not_wrong = not_wrong_lines(groups)
+    if not_wrong:
+        lines += ["", *(f"- {escaped(line)}" for line in not_wrong)]
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
         lines += [
             "",
             *_table(
-                ("suite", "candidate", "compiling", "memory", "break-even"),
+                ("suite", "candidate", "compilation", "memory", "break-even"),
                 [_cost_cells(group) for group in costs],
                 right=(3,),
             ),
@@ -165,11 +164,11 @@ def _table(
 
 SCHEMA: Final = "torchyard.sweep-summary"
 SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Incremented when a key changes its meaning or is removed, not when keys are added."""
 
 
 def sweep_json(summary: SweepSummary) -> str:
-    """Valid JSON: numbers that are none become null."""
+    """Render the summary as JSON; non-finite numbers become null."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -185,7 +184,7 @@ def sweep_json(summary: SweepSummary) -> str:
     alarms = summary.false_alarms
     if alarms is not None:
         document["false_alarms"]["within"] = alarms.within
-    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
 
 def _group_json(group: SweepGroup) -> dict[str, Any]:
@@ -199,20 +198,10 @@ def _group_json(group: SweepGroup) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
-    """The same summary with every text cleaned; numbers stay."""
+    """Return the summary with redacted texts."""
     cleaner = cleaner_of(runs)
-    rows = {id(row): _row(row, cleaner) for row in summary.rows}
+    rows = {id(row): _redacted_row(row, cleaner) for row in summary.rows}
     return replace(
         summary,
         name=cleaner.clean(summary.name),
@@ -230,7 +219,7 @@ def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
     )
 
 
-def _row(row: SweepRow, cleaner: PrivateText) -> SweepRow:
+def _redacted_row(row: SweepRow, cleaner: PrivateText) -> SweepRow:
     return replace(
         row,
         cell=cleaner.clean(row.cell),
@@ -264,16 +253,16 @@ SWEEP_FORMATS: Final[Mapping[str, Callable[[SweepSummary], str]]] = {
 def render_sweep(
     summary: SweepSummary, form: str, *, links: Mapping[str, str] | None = None
 ) -> str:
-    """The summary in that form. `links` (see `reports_beside`) are for the page alone."""
+    """Render the summary in that format. `links` (see `reports_beside`) are for HTML only."""
     if form not in SWEEP_FORMATS:
         raise UsageError(
-            f"{form!r} is not a form of a sweep",
-            hint=nearest_hint(form, list(SWEEP_FORMATS), what="form"),
+            f"{form!r} is not a format of sweep reports",
+            hint=nearest_hint(form, list(SWEEP_FORMATS), what="format"),
         )
     return sweep_page(summary, links=links) if form == "html" else SWEEP_FORMATS[form](summary)
 
 
 def reports_beside(summary: SweepSummary, folder: Path) -> dict[str, str]:
-    """Reports of the sweep's runs in a folder: `ID.html` for a run, where such a file lies there."""
+    """Return the file names of run reports (`ID.html`) that exist in the folder, by run id."""
     names = {run.id: f"{run.id}.html" for run in summary.runs if "/" not in run.id}
     return {run: name for run, name in names.items() if (folder / name).is_file()}

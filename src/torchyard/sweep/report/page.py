@@ -39,19 +39,20 @@ from torchyard.sweep.report.text import (
     speedup_cell,
     sweep_line,
 )
+from torchyard.sweep.rows import ENDS_WITH_SPEEDUP
 
 _WIDTH, _HEIGHT = 420, 150
 _GAP: Final = 0.006
 
 
 def p_values_spec(alarms: FalseAlarms) -> dict[str, Any]:
-    """One bar for each tenth, and the line at which all would be if they were even."""
+    """Return the histogram of p-values, with a line at the uniform distribution."""
     bins = len(alarms.bins)
     bars = [
         {"from": place / bins + _GAP, "to": (place + 1) / bins - _GAP, "count": count, "zero": 0}
         for place, count in enumerate(alarms.bins)
     ]
-    even = alarms.comparisons / bins
+    uniform = alarms.comparisons / bins
     x = {
         "field": "from",
         "type": "quantitative",
@@ -63,7 +64,7 @@ def p_values_spec(alarms: FalseAlarms) -> dict[str, Any]:
         "field": "count",
         "type": "quantitative",
         "title": "comparisons",
-        "scale": {"domain": [0, max(*alarms.bins, even, 1)]},
+        "scale": {"domain": [0, max(*alarms.bins, uniform, 1)]},
         "axis": {"tickMinStep": 1, "tickCount": 4, "format": "d", "domain": False},
     }
     return {
@@ -76,30 +77,29 @@ def p_values_spec(alarms: FalseAlarms) -> dict[str, Any]:
                 "encoding": {"x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "zero"}},
             },
             {
-                "data": {"values": [{"even": even}]},
+                "data": {"values": [{"uniform": uniform}]},
                 "mark": {"type": "rule", "color": "var(--text)", "strokeDash": [4, 3]},
-                "encoding": {"y": {"field": "even", "type": "quantitative"}},
+                "encoding": {"y": {"field": "uniform", "type": "quantitative"}},
             },
         ],
     }
 
 
 def p_values_description(alarms: FalseAlarms) -> str:
-    """The chart in words, for who does not see it."""
+    """Describe the chart for screen readers."""
     bins = len(alarms.bins)
     counts = ", ".join(
         f"{count} up to {(place + 1) / bins:.1f}" for place, count in enumerate(alarms.bins)
     )
-    return f"p-values of {alarms.comparisons} comparisons: {counts}. Even would be {alarms.comparisons / bins:.1f} each."
+    return f"p-values of {alarms.comparisons} comparisons: {counts}. Uniform: {alarms.comparisons / bins:.1f} each."
 
 
 _TAIL_LINES: Final = 40
-_PLOTTED: Final = frozenset({"passed", "non-deterministic", "random", "unchecked"})
 _CHOICES: Final = ("verdict", "suite", "mode", "precision", "candidate")
 
 
 def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None) -> str:
-    """The whole page. `links` are file names of reports beside it, by the id of their run."""
+    """Render the page. `links` are file names of run reports in the same folder, by run id."""
     style = asset("report.css") + asset("run.css") + asset("charts.css") + asset("sweep.css")
     theme, script = asset("theme.js"), asset("sweep.js")
     alarms = summary.false_alarms
@@ -128,7 +128,7 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
             within=alarms is not None and alarms.within,
             p_chart=inline_chart(
                 p_values_spec(alarms),
-                title="Where the p-values lie; the dashed line is where they would be if spread evenly",
+                title="Histogram of p-values; the dashed line is the uniform distribution",
                 description=p_values_description(alarms),
             )
             if alarms is not None and alarms.comparisons
@@ -163,12 +163,12 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
 
 
 def _kinds(groups: Sequence[SweepGroup]) -> list[list[SweepGroup]]:
-    """Groups of one suite, mode, precision and baseline side by side."""
-    found: dict[tuple[str, ...], list[SweepGroup]] = {}
+    """Group by suite, mode, precision and baseline."""
+    kinds: dict[tuple[str, ...], list[SweepGroup]] = {}
     for group in groups:
         key = group.key
-        found.setdefault((key.suite, key.mode, key.precision, key.baseline), []).append(group)
-    return list(found.values())
+        kinds.setdefault((key.suite, key.mode, key.precision, key.baseline), []).append(group)
+    return list(kinds.values())
 
 
 def _matrix_row(groups: Sequence[SweepGroup]) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def _matrix_cell(group: SweepGroup) -> dict[str, str]:
         "mean": f"{number_text(mean.speedup)}x" if mean else ABSENT,
         "interval": f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}]"
         if mean
-        else "no workload in common",
-        "of": f"of {mean.workloads} in common" if mean else "",
-        "untrusted": f"{group.untrusted} untrusted left out" if group.untrusted else "",
+        else "no common workload",
+        "of": f"of {mean.workloads} common workloads" if mean else "",
+        "untrusted": f"{group.untrusted} untrusted excluded" if group.untrusted else "",
         "tone": _tone(mean),
         "own": mean_cell(own) if own and (mean is None or own.workloads != mean.workloads) else "",
         "not_wrong": mean_cell(group.not_wrong) if group.not_wrong else "",
@@ -243,7 +243,7 @@ def _word(row: SweepRow) -> str:
 
 def _row(row: SweepRow) -> dict[str, Any]:
     plotted, (speedup, interval) = bool(_numbers(row)), speedup_cell(row)
-    shown = row.verdict if row.end in {"wrong", *_PLOTTED} else None
+    shown = row.verdict if row.end in {"wrong", *ENDS_WITH_SPEEDUP} else None
     return {
         "name": row_name(row),
         "label": one_line(row.workload),
@@ -275,14 +275,14 @@ def _p_text(p_value: float | None) -> str:
 
 
 def _numbers(row: SweepRow) -> list[float]:
-    """What a plot shows of a row: nothing when its speed does not count."""
-    if row.end not in _PLOTTED or row.speedup is None:
+    """Return the plotted numbers of a row; empty if its speedup is not usable."""
+    if row.end not in ENDS_WITH_SPEEDUP or row.speedup is None:
         return []
     return [row.speedup, *([row.interval.low, row.interval.high] if row.interval else [])]
 
 
 def _failure(row: SweepRow, reason: str) -> dict[str, str]:
-    tries = f", tried {row.tries} times" if row.tries > 1 else ""
+    tries = f", {row.tries} attempts" if row.tries > 1 else ""
     return {
         "name": row_name(row),
         "tone": _row_tone(row),
@@ -295,14 +295,14 @@ def _failure(row: SweepRow, reason: str) -> dict[str, str]:
 
 
 def _counts(rows: Sequence[SweepRow]) -> list[tuple[str, str, int]]:
-    found = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    return [(verdict.value, MARKS[verdict], count) for verdict, count in found.items() if count]
+    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    return [(verdict.value, MARKS[verdict], count) for verdict, count in counts.items() if count]
 
 
 def _choices(rows: Sequence[SweepRow]) -> list[tuple[str, list[str]]]:
-    """What the forest can be filtered by: only what tells rows apart."""
-    found = [
+    """Return the filters of the forest plot that have more than one value."""
+    choices = [
         (name, list(dict.fromkeys(one_line(str(getattr(row, name))) for row in rows)))
         for name in _CHOICES
     ]
-    return [(name, values) for name, values in found if len(values) > 1]
+    return [(name, values) for name, values in choices if len(values) > 1]

@@ -1,7 +1,7 @@
-"""A sweep summary in words: the wording that all formats share, and the report for a terminal.
+"""The terminal report of a sweep summary, and the wording that all formats share.
 
-The terminal report shows each suite, the extremes, and everything that did not pass. The wording
-has no escaping and no layout.
+The terminal report shows each suite, the extremes, and everything that did not pass. The shared
+wording has no escaping and no layout.
 """
 
 from __future__ import annotations
@@ -28,61 +28,61 @@ from torchyard.sweep.model import (
 
 _SMALLEST_CHANCE: Final = 0.001
 _MINUTE_S: Final = 100.0
-_FEW: Final = 3.0
-"""Comparisons are too few to praise a machine while so many times the promised rate is possible."""
+_INCONCLUSIVE_FACTOR: Final = 3.0
+"""The sweep is too small to confirm the error rate if rates above this multiple are possible."""
 
 
 def sweep_line(summary: SweepSummary) -> str:
-    """When, how much of it, which part."""
+    """Return progress, shard, creation time and revision of the sweep in one line."""
     parts = [f"{summary.cells_finished} of {summary.cells} cells finished"]
     if summary.shard[1] > 1:
-        parts.append(f"part {summary.shard[0]} of {summary.shard[1]}")
+        parts.append(f"shard {summary.shard[0]} of {summary.shard[1]}")
     if summary.created:
         parts.append(f"planned {one_line(summary.created)}")
     if summary.revision:
         parts.append(f"revision {one_line(summary.revision)}")
     if summary.null:
-        parts.append("everything against itself")
+        parts.append("A/A")
     return ", ".join(parts)
 
 
 def group_name(key: GroupKey) -> str:
-    """`kernels inference float32`; `everything` of a total."""
+    """Return a name such as `kernels inference float32`; `total` for a total."""
     return " ".join(one_line(part) for part in (key.suite, key.mode, key.precision) if part) or (
-        "everything"
+        "total"
     )
 
 
 def row_name(row: SweepRow) -> str:
-    """`kernels/matmul inference · bfloat16 · inductor`."""
+    """Return a name such as `kernels/matmul inference · bfloat16 · inductor`."""
     return " · ".join(one_line(part) for part in (row.workload, row.precision, row.candidate))
 
 
 def end_text(end: End) -> str:
-    """The word for people."""
+    """Return the end of a row as text."""
     return end.replace("-", " ") if end != "non-deterministic" else end
 
 
 def end_mark(row: SweepRow) -> str:
-    """What did not pass is crossed out, whatever its speed."""
+    """Return the mark of a row; rows that did not pass are marked as failed."""
     if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
         return MARKS[row.verdict]
     return MARKS[Verdict.UNDECIDED if row.end == "not-finished" else Verdict.FAILED]
 
 
 def ends_text(group: SweepGroup) -> str:
-    """`1 wrong, 2 out of memory`: what did not pass."""
+    """Return the rows that did not pass by reason, such as `1 wrong, 2 out of memory`."""
     return ", ".join(f"{count} {end_text(end)}" for end, count in group.ends if end != "passed")
 
 
 def passed_text(group: SweepGroup) -> str:
-    """`5 of 6 (83%)`."""
+    """Return the pass rate, such as `5 of 6 (83%)`."""
     return pass_text(group.passed, group.workloads)
 
 
 def mean_cell(mean: MeanSpeedup | None, *, untrusted: int = 0) -> str:
-    """`1.052x [1.031, 1.073] of 5`, with the number of untrusted rows that it does not hold."""
-    rest = f" ({untrusted} untrusted left out)" if untrusted else ""
+    """Return `1.052x [1.031, 1.073] of 5`, with the number of excluded untrusted rows."""
+    rest = f" ({untrusted} untrusted excluded)" if untrusted else ""
     if mean is None:
         return ABSENT + rest
     scope = ", one launch" if mean.scope == "processes" else ""
@@ -91,7 +91,7 @@ def mean_cell(mean: MeanSpeedup | None, *, untrusted: int = 0) -> str:
 
 
 def speedup_cell(row: SweepRow) -> tuple[str, str]:
-    """Speedup and interval; in parentheses when they are not trusted."""
+    """Return speedup and interval; in parentheses if untrusted."""
     if row.speedup is None:
         return ABSENT, ""
     texts = [f"{number_text(row.speedup)}x", _interval(row.interval) if row.interval else ""]
@@ -101,9 +101,9 @@ def speedup_cell(row: SweepRow) -> tuple[str, str]:
 
 
 def not_wrong_lines(groups: Sequence[SweepGroup]) -> list[str]:
-    """For groups whose means leave out results that are close, but cannot be called right."""
+    """Return means that include results which could not be verified, for groups that have any."""
     return [
-        f"with those that could not be shown to be right: {group_name(group.key)}, "
+        f"including unverified results: {group_name(group.key)}, "
         f"{one_line(group.key.candidate)}: {mean_cell(group.not_wrong)}"
         for group in groups
         if group.not_wrong is not None
@@ -111,28 +111,28 @@ def not_wrong_lines(groups: Sequence[SweepGroup]) -> list[str]:
 
 
 def compile_text(group: SweepGroup) -> str:
-    """`median 21.4 s, sum 107 s`."""
+    """Return the compile times, such as `median 21.4 s, sum 107 s`."""
     if group.compile_median_s is None or group.compile_sum_s is None:
         return ABSENT
     return f"median {seconds_text(group.compile_median_s)}, sum {seconds_text(group.compile_sum_s)}"
 
 
 def memory_text(group: SweepGroup) -> str:
-    """`0.981x of 5`: candidate over baseline."""
+    """Return the memory ratio candidate / baseline, such as `0.981x of 5`."""
     if group.memory_ratio is None:
         return ABSENT
     return f"{number_text(group.memory_ratio)}x of {group.memory_rows}"
 
 
 def break_even_text(group: SweepGroup) -> str:
-    """`median 420 iterations of 4`."""
+    """Return the break-even point, such as `median 420 iterations of 4`."""
     if group.break_even_median is None:
         return ABSENT
     return f"median {_rounded(group.break_even_median)} iterations of {group.break_even_rows}"
 
 
 def seconds_text(duration_s: float) -> str:
-    """`21.4 s`, `3.5 m`, `2.1 h`."""
+    """Format a duration as `21.4 s`, `3.5 m` or `2.1 h`."""
     for unit, size in (("h", 3600.0), ("m", 60.0)):
         if duration_s >= size * _MINUTE_S / 60.0:
             return f"{duration_s / size:.1f} {unit}"
@@ -140,88 +140,87 @@ def seconds_text(duration_s: float) -> str:
 
 
 def verdict_lines(summary: SweepSummary) -> list[str]:
-    """How many comparisons said what."""
+    """Return the number of comparisons by verdict, and the correction."""
     counts = Counter(row.verdict for row in summary.rows)
-    said = ", ".join(
+    verdicts = ", ".join(
         f"{MARKS[verdict]} {counts[verdict]} {verdict.value}"
         for verdict in Verdict
         if counts[verdict]
     )
     total = len(summary.rows)
     noun = "comparison" if total == 1 else "comparisons"
-    return [f"{total} {noun}: {said}" if total else "no comparisons", *family_lines(summary)]
+    return [f"{total} {noun}: {verdicts}" if total else "no comparisons", *family_lines(summary)]
 
 
 def family_lines(summary: SweepSummary) -> list[str]:
-    """What the correction for so many comparisons did."""
+    """Describe the effect of the correction for multiple comparisons."""
     tested = [row for row in summary.rows if row.p_adjusted is not None]
     if not tested:
         return []
     demoted = sum(row.demoted for row in tested)
     text = (
-        f"p-values are corrected for the {len(tested)} comparisons of the sweep that have a test "
+        f"p-values are corrected for {len(tested)} comparisons of the sweep "
         f"(Benjamini-Hochberg at {format_percent(summary.alpha)})"
     )
     if demoted:
-        noun = "claim does" if demoted == 1 else "claims do"
-        text += f"; {demoted} {noun} not survive that and became undecided"
+        noun = "verdict" if demoted == 1 else "verdicts"
+        text += f"; {demoted} {noun} became undecided by the correction"
     return [text]
 
 
 def alarm_lines(alarms: FalseAlarms, margin: float) -> list[str]:
-    """Whether this machine keeps its promise, in plain sentences; the answer first."""
-    total, promised = alarms.comparisons, format_percent(alarms.alpha)
+    """Describe the false alarm rate of the machine; the conclusion first."""
+    total, nominal = alarms.comparisons, format_percent(alarms.alpha)
     if not total:
-        return ["No comparison has a test: nothing can be said of false alarms."]
+        return ["No comparison has a test: the false alarm rate is unknown."]
     rate = format_percent(alarms.significant / total)
     lines = [_answer(alarms)]
     lines.append(
-        f"{alarms.significant} of {total} comparisons of a thing with itself have an interval "
-        f"without 1: {rate} {_percents(alarms.rate)}; {promised} are promised."
+        f"{alarms.significant} of {total} A/A comparisons have a confidence interval that excludes "
+        f"1: {rate} {_percents(alarms.rate)}; the nominal rate is {nominal}."
     )
     inside = alarms.significant - alarms.called
-    text = f"{alarms.called} of them {_were(alarms.called)} called faster or slower"
+    text = f"{alarms.called} of them {_were(alarms.called)} reported as faster or slower"
     if inside:
         text += f" ({inside} more {_were(inside)} within the margin of {format_percent(margin)})"
     lines.append(text + f"; {alarms.called_adjusted} after the correction for all comparisons.")
     lines.append(
-        "p-values should be spread evenly or lean towards 1, where those of comparisons lie that "
-        f"stopped early as the same; the largest excess of small ones is "
-        f"{format_percent(alarms.excess)}, which chance alone exceeds in "
-        f"{_chance(alarms.excess_chance)} of sweeps."
+        "p-values should be uniform or shifted towards 1 (comparisons that stopped early as the "
+        f"same); the largest excess of small p-values is {format_percent(alarms.excess)}, which "
+        f"occurs by chance in {_chance(alarms.excess_chance)} of sweeps."
     )
     if alarms.shared_baselines:
         lines.append(
-            "Several candidates share one baseline, so alarms come together: the interval is too "
-            "narrow."
+            "Several candidates share one baseline, so false alarms are correlated and the interval "
+            "is too narrow."
         )
     return lines
 
 
 def _answer(alarms: FalseAlarms) -> str:
-    promised = format_percent(alarms.alpha)
-    shown = f"{alarms.significant} or more false alarms of {alarms.comparisons}"
-    seen = f"a machine that keeps to it shows {shown} in {_chance(alarms.chance)} of sweeps"
+    nominal = format_percent(alarms.alpha)
+    count = f"{alarms.significant} or more false alarms in {alarms.comparisons} comparisons"
+    evidence = f"at that rate, {count} occur in {_chance(alarms.chance)} of sweeps"
     limit = format_percent(alarms.rate.high)
-    if alarms.within and alarms.rate.high > _FEW * alarms.alpha:
+    if alarms.within and alarms.rate.high > _INCONCLUSIVE_FACTOR * alarms.alpha:
         return (
-            f"Nothing speaks against the stated error rate of {promised}, but "
-            f"{alarms.comparisons} comparisons say little: {seen}, and rates up to {limit} cannot "
-            "be ruled out."
+            f"The results are consistent with the nominal error rate of {nominal}, but "
+            f"{alarms.comparisons} comparisons are too few to confirm it: {evidence}, and rates up "
+            f"to {limit} cannot be ruled out."
         )
     if alarms.within:
         return (
-            f"This machine is within its stated error rate of {promised}: {seen}. "
+            f"This machine is within the nominal error rate of {nominal}: {evidence}. "
             f"Rates above {limit} can be ruled out."
         )
     if alarms.chance > alarms.excess_chance:
-        seen = (
-            f"small p-values are too frequent, which chance alone explains in "
+        evidence = (
+            f"small p-values are too frequent, which occurs by chance in "
             f"{_chance(alarms.excess_chance)} of sweeps"
         )
     return (
-        f"This machine is NOT within its stated error rate of {promised}: {seen}. Do not believe "
-        "small differences; `torchyard machine audit` says what disturbs it."
+        f"This machine is NOT within the nominal error rate of {nominal}: {evidence}. Do not trust "
+        "small differences; `torchyard machine audit` finds sources of noise."
     )
 
 
@@ -244,22 +243,22 @@ def _chance(chance: float) -> str:
 
 
 def _rounded(number: float) -> str:
-    """Three digits at most are known of it."""
+    """Round to three significant digits."""
     return f"{float(f'{number:.3g}'):,.0f}".replace(",", " ")
 
 
 def reasons_of(rows: Sequence[SweepRow]) -> list[tuple[SweepRow, str]]:
-    """Rows that did not pass, each with its reason on one line."""
-    return [(row, one_line(row.reason) or "no reason was recorded") for row in rows]
+    """Return rows that did not pass, each with its reason on one line."""
+    return [(row, one_line(row.reason) or "no reason recorded") for row in rows]
 
 
 def as_selected(row: SweepRow) -> SweepRow:
-    """The row as lists of the best and worst show it: with the interval for selected rows."""
+    """Return the row with the interval that is corrected for selection."""
     return replace(row, interval=row.selected_interval or row.interval)
 
 
 def selection_text(rows: Sequence[SweepRow]) -> str:
-    """Say what level the intervals of the best or worst rows have: ` (99.2% intervals, ...)`."""
+    """Return the level of the intervals of the best or worst rows: ` (99.2% intervals, ...)`."""
     levels = {row.selected_interval.confidence for row in rows if row.selected_interval}
     if len(levels) != 1:
         return ""
@@ -270,19 +269,19 @@ _BAR: Final = 30
 
 
 def sweep_text(summary: SweepSummary) -> str:
-    """Plain text; nothing from outside in it acts on a terminal."""
+    """Render the summary as plain text, without control characters from its input."""
     lines = [one_line(summary.name), sweep_line(summary), ""]
     lines += [f"! {one_line(doubt)}" for doubt in summary.doubts]
     lines += [""] * bool(summary.doubts)
     if summary.false_alarms is not None:
-        lines += ["false alarms of this machine", *_alarms(summary), ""]
+        lines += ["false alarm rate of this machine", *_alarms(summary), ""]
     groups = [*summary.groups, *summary.totals]
-    heads = ("suite", "candidate", "passed", "common workloads", "all it passed", "did not pass")
+    heads = ("suite", "candidate", "passed", "common workloads", "all passed", "did not pass")
     lines += _aligned([heads, *_named_once(_group_cells(group) for group in groups)])
     lines += not_wrong_lines(groups)
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
-        cost_heads = ("cost", "candidate", "compiling", "memory", "break-even")
+        cost_heads = ("cost", "candidate", "compilation", "memory", "break-even")
         lines += ["", *_aligned([cost_heads, *_named_once(_cost_cells(group) for group in costs)])]
     lines += ["", *verdict_lines(summary)]
     for heading, rows in (("fastest", summary.best), ("slowest", summary.worst)):
@@ -320,7 +319,7 @@ def _cost_cells(group: SweepGroup) -> tuple[str, ...]:
 
 
 def _named_once(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """A name that is that of the row above is left out."""
+    """Omit a name that is the same as in the row above."""
     above = ""
     for name, *cells in rows:
         yield ("" if name == above else name, *cells)
@@ -348,7 +347,7 @@ def _alarms(summary: SweepSummary) -> list[str]:
 
 
 def _histogram(alarms: FalseAlarms) -> Iterator[str]:
-    """Each tenth of the p-values as a bar; even ones are all as long as the mark."""
+    """Return the histogram of the p-values as bars."""
     if not alarms.comparisons:
         return
     most = max(*alarms.bins, 1)
@@ -356,7 +355,7 @@ def _histogram(alarms: FalseAlarms) -> Iterator[str]:
     for place, count in enumerate(alarms.bins):
         bar = "#" * round(_BAR * count / most)
         yield f"p {place / bins:.1f} to {(place + 1) / bins:.1f} {count:>5} {bar}"
-    yield f"even: {alarms.comparisons / bins:.1f} in each"
+    yield f"uniform: {alarms.comparisons / bins:.1f} in each bin"
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

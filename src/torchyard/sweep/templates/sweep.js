@@ -1,6 +1,6 @@
 "use strict";
-// Filters the rows of all groups at once and orders them inside their groups. What is chosen stands in
-// the address after the #, so that it survives a reload; an address without `=` is a place on the page.
+// Filters the rows of all groups and sorts them within their groups. The selection is stored in the URL
+// fragment, so that it survives a reload; a fragment without `=` is an anchor.
 (() => {
   const bar = document.querySelector(".filters");
   if (!bar) return;
@@ -13,10 +13,10 @@
   const asWritten = new Map(groups.map((group) => [group, [...group.querySelectorAll("tr[data-verdict]")]]));
 
   const filter = () => {
-    const wanted = fields.filter((field) => field.value.trim() !== "");
+    const active = fields.filter((field) => field.value.trim() !== "");
     let shown = 0;
     for (const row of rows) {
-      const fits = wanted.every((field) => (field.name === "find"
+      const fits = active.every((field) => (field.name === "find"
         ? field.value.toLowerCase().split(/\s+/).every((word) => words.get(row).includes(word))
         : row.dataset[field.name] === field.value));
       row.hidden = !fits;

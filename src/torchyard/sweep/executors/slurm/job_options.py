@@ -1,7 +1,7 @@
 """Slurm options of a sweep, checked before anything is submitted.
 
-Names and values end up in the header of a batch script. Nothing that a shell or Slurm could read as
-more than one word is accepted.
+Names and values are written to the header of a batch script. Values that a shell or Slurm could read
+as more than one word are rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OWN_OPTIONS: Final[Mapping[str, str]] = {
     "cpus-per-task": "cpus",
     "mem": "memory",
 }
-"""Options of sbatch that have a name here, by sbatch's name."""
+"""Torchyard's names of sbatch options, by sbatch's name."""
 _FIXED: Final = frozenset(
     {
         *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue"),
@@ -49,7 +49,7 @@ _FIXED: Final = frozenset(
         *("clusters", "cluster", "hold", "input", "wckey", "uid", "gid", "version", "help"),
     }
 )
-"""Options of sbatch that the executor needs for itself."""
+"""sbatch options that the executor sets itself."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
@@ -62,34 +62,34 @@ _LONGEST_VALUE: Final = 256
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What each job of a sweep asks for."""
+    """The resources that each job of a sweep requests."""
 
     partition: str = ""
     account: str = ""
     qos: str = ""
     gpus: str = ""
-    """A number, or `type:number`; empty: none are asked for."""
+    """A number, or `type:number`; empty: none requested."""
     exclusive: bool = False
-    """Whole nodes."""
+    """Request whole nodes."""
     time_min: int | None = None
-    """None: what the partition gives by itself."""
+    """None: the default of the partition."""
     cpus: int | None = None
     memory: str = ""
     at_most: int | None = None
-    """Jobs of an array that may run at the same time."""
+    """Maximum number of concurrent jobs of an array."""
     extra: tuple[tuple[str, Scalar], ...] = ()
-    """Other options of sbatch by its names, without dashes in front."""
+    """Other sbatch options by sbatch's name, without leading dashes."""
 
     def with_limit(self, limit_s: float | None) -> SlurmOptions:
-        """Time enough for a cell of this limit, where no time is asked for."""
+        """Derive the time limit of a job from the limit of a cell, unless one is set."""
         if self.time_min is not None or limit_s is None:
             return self
-        # A minute more: the limit of the cell must end it first, and says so in its own words.
+        # One more minute, so that the cell's own limit ends it first, with a better message.
         return replace(self, time_min=math.ceil(limit_s / 60.0) + 1)
 
 
 def read_options(options: Sequence[tuple[str, Scalar]]) -> SlurmOptions:
-    """Options by the names that the command line and study files have; raises UsageError."""
+    """Parse options by their names on the command line and in study files."""
     values: dict[str, Scalar] = {}
     extra: list[tuple[str, Scalar]] = []
     for name, value in options:
@@ -98,20 +98,20 @@ def read_options(options: Sequence[tuple[str, Scalar]]) -> SlurmOptions:
         elif name in OPTION_NAMES:
             values[name] = value
         else:
-            known = [*OPTION_NAMES, EXTRA_PREFIX + "OPTION"]
+            valid = [*OPTION_NAMES, EXTRA_PREFIX + "OPTION"]
             raise UsageError(
-                f"Slurm: unknown option {name!r}", hint=nearest_hint(name, known, what="option")
+                f"Slurm: unknown option {name!r}", hint=nearest_hint(name, valid, what="option")
             )
     return SlurmOptions(
         partition=_word("partition", values),
         account=_word("account", values),
         qos=_word("qos", values),
         gpus=_matching("gpus", values, _GPUS, "a number, or type:number like h100:2"),
-        exclusive=_yes("exclusive", values),
-        time_min=_asked("time", values, _minutes),
-        cpus=_asked("cpus", values, _at_least_one),
+        exclusive=_flag("exclusive", values),
+        time_min=_optional("time", values, _minutes),
+        cpus=_optional("cpus", values, _at_least_one),
         memory=_memory(values),
-        at_most=_asked("at-most", values, _at_least_one),
+        at_most=_optional("at-most", values, _at_least_one),
         extra=tuple(extra),
     )
 
@@ -120,46 +120,46 @@ def _extra_name(name: str) -> str:
     option = name.removeprefix(EXTRA_PREFIX)
     if _NAME.fullmatch(option) is None:
         raise UsageError(
-            f"Slurm: {option!r} is not the name of an option of sbatch",
-            hint="write it like slurm-constraint, with small letters, digits and dashes",
+            f"Slurm: {option!r} is not a valid name of an sbatch option",
+            hint="use lower-case letters, digits and dashes, as in slurm-constraint",
         )
     if option in OWN_OPTIONS:
         raise UsageError(
-            f"Slurm: {name!r} has a name of its own", hint=f"say {OWN_OPTIONS[option]!r}"
+            f"Slurm: {name!r} has an option of its own", hint=f"use {OWN_OPTIONS[option]!r}"
         )
     if option in _FIXED:
         raise UsageError(
-            f"Slurm: {name!r} cannot be given", why="the executor needs this option for itself"
+            f"Slurm: {name!r} is not allowed", why="the executor sets this option itself"
         )
     return option
 
 
 def _extra_value(name: str, value: Scalar) -> Scalar:
     if value is False:
-        raise _wrong(name, value, "a text, a number or true", "leave the option out")
+        raise _invalid(name, value, "a text, a number or true", "remove the option")
     if isinstance(value, str) and (
         _VALUE.fullmatch(value) is None or len(value) > _LONGEST_VALUE or not value.strip()
     ):
-        wanted = "letters, digits and _.,:@%+=/*&|~^()[]- only"
-        raise _wrong(
-            name, value, wanted, f"at most {_LONGEST_VALUE} characters, none of them quotes"
+        expected = "letters, digits and _.,:@%+=/*&|~^()[]- only"
+        raise _invalid(
+            name, value, expected, f"at most {_LONGEST_VALUE} characters, none of them quotes"
         )
     return value
 
 
 def _word(name: str, values: Mapping[str, Scalar]) -> str:
-    return _matching(name, values, _WORD, "a name, or names with commas between them")
+    return _matching(name, values, _WORD, "a name or a comma-separated list of names")
 
 
 def _matching(
-    name: str, values: Mapping[str, Scalar], pattern: re.Pattern[str], wanted: str
+    name: str, values: Mapping[str, Scalar], pattern: re.Pattern[str], expected: str
 ) -> str:
     value = values.get(name)
     if value is None:
         return ""
     text = str(value).strip()
     if isinstance(value, bool) or pattern.fullmatch(text) is None or len(text) > _LONGEST_VALUE:
-        raise _wrong(name, value, wanted)
+        raise _invalid(name, value, expected)
     return text
 
 
@@ -167,21 +167,21 @@ def _memory(values: Mapping[str, Scalar]) -> str:
     value = values.get("memory")
     if value is None:
         return ""
-    wanted = "an amount of memory with its unit"
+    expected = "an amount of memory with a unit"
     match = _MEMORY.fullmatch(str(value).strip())
     if match is None:
-        raise _wrong("memory", value, wanted, "write it like 16G or 500M")
+        raise _invalid("memory", value, expected, "use 16G or 500M")
     return match.group(1) + match.group(2)[0]
 
 
-def _yes(name: str, values: Mapping[str, Scalar]) -> bool:
+def _flag(name: str, values: Mapping[str, Scalar]) -> bool:
     value = values.get(name, False)
     if not isinstance(value, bool):
-        raise _wrong(name, value, "true or false")
+        raise _invalid(name, value, "true or false")
     return value
 
 
-def _asked(
+def _optional(
     name: str, values: Mapping[str, Scalar], read: Callable[[str, Scalar], int]
 ) -> int | None:
     return read(name, values[name]) if name in values else None
@@ -190,12 +190,12 @@ def _asked(
 def _at_least_one(name: str, value: Scalar) -> int:
     text = str(value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise _wrong(name, value, "a whole number, 1 or more")
+        raise _invalid(name, value, "a positive integer")
     return int(text)
 
 
 def _minutes(name: str, value: Scalar) -> int:
-    """Whole minutes, rounded up as Slurm does, from its own forms and from `90min` or `2h`."""
+    """Parse Slurm's time formats, `90min` or `2h` to minutes, rounded up as Slurm does."""
     text = str(value).strip()
     match = _CLOCK.fullmatch(text)
     if isinstance(value, (bool, float)):
@@ -215,9 +215,11 @@ def _minutes(name: str, value: Scalar) -> int:
         except UsageError:
             seconds = 0.0
     if seconds <= 0:
-        raise _wrong(name, value, "a length of time", "write it like 90 (minutes), 2:30:00 or 2h")
+        raise _invalid(name, value, "a duration", "use 90 (minutes), 2:30:00 or 2h")
     return math.ceil(seconds / 60.0)
 
 
-def _wrong(name: str, value: Scalar, wanted: str, hint: str = "") -> UsageError:
-    return UsageError(f"Slurm: {name} = {value!r} is not {wanted}", hint=hint or f"give {wanted}")
+def _invalid(name: str, value: Scalar, expected: str, hint: str = "") -> UsageError:
+    return UsageError(
+        f"Slurm: {name} = {value!r} is not {expected}", hint=hint or f"use {expected}"
+    )

@@ -1,16 +1,16 @@
-"""Slurm's programs and their answers, job states, and the record of submitted jobs.
+"""Slurm commands and their output, job states, and the record of submitted jobs.
 
 The record is kept in the sweep's folder and is also read by jobs on the nodes:
 
 {"event": "intent", "name": N, "cells": [...]}   before sbatch is called
 {"event": "submitted", "name": N, "job": "12"}   when Slurm has returned the job id
 {"event": "void", "name": N}                     it never reached Slurm; a job of it must not run
-{"event": "told", "name": N, "index": 3, ...}    the driver has learned how this one ended
+{"event": "told", "name": N, "index": 3, ...}    the end of this job was reported to the driver
 
-A name is unique, so that a job whose id was never written is found by it.
+Names are unique, so that a job whose id was never written can be found by its name.
 
-States were checked against Slurm 22.05; later or rare ones are from its manual (squeue(1), JOB
-STATE CODES). An unknown state counts as not ended: it is better to wait than to measure twice.
+States were checked against Slurm 22.05; newer or rare ones are from its manual (squeue(1), JOB STATE
+CODES). An unknown state counts as not ended, so that no cell is measured twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -32,36 +31,36 @@ from typing import Any, Final
 from torchyard.errors import MissingTool, ResultsDamaged, StepFailed
 from torchyard.files.safe_reading import read_records
 from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.results.directory import utc_timestamp
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.model import Outcome
 
-NEEDED: Final = ("sbatch", "squeue", "scancel", "scontrol")
-_OF_USERS: Final = ("SQUEUE_", "SACCT_", "SCANCEL_")
-LIMIT_S: Final = 60.0
-"""A controller that is busy may take its time; Slurm's own limit (MessageTimeout) is often 10 s, and
-its programs try several times."""
+REQUIRED_TOOLS: Final = ("sbatch", "squeue", "scancel", "scontrol")
+_USER_FORMAT_PREFIXES: Final = ("SQUEUE_", "SACCT_", "SCANCEL_")
+TIMEOUT_S: Final = 60.0
+"""Slurm's own limit (MessageTimeout) is often 10 s, and its commands retry several times."""
 
 
 def check_tools() -> None:
-    """Raises MissingTool when jobs cannot be handed in from here."""
-    missing = [name for name in NEEDED if shutil.which(name) is None]
+    """Raise MissingTool if jobs cannot be submitted from this machine."""
+    missing = [name for name in REQUIRED_TOOLS if shutil.which(name) is None]
     if missing:
         raise MissingTool(
-            f"there is no {', '.join(missing)} here",
-            why="the Slurm executor hands cells to a Slurm cluster through its own programs",
-            hint="run this on a login node of the cluster, or install Slurm's client programs "
+            f"{', '.join(missing)} not found",
+            why="the Slurm executor submits cells with Slurm's client commands",
+            hint="run this on a login node of the cluster, or install Slurm's client commands "
             "(slurm-client on Debian and Ubuntu, slurm on Fedora)",
         )
     if find_spec("submitit") is None:
         raise MissingTool(
             "submitit is not installed",
-            why="jobs are handed to Slurm by it",
+            why="the Slurm executor submits jobs with it",
             hint="pip install 'torchyard[cluster]'",
         )
 
 
-def run_slurm(name: str, *arguments: str, limit_s: float = LIMIT_S) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a program of Slurm; a hang is StepFailed."""
+def run_slurm(name: str, *arguments: str, limit_s: float = TIMEOUT_S) -> tuple[int, str, str]:
+    """Run a Slurm command and return exit code, stdout and stderr; a timeout is StepFailed."""
     line = shlex.join((name, *arguments))
     try:
         done = subprocess.run(
@@ -72,12 +71,13 @@ def run_slurm(name: str, *arguments: str, limit_s: float = LIMIT_S) -> tuple[int
             errors="replace",
             timeout=limit_s,
             check=False,
-            # Sites may set other formats and filters for people.
+            # Sites may set other output formats and filters for users.
             env={**_variables(), "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
         raise StepFailed(
-            f"`{line}` did not answer within {limit_s:g} s", hint="is the Slurm controller up?"
+            f"`{line}` timed out after {limit_s:g} s",
+            hint="check that the Slurm controller is running",
         ) from None
     except OSError as error:
         raise MissingTool(f"cannot run {name}: {error.strerror or error}") from error
@@ -85,19 +85,23 @@ def run_slurm(name: str, *arguments: str, limit_s: float = LIMIT_S) -> tuple[int
 
 
 def ask_slurm(name: str, *arguments: str) -> str:
-    """What a program of Slurm answers; raises StepFailed with its own words when it does not."""
-    code, said, error = run_slurm(name, *arguments)
+    """Return the output of a Slurm command; raise StepFailed with its error message on failure."""
+    code, output, error = run_slurm(name, *arguments)
     if code != 0:
         raise StepFailed(
-            f"{name} ended with {code}: {error or 'it said nothing'}",
-            why=f"it was asked `{shlex.join((name, *arguments))}`",
-            hint="ask Slurm yourself; what was handed in goes on",
+            f"{name} failed with exit code {code}: {error or 'no error message'}",
+            why=f"the command was `{shlex.join((name, *arguments))}`",
+            hint="run the command yourself to see the problem; submitted jobs continue",
         )
-    return said
+    return output
 
 
 def _variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_USERS)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_USER_FORMAT_PREFIXES)
+    }
 
 
 JOBS_FILE: Final = "jobs.jsonl"
@@ -107,37 +111,37 @@ _LONGEST_TITLE: Final = 24
 
 @dataclass(kw_only=True)
 class JobArray:
-    """Cells that were handed in together: element `i` of the array runs `cells[i]`."""
+    """Cells that were submitted together: element `i` of the array runs `cells[i]`."""
 
     name: str
     cells: tuple[str, ...]
     at: str = ""
     job: str = ""
-    """Slurm's number; empty until it is known."""
+    """Slurm's job id; empty until it is known."""
     void: bool = False
-    told: dict[int, str] = field(default_factory=dict)
-    """Outcome by index, of those whose end the driver has heard of."""
+    reported: dict[int, str] = field(default_factory=dict)
+    """Outcomes by index that were reported to the driver."""
 
     @property
     def open_indexes(self) -> list[int]:
-        """Those whose end nobody has heard of."""
+        """Indexes of the jobs whose end was not reported yet."""
         if self.void:
             return []
-        return [index for index in range(len(self.cells)) if index not in self.told]
+        return [index for index in range(len(self.cells)) if index not in self.reported]
 
     def job_of(self, index: int) -> str:
-        """As Slurm's own tables name it."""
+        """Return the job id in Slurm's notation."""
         return f"{self.job}_{index}" if len(self.cells) > 1 else self.job
 
 
 def new_name(folder: Path) -> str:
-    """A name for a job that no other job has: people see it in squeue."""
+    """Return a unique job name, which squeue shows."""
     title = _UNSAFE.sub("-", folder.name).strip("-")[:_LONGEST_TITLE].strip("-")
     return f"torchyard-{title or 'sweep'}-{secrets.token_hex(6)}"
 
 
 class JobRecords:
-    """The file, read once and written as a whole with each addition."""
+    """The record of submitted jobs, read once and rewritten with each addition."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOBS_FILE
@@ -151,30 +155,29 @@ class JobRecords:
                     raise ResultsDamaged(
                         f"{self.path}, line {number}: not a record of a job",
                         why=f"{type(error).__name__}: {error}",
-                        hint="put the file back from a copy; without it, jobs that still run in "
-                        "Slurm are not known",
+                        hint="restore the file from a backup; without it, running jobs cannot be found",
                     ) from error
                 self._lines.append(to_json_text(record))
 
     def open_arrays(self) -> list[JobArray]:
-        """Those of which anything is still to be heard, oldest first."""
+        """Return the arrays with open jobs, oldest first."""
         return [array for array in self.arrays.values() if array.open_indexes]
 
     def intend(self, name: str, cells: Sequence[str]) -> JobArray:
-        """Say what will be handed in, before it is."""
-        self._add({"event": "intent", "name": name, "cells": list(cells), "at": _now()})
+        """Record a submission before it happens."""
+        self._add({"event": "intent", "name": name, "cells": list(cells), "at": utc_timestamp()})
         return self.arrays[name]
 
     def submitted(self, name: str, job: str) -> None:
-        """Slurm has taken it, under this number."""
-        self._add({"event": "submitted", "name": name, "job": job, "at": _now()})
+        """Record the job id that Slurm returned."""
+        self._add({"event": "submitted", "name": name, "job": job, "at": utc_timestamp()})
 
     def void(self, name: str, why: str) -> None:
-        """It never reached Slurm. Should it do so after all, its jobs end without running."""
-        self._add({"event": "void", "name": name, "why": why, "at": _now()})
+        """Record that a submission failed; if it reached Slurm after all, its jobs do nothing."""
+        self._add({"event": "void", "name": name, "why": why, "at": utc_timestamp()})
 
-    def told(self, ends: Sequence[tuple[str, int, str]]) -> None:
-        """The driver has heard how these ended: name, index, outcome."""
+    def mark_reported(self, ends: Sequence[tuple[str, int, str]]) -> None:
+        """Record that these ends were reported to the driver: name, index, outcome."""
         self._add(
             *(
                 {"event": "told", "name": name, "index": index, "outcome": outcome}
@@ -202,11 +205,11 @@ class JobRecords:
         elif event == "void":
             self.arrays[name].void = True
         elif event == "told":
-            self.arrays[name].told[int(record["index"])] = str(record["outcome"])
+            self.arrays[name].reported[int(record["index"])] = str(record["outcome"])
 
 
 def is_void(folder: Path, name: str) -> bool:
-    """Whether a job of this name must not run; asked on the node, where the file is only read."""
+    """Return whether a job of this name must not run; called on the node, read-only."""
     path = folder / JOBS_FILE
     if not path.exists():
         return False
@@ -214,10 +217,6 @@ def is_void(folder: Path, name: str) -> bool:
         record.get("event") == "void" and record.get("name") == name
         for _, record in read_records(path)
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 SQUEUE_FORMAT: Final = ",".join(
@@ -240,11 +239,11 @@ _OUTCOMES: Final[dict[str, Outcome]] = {
 }
 _WHY: Final = {
     "CANCELLED": "cancelled in Slurm",
-    "TIMEOUT": "took longer than the time it asked Slurm for",
-    "DEADLINE": "could not end before its deadline in Slurm",
-    "OUT_OF_MEMORY": "used more memory than it asked Slurm for",
-    "PREEMPTED": "another job took its place, and Slurm did not put it back into the queue",
-    "NODE_FAIL": "its node failed, and Slurm did not put it back into the queue",
+    "TIMEOUT": "exceeded its Slurm time limit",
+    "DEADLINE": "could not finish before its Slurm deadline",
+    "OUT_OF_MEMORY": "exceeded its Slurm memory limit",
+    "PREEMPTED": "preempted by another job and not requeued",
+    "NODE_FAIL": "its node failed, and it was not requeued",
     "BOOT_FAIL": "its node could not be started",
     "REVOKED": "it ran on another cluster of the federation",
 }
@@ -252,10 +251,10 @@ _RUNNING: Final = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 )
 _WAITS: Final = {
-    "Resources": "waits for free resources",
-    "Priority": "others are before it in the queue",
-    "JobArrayTaskLimit": "as many run as may at the same time",
-    "BeginTime": "put back into the queue, begins again soon",
+    "Resources": "waiting for resources",
+    "Priority": "jobs with higher priority are queued",
+    "JobArrayTaskLimit": "the limit of concurrent jobs is reached",
+    "BeginTime": "requeued, starts again soon",
     "JobHeldUser": "held by the user: `scontrol release JOB`",
     "JobHeldAdmin": "held by an administrator",
     "launch failed requeued held": "could not be started and is held: `scontrol release JOB`",
@@ -263,28 +262,28 @@ _WAITS: Final = {
 _OF_NO_TASK: Final = "N/A"
 _SIGNALLED: Final = 128
 TIME_LIMIT_CODE: Final = 124
-"""As the command itself and coreutils' timeout say it."""
+"""The same exit code as coreutils' timeout."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
-    """A job as Slurm tells of it."""
+class JobInfo:
+    """The state of a job as reported by Slurm."""
 
     name: str
     index: int
     job: str
-    """Of the whole array."""
+    """Id of the whole array."""
     state: str
     code: int = 0
-    """As a shell says it: 128 and the number of the signal that ended it."""
+    """Exit code as in a shell: 128 plus the signal number for a signal."""
     node: str = ""
     reason: str = ""
     label: str = ""
-    """`12_3`, or `12` when it is not an array."""
+    """`12_3`, or `12` if it is not an array."""
 
 
-def read_squeue(text: str) -> Iterator[Sighting]:
-    """Jobs in the answer of squeue in SQUEUE_FORMAT, one per line; `--array` must be given."""
+def read_squeue(text: str) -> Iterator[JobInfo]:
+    """Parse the output of `squeue --array` in SQUEUE_FORMAT."""
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) < SQUEUE_FORMAT.count("|"):
@@ -293,12 +292,12 @@ def read_squeue(text: str) -> Iterator[Sighting]:
         index = 0 if task == _OF_NO_TASK else _number(task)
         if index is None or not job.isdecimal():
             continue
-        yield Sighting(
+        yield JobInfo(
             name=name,
             index=index,
             job=job,
             state=state,
-            code=_of_wait_status(_number(status) or 0),
+            code=_code_of_wait_status(_number(status) or 0),
             node=node,
             reason="" if reason in ("None", "(null)") else reason,
             label=job if task == _OF_NO_TASK else f"{job}_{task}",
@@ -308,19 +307,19 @@ def read_squeue(text: str) -> Iterator[Sighting]:
 _SACCT_JOB: Final = re.compile(r"(\d+)(?:_(\d+))?")
 
 
-def read_sacct(text: str) -> Iterator[Sighting]:
-    """Jobs in the answer of `sacct --parsable2 --noheader --allocations` in SACCT_FORMAT."""
+def read_sacct(text: str) -> Iterator[JobInfo]:
+    """Parse the output of `sacct --parsable2 --noheader --allocations` in SACCT_FORMAT."""
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) < SACCT_FORMAT.count(",") + 1:
             continue
         name, job, state, exit_code, node = (field.strip() for field in fields[:5])
-        match = _SACCT_JOB.fullmatch(job)  # `12_[3-7]` are elements that never began
+        match = _SACCT_JOB.fullmatch(job)  # `12_[3-7]` are elements that never started
         if match is None or not state:
             continue
         code, _, number = exit_code.partition(":")
         ended_by = _number(number) or 0
-        yield Sighting(
+        yield JobInfo(
             name=name,
             index=int(match[2] or 0),
             job=match[1],
@@ -331,55 +330,55 @@ def read_sacct(text: str) -> Iterator[Sighting]:
         )
 
 
-def has_ended(seen: Sighting) -> bool:
-    """Whether nothing more will come of it."""
-    return seen.state in _OUTCOMES
+def has_ended(info: JobInfo) -> bool:
+    """Return whether the job is in a final state."""
+    return info.state in _OUTCOMES
 
 
-def may_come_back(seen: Sighting) -> bool:
-    """Whether Slurm may yet put it back into the queue by itself, as it is asked to (--requeue)."""
-    return seen.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
+def may_be_requeued(info: JobInfo) -> bool:
+    """Return whether Slurm may still requeue the job, as requested with --requeue."""
+    return info.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 
 
-def as_job(cell: str, seen: Sighting) -> Job:
-    """A job that has not ended."""
-    place = f"{seen.node}, job {seen.label}" if seen.node else f"job {seen.label}"
-    if seen.state in _RUNNING:
-        text = "" if seen.state == "RUNNING" else f"Slurm says {seen.state}"
+def as_job(cell: str, info: JobInfo) -> Job:
+    """Convert the state of a job that has not ended."""
+    place = f"{info.node}, job {info.label}" if info.node else f"job {info.label}"
+    if info.state in _RUNNING:
+        text = "" if info.state == "RUNNING" else f"Slurm state {info.state}"
         return Job(cell=cell, state="running", place=place, text=text)
-    reason = seen.reason.replace("_", " ")
+    reason = info.reason.replace("_", " ")
     text = _WAITS.get(reason, reason)
-    if seen.state != "PENDING":
-        text = f"Slurm says {seen.state}" + (f" ({text})" if text else "")
+    if info.state != "PENDING":
+        text = f"Slurm state {info.state}" + (f" ({text})" if text else "")
     return Job(cell=cell, state="queued", place=place, text=text)
 
 
-def as_ended(cell: str, seen: Sighting, *, log_end: str = "") -> Ended:
-    """A job that has ended; `log_end` is what it printed last, where Slurm leaves some words."""
-    outcome = _OUTCOMES[seen.state]
-    why = _WHY.get(seen.state, "")
-    if seen.state == "FAILED":
-        if not seen.node:
+def as_ended(cell: str, info: JobInfo, *, log_end: str = "") -> Ended:
+    """Convert the state of a job that has ended; `log_end` is the end of its output."""
+    outcome = _OUTCOMES[info.state]
+    why = _WHY.get(info.state, "")
+    if info.state == "FAILED":
+        if not info.node:
             outcome, why = (
                 "refused",
-                f"Slurm would not start it: {seen.reason or 'no reason given'}",
+                f"Slurm refused to start it: {info.reason or 'no reason given'}",
             )
-        elif _says_memory(log_end):
+        elif _reports_out_of_memory(log_end):
             outcome, why = "memory-limit", _WHY["OUT_OF_MEMORY"]
         else:
-            outcome, why = code_outcome(seen.code)
+            outcome, why = code_outcome(info.code)
     if why:
-        where = f" on {seen.node}" if seen.node else ""
-        why = f"{why} (job {seen.label}{where})"
+        where = f" on {info.node}" if info.node else ""
+        why = f"{why} (job {info.label}{where})"
     return Ended(cell=cell, outcome=outcome, why=why)
 
 
 def code_outcome(code: int) -> tuple[Outcome, str]:
-    """What an exit code of a cell's command says."""
+    """Return the outcome of a cell's command and the reason, from its exit code."""
     if code == 0:
         return "finished", ""
     if code == TIME_LIMIT_CODE:
-        return "time-limit", "took longer than its limit"
+        return "time-limit", "exceeded its time limit"
     if code == _SIGNALLED + signal.SIGINT:
         return "interrupted", "interrupted"
     if _SIGNALLED < code < _SIGNALLED + signal.NSIG:
@@ -388,14 +387,14 @@ def code_outcome(code: int) -> tuple[Outcome, str]:
         except ValueError:
             name = f"signal {code - _SIGNALLED}"
         if name in ("SIGTERM", "SIGHUP"):
-            return "interrupted", f"its process was asked to end ({name})"
-        said = "killed" if name == "SIGKILL" else "ended"
-        return "died", f"its process was {said} ({name})"
-    return "died", f"its process ended with exit code {code}"
+            return "interrupted", f"its process received {name}"
+        verb = "was killed" if name == "SIGKILL" else "crashed"
+        return "died", f"its process {verb} ({name})"
+    return "died", f"its process exited with code {code}"
 
 
-def _says_memory(log_end: str) -> bool:
-    """Where cgroups do not tell Slurm of it, the state is FAILED and only the job's output says why."""
+def _reports_out_of_memory(log_end: str) -> bool:
+    """Detect an out-of-memory kill in the job's output: without cgroups the state is just FAILED."""
     return "slurmstepd" in log_end and (
         "xceeded job memory limit" in log_end
         or "oom-kill event" in log_end
@@ -403,8 +402,8 @@ def _says_memory(log_end: str) -> bool:
     )
 
 
-def _of_wait_status(status: int) -> int:
-    """From the status that squeue gives, as wait() does: 1792 is exit code 7, 9 is SIGKILL."""
+def _code_of_wait_status(status: int) -> int:
+    """Convert a wait() status from squeue to an exit code: 1792 is exit code 7, 9 is SIGKILL."""
     ended_by = status & 0x7F
     return _SIGNALLED + ended_by if ended_by else (status >> 8) & 0xFF
 

@@ -1,7 +1,7 @@
 """Poll Slurm for all jobs of a sweep at once, at a limited rate.
 
-squeue knows jobs that wait, run, or ended some minutes ago (MinJobAge). Older ones are known to
-sacct where the site keeps accounts; after that only the note that the job left in the sweep's
+squeue lists jobs that are queued, running, or ended some minutes ago (MinJobAge). sacct lists older
+ones if the site has accounting; otherwise only the end record that the job wrote to the sweep's
 folder remains.
 """
 
@@ -18,7 +18,7 @@ from torchyard.sweep.executors.slurm.job_states import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     JobArray,
-    Sighting,
+    JobInfo,
     ask_slurm,
     has_ended,
     read_sacct,
@@ -27,26 +27,26 @@ from torchyard.sweep.executors.slurm.job_states import (
 )
 from torchyard.sweep.executors.slurm.node_job import read_end
 
-__all__ = ["LOOK_EVERY_S", "SlurmWatch"]
+__all__ = ["POLL_INTERVAL_S", "SlurmWatch"]
 
-LOOK_EVERY_S: Final = 5.0
-LONGEST_PAUSE_S: Final = 60.0
-PATIENCE_S: Final = 900.0
-"""A controller that is being restarted does not answer; nothing is lost by waiting."""
+POLL_INTERVAL_S: Final = 5.0
+MAX_POLL_INTERVAL_S: Final = 60.0
+MAX_OUTAGE_S: Final = 900.0
+"""Time to tolerate failing queries, for example while the controller restarts."""
 LOST_AFTER_S: Final = 30.0
-"""For accounts to catch up, and for a shared file system to show what a node wrote."""
+"""Time for accounting to catch up, and for a shared file system to show what a node wrote."""
 
 Key = tuple[str, int]
 
 
 class SlurmWatch:
-    """What Slurm says of jobs, by name and index."""
+    """States of jobs in Slurm, by name and index."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        every_s: float = LOOK_EVERY_S,
+        every_s: float = POLL_INTERVAL_S,
         lost_after_s: float = LOST_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,70 +54,70 @@ class SlurmWatch:
         self._every_s = every_s
         self._lost_after_s = lost_after_s
         self._clock = clock
-        self._pause_s = every_s
-        self._looked_s: float | None = None
+        self._interval_s = every_s
+        self._polled_s: float | None = None
         self._answered_s: float | None = None
-        self._seen: dict[Key, Sighting] = {}
+        self._states: dict[Key, JobInfo] = {}
         self._missing_since_s: dict[Key, float] = {}
-        self._accounts = True
-        self.silent_because = ""
-        """Why Slurm did not answer the last time; empty when it did."""
+        self._has_accounting = True
+        self.last_error = ""
+        """Why the last query failed; empty if it succeeded."""
 
-    def forget(self) -> None:
-        """Look anew at the next call: something was handed in or cancelled."""
-        self._looked_s = None
+    def invalidate(self) -> None:
+        """Query Slurm at the next `poll`: jobs were submitted or cancelled."""
+        self._polled_s = None
 
-    def look(self, arrays: Sequence[JobArray]) -> dict[Key, Sighting | None]:
-        """Every open job of the arrays: as last seen, or None when nobody knows what became of it."""
+    def poll(self, arrays: Sequence[JobArray]) -> dict[Key, JobInfo | None]:
+        """Return the last known state of each open job; None for a job that is lost."""
         now_s = self._clock()
-        if arrays and (self._looked_s is None or now_s - self._looked_s >= self._pause_s):
-            self._looked_s = now_s
-            self._ask(arrays, now_s)
-        found: dict[Key, Sighting | None] = {}
+        if arrays and (self._polled_s is None or now_s - self._polled_s >= self._interval_s):
+            self._polled_s = now_s
+            self._query(arrays, now_s)
+        states: dict[Key, JobInfo | None] = {}
         for array in arrays:
             for index in array.open_indexes:
                 key = (array.name, index)
-                seen = self._seen.get(key)
-                if seen is not None:
-                    found[key] = seen
+                info = self._states.get(key)
+                if info is not None:
+                    states[key] = info
                 elif self._is_lost(key, now_s):
-                    found[key] = None
-        return found
+                    states[key] = None
+        return states
 
     def find(self, names: Sequence[str]) -> dict[str, str]:
-        """Numbers of jobs by name, of those that Slurm knows; asks at once."""
-        return {seen.name: seen.job for seen in self._squeue(names)}
+        """Return the ids of jobs that Slurm knows, by name; queries immediately."""
+        return {info.name: info.job for info in self._squeue(names)}
 
-    def _ask(self, arrays: Sequence[JobArray], now_s: float) -> None:
+    def _query(self, arrays: Sequence[JobArray], now_s: float) -> None:
         try:
-            seen = self._squeue([array.name for array in arrays])
+            current = self._squeue([array.name for array in arrays])
         except StepFailed as error:
-            self.silent_because = error.what
-            # Each question to a silent controller takes many seconds, in which the driver stands still.
-            self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
-            if self._answered_s is None or now_s - self._answered_s > PATIENCE_S:
+            self.last_error = error.what
+            # A query that times out blocks the driver for many seconds.
+            self._interval_s = min(MAX_POLL_INTERVAL_S, 2 * self._interval_s)
+            if self._answered_s is None or now_s - self._answered_s > MAX_OUTAGE_S:
                 raise
             return
-        self.silent_because = ""
-        self._pause_s = self._every_s
+        self.last_error = ""
+        self._interval_s = self._every_s
         self._answered_s = now_s
-        fresh = {(one.name, one.index): one for one in seen}
-        wanted = {(array.name, index) for array in arrays for index in array.open_indexes}
+        fresh = {(one.name, one.index): one for one in current}
+        open_keys = {(array.name, index) for array in arrays for index in array.open_indexes}
         missing = {
             key
-            for key in wanted - fresh.keys()
-            # What has ended stays so, also when Slurm forgets it between two looks.
-            if key not in self._seen or not has_ended(self._seen[key])
+            for key in open_keys - fresh.keys()
+            # A final state is kept, even if Slurm forgets the job between two queries.
+            if key not in self._states or not has_ended(self._states[key])
         }
         for key in missing:
-            self._seen.pop(key, None)
-        self._seen.update(fresh)
-        self._seen.update(self._from_elsewhere(arrays, missing))
+            self._states.pop(key, None)
+        self._states.update(fresh)
+        self._states.update(self._from_other_sources(arrays, missing))
         self._missing_since_s = {
-            key: self._missing_since_s.get(key, now_s) for key in missing if key not in self._seen
+            key: self._missing_since_s.get(key, now_s) for key in missing if key not in self._states
         }
 
-    def _squeue(self, names: Sequence[str]) -> list[Sighting]:
+    def _squeue(self, names: Sequence[str]) -> list[JobInfo]:
         if not names:
             return []
         answer = ask_slurm(
@@ -125,29 +125,32 @@ class SlurmWatch:
             "--noheader",
             "--array",
             "--states=all",
-            # By user first: then the controller sends this user's jobs and not everybody's.
+            # Filtered by user first: the controller then sends only this user's jobs.
             f"--user={os.getuid()}",
             f"--name={','.join(names)}",
             f"--Format={SQUEUE_FORMAT}",
         )
         return list(read_squeue(answer))
 
-    def _from_elsewhere(self, arrays: Sequence[JobArray], missing: set[Key]) -> dict[Key, Sighting]:
-        found: dict[Key, Sighting] = {}
+    def _from_other_sources(
+        self, arrays: Sequence[JobArray], missing: set[Key]
+    ) -> dict[Key, JobInfo]:
+        """Return the states of ended jobs from sacct and from the records that jobs wrote."""
+        states: dict[Key, JobInfo] = {}
         if not missing:
-            return found
+            return states
         jobs = {array.job: array for array in arrays if array.job}
-        asked = [job for job, array in jobs.items() if any(key[0] == array.name for key in missing)]
-        for seen in self._sacct(asked):
-            key = (jobs[seen.job].name, seen.index) if seen.job in jobs else None
-            if key in missing and has_ended(seen):
-                found[key] = seen
+        ids = [job for job, array in jobs.items() if any(key[0] == array.name for key in missing)]
+        for info in self._sacct(ids):
+            key = (jobs[info.job].name, info.index) if info.job in jobs else None
+            if key in missing and has_ended(info):
+                states[key] = info
         by_name = {array.name: array for array in arrays}
-        for name, index in missing - found.keys():
+        for name, index in missing - states.keys():
             end = read_end(self._folder, name, index)
             if end is not None:
                 code = int(end["code"])
-                found[(name, index)] = Sighting(
+                states[(name, index)] = JobInfo(
                     name=name,
                     index=index,
                     job=by_name[name].job,
@@ -156,10 +159,10 @@ class SlurmWatch:
                     node=str(end.get("place", "")),
                     label=str(end.get("job", "")),
                 )
-        return found
+        return states
 
-    def _sacct(self, jobs: Sequence[str]) -> list[Sighting]:
-        if not jobs or not self._accounts:
+    def _sacct(self, jobs: Sequence[str]) -> list[JobInfo]:
+        if not jobs or not self._has_accounting:
             return []
         try:
             code, answer, error = run_slurm(
@@ -171,12 +174,12 @@ class SlurmWatch:
                 f"--format={SACCT_FORMAT}",
             )
         except MissingTool:
-            self._accounts = False
+            self._has_accounting = False
             return []
         except StepFailed:
-            return []  # the next look asks again
+            return []  # the next poll tries again
         if code != 0:
-            self._accounts = "disabled" not in error
+            self._has_accounting = "disabled" not in error
             return []
         return list(read_sacct(answer))
 

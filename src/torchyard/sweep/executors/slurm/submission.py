@@ -1,11 +1,11 @@
-"""The Slurm executor: submit cells as a job array through submitit, cancel and collect them.
+"""The Slurm executor: submit cells as job arrays through submitit, cancel and collect them.
 
-Submitted jobs are known from the sweep's folder (`job_states.py`), their state from one watcher
-(`job_watch.py`). A driver that returns after a kill, a logout or a reboot creates a new executor on
-the same folder and finds its jobs.
+Submitted jobs are recorded in the sweep's folder (`job_states.py`); `job_watch.py` polls their
+states. After a kill, a logout or a reboot, a new driver opens an executor on the same folder and
+finds the jobs.
 
 submitit writes the batch script, calls sbatch and stores one pickle per job, which the job loads on
-its node. Errors of sbatch become errors that name the option.
+its node. Errors of sbatch are reported with the option that caused them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
 from torchyard.sweep.executors.slurm.job_states import (
     JobArray,
+    JobInfo,
     JobRecords,
-    Sighting,
     as_ended,
     as_job,
     ask_slurm,
     check_tools,
     has_ended,
-    may_come_back,
+    may_be_requeued,
     new_name,
     run_slurm,
 )
-from torchyard.sweep.executors.slurm.job_watch import LOOK_EVERY_S, LOST_AFTER_S, SlurmWatch
+from torchyard.sweep.executors.slurm.job_watch import LOST_AFTER_S, POLL_INTERVAL_S, SlurmWatch
 from torchyard.sweep.executors.slurm.node_job import SLURM_FOLDER, CellJob, read_end
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -46,14 +46,16 @@ _OF_A_CONTAINER: Final = frozenset({"overlay", "squashfs"})
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
-def check_place(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> tuple[str, ...]:
-    """What to tell the user about the folder; raises UsageError when Slurm cannot write there."""
-    wrong = [mark for mark in "%\\\n" if mark in str(folder)]
-    if wrong:
+def check_sweep_folder(
+    folder: Path, mounts: Path = Path("/proc/self/mountinfo")
+) -> tuple[str, ...]:
+    """Return notes about the folder; raise UsageError if Slurm cannot write there."""
+    invalid = [mark for mark in "%\\\n" if mark in str(folder)]
+    if invalid:
         raise UsageError(
             f"{str(folder)!r} cannot be the folder of a sweep on Slurm",
-            why=f"{wrong[0]!r} has a meaning of its own in Slurm's names of files",
-            hint="name a folder with letters, digits, dashes and dots",
+            why=f"{invalid[0]!r} has a special meaning in Slurm's file names",
+            hint="use a folder name with letters, digits, dashes and dots",
         )
     kind = file_system_of(folder, mounts)
     if kind in _IN_MEMORY:
@@ -66,7 +68,7 @@ def check_place(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> tu
 
 
 def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The kind of file system that holds the folder: `nfs4`, `ext4`; empty where it is not known."""
+    """Return the file system type of the folder, such as `nfs4` or `ext4`; empty if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -79,7 +81,7 @@ def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
         if len(fields) < 5 or not kinds:  # noqa: PLR2004 - see proc(5)
             continue
         point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        # The last of several mounts on one place is the one that is seen.
+        # The last of several mounts on one directory is the visible one.
         if path.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), kinds[0]
     return kind
@@ -92,7 +94,7 @@ _NO_ANSWER: Final = re.compile(
     re.IGNORECASE,
 )
 _ABOUT: Final = (
-    # What sbatch says, and which option of ours it is about.
+    # Pattern of an sbatch error message, and the option of Torchyard that it is about.
     (r"account or account/partition|invalid account", "account"),
     (r"violates accounting|policy|qos", "qos"),
     (r"partition", "partition"),
@@ -106,51 +108,51 @@ _ABOUT: Final = (
 _UNKNOWN_OPTION: Final = re.compile(r"unrecognized option '--([a-z0-9-]+)")
 
 
-class Unanswered(StepFailed):
-    """Slurm did not say whether it took the jobs."""
+class SlurmUnreachable(StepFailed):
+    """It is unknown whether Slurm accepted the jobs."""
 
 
 def array_size() -> int:
-    """How many jobs one array may have on this cluster."""
+    """Return the maximum size of a job array on this cluster."""
     settings = ask_slurm("scontrol", "show", "config")
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", settings, re.MULTILINE)
     return max(1, min(_MOST_IN_ARRAY, int(match[1]) if match else _MOST_IN_ARRAY))
 
 
 def submit_array(folder: Path, jobs: Sequence[CellJob], options: SlurmOptions) -> str:
-    """Slurm's number for the jobs, which all have the same name; raises with Slurm's own words."""
+    """Submit jobs of the same name and return the job id; errors contain sbatch's message."""
     import submitit
 
     executor = submitit.SlurmExecutor(folder=folder / SLURM_FOLDER)
     executor.update_parameters(**_parameters(jobs[0].name, len(jobs), options))
-    said = io.StringIO()  # submitit prints what sbatch says before it raises
+    output = io.StringIO()  # submitit prints the output of sbatch before it raises
     try:
-        with redirect_stderr(said), _outside_of_a_job():
-            handed_in = executor.submit_array(list(jobs))
+        with redirect_stderr(output), _outside_of_a_job():
+            submitted = executor.submit_array(list(jobs))
     except submitit.core.utils.FailedJobError as error:
-        raise _refusal(str(error), options) from error
+        raise _submission_error(str(error), options) from error
     except submitit.core.utils.FailedSubmissionError as error:
-        raise Unanswered(
-            "sbatch did not say the number of the job", why=str(error).splitlines()[0]
+        raise SlurmUnreachable(
+            "sbatch did not return a job id", why=str(error).splitlines()[0]
         ) from error
-    return str(handed_in[0].job_id).partition("_")[0]
+    return str(submitted[0].job_id).partition("_")[0]
 
 
-def lay_missing(folder: Path, job: str, jobs: Sequence[CellJob]) -> None:
-    """Lay the pickles that a killed driver could not lay any more; a job waits a minute for its own."""
+def write_missing_pickles(folder: Path, job: str, jobs: Sequence[CellJob]) -> None:
+    """Write pickles that a killed driver did not write; a job waits a minute for its pickle."""
     from submitit.core.utils import DelayedSubmission, JobPaths
 
     for index, cell_job in enumerate(jobs):
         number = f"{job}_{index}" if len(jobs) > 1 else job
         path = JobPaths(folder / SLURM_FOLDER, job_id=number).submitted_pickle
         if not path.exists():
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            DelayedSubmission(cell_job).dump(beside)
-            beside.replace(path)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            DelayedSubmission(cell_job).dump(temporary)
+            temporary.replace(path)
 
 
 def job_output(folder: Path, label: str) -> Path:
-    """What Slurm and submitit print in a job, where its cell's command has a log of its own."""
+    """Return the output file of Slurm and submitit; the cell's command has a separate log."""
     return folder / SLURM_FOLDER / f"{label}_0_log.out"
 
 
@@ -160,7 +162,7 @@ def _parameters(name: str, count: int, options: SlurmOptions) -> dict[str, Any]:
         "job_name": name,
         "nodes": 1,
         "ntasks_per_node": 1,
-        # None: not in the script at all. submitit would ask for 5 minutes and for a key of its own.
+        # None: not in the script. Otherwise submitit requests 5 minutes and sets a wckey.
         "time": options.time_min,
         "wckey": None,
         "partition": options.partition or None,
@@ -171,7 +173,7 @@ def _parameters(name: str, count: int, options: SlurmOptions) -> dict[str, Any]:
         "cpus_per_task": options.cpus,
         "mem": options.memory or None,
         "array_parallelism": options.at_most or count,
-        # 0: no signal before the time is over, at which submitit would end the job by itself.
+        # 0: no signal before the time limit; submitit would end the job on that signal.
         "signal_delay_s": 0,
         "stderr_to_stdout": True,
         # One task on one node: the batch script has the whole allocation already. Under srun a step
@@ -184,54 +186,54 @@ def _parameters(name: str, count: int, options: SlurmOptions) -> dict[str, Any]:
 
 @contextmanager
 def _outside_of_a_job() -> Iterator[None]:
-    """A driver may itself run in a job (`srun --pty`); what that asked for is not for its cells."""
-    inner = {}
+    """Hide the variables of a job that the driver itself runs in, for example `srun --pty`."""
+    hidden = {}
     if "SLURM_JOB_ID" in os.environ:
         prefixes = ("SLURM_", "SRUN_", "SUBMITIT_")
         names = [key for key in os.environ if key.startswith(prefixes) and key != "SLURM_CONF"]
-        inner = {key: os.environ.pop(key) for key in names}
+        hidden = {key: os.environ.pop(key) for key in names}
     try:
         yield
     finally:
-        os.environ.update(inner)
+        os.environ.update(hidden)
 
 
-def _refusal(said: str, options: SlurmOptions) -> TorchyardError:
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines()]
-    words = " / ".join(line.strip() for line in lines if line.strip()) or "it said nothing"
-    if _NO_ANSWER.search(words):
-        return Unanswered(
-            f"Slurm did not answer: {words}",
-            hint="go on with the sweep later (--resume): jobs that it took after all are found again",
+def _submission_error(output: str, options: SlurmOptions) -> TorchyardError:
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in output.splitlines()]
+    message = " / ".join(line.strip() for line in lines if line.strip()) or "no error message"
+    if _NO_ANSWER.search(message):
+        return SlurmUnreachable(
+            f"Slurm is not reachable: {message}",
+            hint="resume the sweep later (--resume); jobs that Slurm accepted will be found",
         )
-    unknown = _UNKNOWN_OPTION.search(words)
+    unknown = _UNKNOWN_OPTION.search(message)
     if unknown is not None:
         about = EXTRA_PREFIX + unknown[1]
     else:
-        about = next((name for text, name in _ABOUT if re.search(text, words, re.IGNORECASE)), "")
-    what = f"Slurm refuses the jobs because of {about}" if about else "Slurm refuses the jobs"
-    return UsageError(what, why=f"sbatch says: {words}", hint=_hint(about, options))
+        about = next((name for text, name in _ABOUT if re.search(text, message, re.IGNORECASE)), "")
+    what = f"Slurm rejected the jobs because of {about}" if about else "Slurm rejected the jobs"
+    return UsageError(what, why=f"sbatch: {message}", hint=_hint(about, options))
 
 
 def _hint(about: str, options: SlurmOptions) -> str:
     if about == "partition":
-        asked = f"not {options.partition!r}" if options.partition else "none was named"
-        return f"`sinfo` lists the partitions there are ({asked})"
+        requested = f"not {options.partition!r}" if options.partition else "none was given"
+        return f"list the partitions with `sinfo` ({requested})"
     if about in ("account", "qos"):
-        return "`sacctmgr show associations user=$USER` lists what you may use"
+        return "list what you may use with `sacctmgr show associations user=$USER`"
     if about.startswith(EXTRA_PREFIX):
         return f"see {about.removeprefix(EXTRA_PREFIX)} in sbatch(1)"
-    return "`sinfo --Node --long` and `scontrol show partition` say what the nodes have"
+    return "see the resources of nodes with `sinfo --Node --long` and `scontrol show partition`"
 
 
 SETTLE_S: Final = 15.0
-"""For Slurm to put a job of a failed node, or one that had to make room, back into the queue."""
+"""Time for Slurm to requeue a preempted job or a job of a failed node."""
 CANCEL_S: Final = 180.0
 _LOG_END_BYTES: Final = 4096
 
 
 class SlurmExecutor:
-    """Hands cells to Slurm as job arrays."""
+    """Submits cells to Slurm as job arrays."""
 
     def __init__(
         self,
@@ -241,11 +243,11 @@ class SlurmExecutor:
         *,
         options: SlurmOptions | None = None,
         limit_s: float | None = None,
-        look_every_s: float = LOOK_EVERY_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
         lost_after_s: float = LOST_AFTER_S,
         settle_s: float = SETTLE_S,
     ) -> None:
-        """`command` and `log` say what runs for a cell and where it prints, as the nodes see it."""
+        """`command` and `log` return the command and log file of a cell, as the nodes see them."""
         check_tools()
         self._folder = folder.absolute()
         self._command = command
@@ -253,21 +255,21 @@ class SlurmExecutor:
         self._options = (options or SlurmOptions()).with_limit(limit_s)
         self._limit_s = limit_s
         self._settle_s = settle_s
-        self._watch = SlurmWatch(self._folder, every_s=look_every_s, lost_after_s=lost_after_s)
+        self._watch = SlurmWatch(self._folder, every_s=poll_interval_s, lost_after_s=lost_after_s)
         self._records = JobRecords(self._folder)
-        self._heard: list[tuple[str, int, str]] = []
+        self._unacknowledged: list[tuple[str, int, str]] = []
         self._ended_since_s: dict[tuple[str, int], float] = {}
-        self.notes = check_place(self._folder)
-        """What the user should know about the folder."""
+        self.notes = check_sweep_folder(self._folder)
+        """Notes for the user about the folder."""
 
     def submit(self, cells: Sequence[str]) -> None:
-        """Hand in cells; one that still has a job is not handed in again."""
+        """Submit cells, except those that still have a job."""
         self._acknowledge()
-        self._find_unnumbered()
-        taken = {
+        self._find_job_ids()
+        submitted = {
             array.cells[i] for array in self._records.open_arrays() for i in array.open_indexes
         }
-        new = [cell for cell in dict.fromkeys(cells) if cell not in taken]
+        new = [cell for cell in dict.fromkeys(cells) if cell not in submitted]
         if not new:
             return
         place = self._folder / SLURM_FOLDER
@@ -280,58 +282,59 @@ class SlurmExecutor:
             self._submit_array(new[begin : begin + size])
 
     def poll(self) -> tuple[list[Job], list[Ended]]:
-        """What waits or runs, and what has ended and was not told before."""
+        """Return queued and running cells, and ended cells that were not reported before."""
         self._acknowledge()
-        self._find_unnumbered()
+        self._find_job_ids()
         arrays = self._records.open_arrays()
-        seen = self._watch.look(arrays)
+        states = self._watch.poll(arrays)
         jobs: list[Job] = []
         ended: list[Ended] = []
         for array in arrays:
             for index in array.open_indexes:
-                now = self._state(array, index, seen)
-                if isinstance(now, Ended):
-                    ended.append(now)
-                    self._heard.append((array.name, index, now.outcome))
+                state = self._state(array, index, states)
+                if isinstance(state, Ended):
+                    ended.append(state)
+                    self._unacknowledged.append((array.name, index, state.outcome))
                 else:
-                    jobs.append(now)
-        silent = self._watch.silent_because
-        if silent:
-            jobs = [replace(job, text=f"Slurm does not answer: {silent}") for job in jobs]
+                    jobs.append(state)
+        error = self._watch.last_error
+        if error:
+            jobs = [replace(job, text=f"Slurm is not reachable: {error}") for job in jobs]
         return jobs, ended
 
     def cancel(self) -> None:
-        """Cancel everything that was handed in, and wait until it is gone."""
-        self._find_unnumbered()
+        """Cancel all submitted jobs and wait until they have ended."""
+        self._find_job_ids()
         numbers = [array.job for array in self._records.open_arrays()]
         if not numbers:
             return
-        said = run_slurm("scancel", *numbers)[2]
+        scancel_error = run_slurm("scancel", *numbers)[2]
         deadline_s = time.monotonic() + CANCEL_S
-        while left := self._not_ended():
+        while running := self._not_ended():
             if time.monotonic() > deadline_s:
                 raise StepFailed(
-                    f"{len(left)} jobs have not ended {CANCEL_S:g} s after scancel: {', '.join(left)}",
-                    why=said,
+                    f"{len(running)} jobs have not ended {CANCEL_S:g} s after scancel: "
+                    + ", ".join(running),
+                    why=scancel_error,
                     hint=f"scancel {' '.join(numbers)}",
                 )
             time.sleep(0.5)
 
-    def leave(self) -> str:
-        """Jobs go on; says how to see them."""
-        heard = {(name, index) for name, index, _ in self._heard}
-        left = [
+    def detach(self) -> str:
+        """Return a message about the jobs, which continue in Slurm."""
+        ended = {(name, index) for name, index, _ in self._unacknowledged}
+        names = [
             array.name
             for array in self._records.open_arrays()
             for index in array.open_indexes
-            if (array.name, index) not in heard
+            if (array.name, index) not in ended
         ]
-        if not left:
-            return "no jobs are left in Slurm"
-        count, names = len(left), ",".join(dict.fromkeys(left))
+        if not names:
+            return "no jobs remain in Slurm"
+        count = len(names)
         return (
-            f"{count} {'job goes' if count == 1 else 'jobs go'} on in Slurm without this program "
-            f"(`squeue --name={names}`), and the next driver finds {'it' if count == 1 else 'them'}"
+            f"{count} {'job continues' if count == 1 else 'jobs continue'} in Slurm "
+            f"(`squeue --name={','.join(dict.fromkeys(names))}`) and will be found by --resume"
         )
 
     def _submit_array(self, cells: Sequence[str]) -> None:
@@ -339,13 +342,13 @@ class SlurmExecutor:
         array = self._records.intend(name, cells)
         try:
             number = submit_array(self._folder, self._cell_jobs(array), self._options)
-        except Unanswered:
-            raise  # Slurm may have taken them: they are looked for by name before the next submission
+        except SlurmUnreachable:
+            raise  # Slurm may have accepted them: the next submission looks for them by name
         except UsageError as error:
             self._records.void(name, error.why)
             raise
         self._records.submitted(name, number)
-        self._watch.forget()
+        self._watch.invalidate()
 
     def _cell_jobs(self, array: JobArray) -> list[CellJob]:
         return [
@@ -361,49 +364,49 @@ class SlurmExecutor:
             for index, cell in enumerate(array.cells)
         ]
 
-    def _find_unnumbered(self) -> None:
-        """Submissions of a driver that was killed, or got no answer, before it knew the number."""
-        unnumbered = [array for array in self._records.open_arrays() if not array.job]
-        if not unnumbered:
+    def _find_job_ids(self) -> None:
+        """Find the ids of submissions whose driver was killed, or got no answer from Slurm."""
+        without_id = [array for array in self._records.open_arrays() if not array.job]
+        if not without_id:
             return
-        found = self._watch.find([array.name for array in unnumbered])
-        for array in unnumbered:
-            number = found.get(array.name) or self._number_from_ends(array)
+        ids = self._watch.find([array.name for array in without_id])
+        for array in without_id:
+            number = ids.get(array.name) or self._id_from_end_records(array)
             if number:
-                lay_missing(self._folder, number, self._cell_jobs(array))
+                write_missing_pickles(self._folder, number, self._cell_jobs(array))
                 self._records.submitted(array.name, number)
             else:
                 self._records.void(array.name, "Slurm does not know it")
-        self._watch.forget()
+        self._watch.invalidate()
 
-    def _number_from_ends(self, array: JobArray) -> str:
-        """From the word of a job that has ended, and that Slurm has forgotten."""
+    def _id_from_end_records(self, array: JobArray) -> str:
+        """Return the id from the end record of a job that Slurm has forgotten."""
         ends = (read_end(self._folder, array.name, i) for i in range(len(array.cells)))
         return next((str(end["job"]).partition("_")[0] for end in ends if end and "job" in end), "")
 
     def _state(
-        self, array: JobArray, index: int, seen: dict[tuple[str, int], Sighting | None]
+        self, array: JobArray, index: int, states: dict[tuple[str, int], JobInfo | None]
     ) -> Job | Ended:
         cell, key = array.cells[index], (array.name, index)
         label = array.job_of(index)
-        if key not in seen:
+        if key not in states:
             return Job(
                 cell=cell, state="queued", place=f"job {label}", text="not seen in Slurm yet"
             )
-        sighting = seen[key]
-        if sighting is None:
-            why = f"Slurm no longer knows job {label}, and it left no word about its end"
+        info = states[key]
+        if info is None:
+            why = f"Slurm no longer knows job {label}, and the job wrote no end record"
             return Ended(cell=cell, outcome="interrupted", why=why)
-        if not has_ended(sighting):
+        if not has_ended(info):
             self._ended_since_s.pop(key, None)
-            return as_job(cell, sighting)
-        if may_come_back(sighting):
+            return as_job(cell, info)
+        if may_be_requeued(info):
             since_s = self._ended_since_s.setdefault(key, time.monotonic())
             if time.monotonic() - since_s < self._settle_s:
-                text = f"Slurm says {sighting.state}"
+                text = f"Slurm state {info.state}"
                 return Job(cell=cell, state="queued", place=f"job {label}", text=text)
-        log_end = self._log_end(sighting.label) if sighting.state == "FAILED" else ""
-        return as_ended(cell, sighting, log_end=log_end)
+        log_end = self._log_end(info.label) if info.state == "FAILED" else ""
+        return as_ended(cell, info, log_end=log_end)
 
     def _log_end(self, label: str) -> str:
         try:
@@ -413,21 +416,21 @@ class SlurmExecutor:
             return ""
 
     def _not_ended(self) -> list[str]:
-        self._watch.forget()
+        self._watch.invalidate()
         arrays = self._records.open_arrays()
-        seen = self._watch.look(arrays)
-        left = []
+        states = self._watch.poll(arrays)
+        running = []
         for array in arrays:
             for index in array.open_indexes:
-                sighting = seen.get((array.name, index))
-                if sighting is not None and not has_ended(sighting):
-                    left.append(sighting.label)
-        return left
+                info = states.get((array.name, index))
+                if info is not None and not has_ended(info):
+                    running.append(info.label)
+        return running
 
     def _acknowledge(self) -> None:
-        """A driver that polls or submits again has dealt with what it was told.
+        """Record the ends that the driver has processed, now that it polls or submits again.
 
-        One that was killed or interrupted before that is told again.
+        If the driver is killed before, they are reported again.
         """
-        self._records.told(self._heard)
-        self._heard = []
+        self._records.mark_reported(self._unacknowledged)
+        self._unacknowledged = []
