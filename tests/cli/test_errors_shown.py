@@ -116,7 +116,7 @@ def test_a_mistake_of_our_own_ends_with_1_and_asks_for_a_report() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "error: Torchyard made a mistake: ImportError" in done.stderr
+    assert "error: internal error: ImportError" in done.stderr
     assert "please report it" in done.stderr
     assert "Traceback" not in done.stderr
     done = subprocess.run(
