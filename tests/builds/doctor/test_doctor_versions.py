@@ -151,7 +151,7 @@ class TestOtherEnvironments:
     ) -> None:
         table = EnvironmentTable(use="conda", conda=CondaTable(packages=packages))
         recipe = torch("2.4.0", environment=table, USE_CUDA=True)
-        versions = found_versions(machine.patient(recipe), recipe)
+        versions = found_versions(machine.context(recipe), recipe)
         versions.pop("python", None)
         assert versions == found
 
@@ -187,16 +187,16 @@ class TestCudnn:
     def test_version_of_the_header(self, machine: FakeMachine, tmp_path: Path) -> None:
         text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 10\n#define CUDNN_PATCHLEVEL 2\n"
         machine.file("usr/include/cudnn_version.h", text)
-        assert cudnn_version(machine.patient()) == "9.10.2"
+        assert cudnn_version(machine.context()) == "9.10.2"
         (tmp_path / "include").mkdir()
         (tmp_path / "include/cudnn_version.h").write_text(text.replace("9", "8"), encoding="utf-8")
         machine.variables["CUDNN_ROOT"] = str(tmp_path)
-        assert cudnn_version(machine.patient()) == "8.10.2"
+        assert cudnn_version(machine.context()) == "8.10.2"
 
     def test_where_ubuntu_keeps_it(self, machine: FakeMachine) -> None:
         text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n#define CUDNN_PATCHLEVEL 0\n"
         machine.file("usr/include/x86_64-linux-gnu/cudnn_version.h", text)
-        assert cudnn_version(machine.patient()) == "9.1.0"
+        assert cudnn_version(machine.context()) == "9.1.0"
 
     def test_none(self, machine: FakeMachine) -> None:
-        assert cudnn_version(machine.patient()) == ""
+        assert cudnn_version(machine.context()) == ""
