@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.builds.diagnosis import diagnose
-from torchyard.builds.diagnosis.diagnose import Circumstances, _command, rank
-from torchyard.builds.diagnosis.matching import Matcher, Patterns, Sighting
+from torchyard.builds.diagnosis.diagnose import BuildFacts, _command, rank
+from torchyard.builds.diagnosis.matching import CompiledSignatures, Detection, Matcher
 from torchyard.builds.diagnosis.model import Cause
 from torchyard.builds.diagnosis.signature import Case, Level, Signature
 
@@ -48,15 +48,15 @@ def signature(
 def causes(
     signatures: list[Signature],
     lines: dict[int, str],
-    circumstances: Circumstances | None = None,
+    facts: BuildFacts | None = None,
     failed: tuple[int, ...] = (),
 ) -> list[Cause]:
-    matcher = Matcher(Patterns(signatures))
+    matcher = Matcher(CompiledSignatures(signatures))
     every = list(matcher.patterns.by_fragment)
     for line, text in lines.items():
         found = [fragment for fragment in every if fragment in text.lower().encode()]
         matcher.see(line, text, found, in_failed_block=line in failed)
-    return list(rank(signatures, matcher.sightings, circumstances or Circumstances()))
+    return list(rank(signatures, matcher.detections, facts or BuildFacts()))
 
 
 def ids(found: list[Cause]) -> list[str]:
@@ -134,14 +134,14 @@ def test_a_window_of_zero_is_the_whole_log() -> None:
 )  # fmt: skip
 def test_releases_of_a_signature(release: str, *, applies: bool) -> None:
     wanted = signature("some", since="2.6", before="2.14")
-    found = causes([wanted], {1: "sign of some"}, Circumstances(release=release))
+    found = causes([wanted], {1: "sign of some"}, BuildFacts(release=release))
     assert bool(found) is applies
 
 
 def test_machines_of_a_signature() -> None:
     wanted = signature("arm", machines=("aarch64", "arm64"))
     for machine, applies in (("", True), ("aarch64", True), ("x86_64", False)):
-        found = causes([wanted], {1: "sign of arm"}, Circumstances(machine=machine))
+        found = causes([wanted], {1: "sign of arm"}, BuildFacts(machine=machine))
         assert bool(found) is applies
 
 
@@ -154,9 +154,9 @@ def test_advice_for_other_releases_is_left_out_and_unknown_ones_are_told() -> No
         ),
     )
     lines = {1: "sign of some"}
-    (old,) = causes([wanted], lines, Circumstances(release="2.6"))
+    (old,) = causes([wanted], lines, BuildFacts(release="2.6"))
     assert (old.remedy, old.commands) == (("r.", "Old way."), ("old",))
-    (new,) = causes([wanted], lines, Circumstances(release="2.15.0"))
+    (new,) = causes([wanted], lines, BuildFacts(release="2.15.0"))
     assert (new.remedy, new.commands) == (("r.", "New way."), ("new",))
     (unknown,) = causes([wanted], lines)
     assert unknown.remedy == (
@@ -271,13 +271,13 @@ def test_of_a_long_line_the_part_that_was_recognised_is_quoted() -> None:
 
 def test_the_record_of_a_sighting_stays_small() -> None:
     signatures = [signature("endless")]
-    matcher = Matcher(Patterns(signatures))
+    matcher = Matcher(CompiledSignatures(signatures))
     for line in range(1, 5000):
         matcher.see(line, "sign of endless", [b"sign of endless"])
-    (sighting,) = matcher.sightings.values()
-    assert isinstance(sighting, Sighting)
-    assert len(sighting.lines) <= 200
-    assert len(sighting.evidence) == 3
+    (detection,) = matcher.detections.values()
+    assert isinstance(detection, Detection)
+    assert len(detection.lines) <= 200
+    assert len(detection.evidence) == 3
 
 
 def first_ids(log: str) -> list[str]:
