@@ -94,7 +94,7 @@ def test_commands_run_in_the_root_and_nothing_stays_mounted(root: Path, tmp_path
     assert str(root).replace(" ", "\\040") not in mounts
     assert list((root / "proc").iterdir()) == []
     second = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
-    assert "done already: thing/work" in second.stdout
+    assert "already done: thing/work" in second.stdout
 
 
 def test_without_the_rights_of_root_the_script_says_so(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_without_the_rights_of_root_the_script_says_so(tmp_path: Path) -> None:
     script.write_text(text)
     ended = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "run this script as root" in ended.stderr
+    assert "run it as root" in ended.stderr
     assert not (tmp_path / "build").exists()
 
 
