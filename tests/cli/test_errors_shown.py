@@ -42,7 +42,7 @@ Capture = pytest.CaptureFixture[str]
         (["completion", "tcsh"], "'tcsh' is not one of", "completion --help"),
     ],
 )
-def test_wrong_use_ends_with_2_and_a_mend(
+def test_wrong_use_ends_with_2_and_a_fix(
     capsys: Capture, arguments: list[str], what: str, hint: str
 ) -> None:
     ended = call(capsys, *arguments)
@@ -102,7 +102,7 @@ def test_text_from_outside_cannot_steer_the_terminal(capsys: Capture) -> None:
     assert "\x07" not in ended.err
 
 
-def test_a_mistake_of_our_own_ends_with_1_and_asks_for_a_report() -> None:
+def test_an_internal_error_ends_with_1_and_asks_for_a_report() -> None:
     # A module that is broken in a way nobody foresaw, as a bad installation is.
     code = textwrap.dedent(
         """
@@ -125,7 +125,7 @@ def test_a_mistake_of_our_own_ends_with_1_and_asks_for_a_report() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["explain"], ["workloads", "--json"]])
-def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+def test_a_closed_output_pipe_is_not_an_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

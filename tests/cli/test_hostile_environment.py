@@ -60,7 +60,7 @@ def test_an_output_that_cannot_be_written(
 
 
 @pytest.mark.parametrize("words", SPEAKING, ids=" ".join)
-def test_a_reader_that_went_away(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

@@ -55,7 +55,7 @@ def causes(
     every = list(matcher.patterns.by_fragment)
     for line, text in lines.items():
         found = [fragment for fragment in every if fragment in text.lower().encode()]
-        matcher.see(line, text, found, in_failed_block=line in failed)
+        matcher.process(line, text, found, in_failed_block=line in failed)
     return list(rank(signatures, matcher.detections, facts or BuildFacts()))
 
 
@@ -88,7 +88,7 @@ def test_a_consequence_comes_last_whatever_its_level_and_line() -> None:
     assert found[-1].consequence_of == "root"
 
 
-def test_a_general_cause_of_the_same_lines_is_left_out() -> None:
+def test_a_general_cause_of_the_same_lines_is_omitted() -> None:
     signatures = [signature("special"), signature("broad", level="general")]
     both = "sign of special and sign of broad"
     assert ids(causes(signatures, {1: both})) == ["special"]
@@ -114,7 +114,7 @@ def test_matches_are_counted_and_the_first_lines_kept() -> None:
         ({10: "company"}, False),
     ],
 )
-def test_company_must_be_near(lines: dict[int, str], *, expected: bool) -> None:
+def test_other_patterns_must_match_nearby(lines: dict[int, str], *, expected: bool) -> None:
     wanted = signature("near", all_=("company",), window=5)
     assert bool(causes([wanted], lines)) is expected
 
@@ -145,7 +145,7 @@ def test_machines_of_a_signature() -> None:
         assert bool(found) is applies
 
 
-def test_advice_for_other_releases_is_left_out_and_unknown_ones_are_told() -> None:
+def test_advice_for_other_releases_is_omitted_and_unknown_ones_are_reported() -> None:
     wanted = signature(
         "some",
         cases=(
@@ -205,7 +205,7 @@ def test_a_general_cause_behind_an_unknown_error_is_not_the_root() -> None:
     assert diagnose(weak, exit_code=137).root is not None
 
 
-def test_names_that_an_offline_build_wanted_are_told() -> None:
+def test_names_that_an_offline_build_wanted_are_reported() -> None:
     found = diagnose("quiet failure\n", wanted_names=("github.com", "pypi.org"))
     assert found.root is not None
     assert found.root.id == "network-wanted"
@@ -219,7 +219,7 @@ def test_wanted_names_alone_do_not_outrank_what_the_log_shows() -> None:
     assert [cause.id for cause in found.causes] == ["header-missing", "network-wanted"]
 
 
-def test_a_warning_of_apt_is_no_denied_permission() -> None:
+def test_a_warning_of_apt_is_not_a_denied_permission() -> None:
     warning = "W: Download is performed unsandboxed as root (13: Permission denied)\n"
     assert diagnose(warning).causes == ()
     assert diagnose(warning[3:]).causes[0].id == "permission-denied"
@@ -273,7 +273,7 @@ def test_the_record_of_a_sighting_stays_small() -> None:
     signatures = [signature("endless")]
     matcher = Matcher(CompiledSignatures(signatures))
     for line in range(1, 5000):
-        matcher.see(line, "sign of endless", [b"sign of endless"])
+        matcher.process(line, "sign of endless", [b"sign of endless"])
     (detection,) = matcher.detections.values()
     assert isinstance(detection, Detection)
     assert len(detection.lines) <= 200
@@ -289,7 +289,7 @@ def test_a_missing_nvcc_is_not_a_missing_cc() -> None:
     assert first_ids("/bin/sh: 1: cc: not found\n") == ["compiler-missing"]
 
 
-def test_an_optional_package_that_is_missing_is_no_cause() -> None:
+def test_an_optional_package_that_is_missing_is_not_a_cause() -> None:
     message = (
         "CMake {kind} at cmake/Dependencies.cmake:9 (find_package):\n"
         '  By not providing "FindCUSPARSELT.cmake" CMake did not find one.\n\n'
@@ -300,13 +300,13 @@ def test_an_optional_package_that_is_missing_is_no_cause() -> None:
     assert first_ids(message.format(kind="Error")) == ["cmake-package-missing"]
 
 
-def test_a_cuda_build_that_names_rocm_was_not_meant_for_it() -> None:
+def test_a_cuda_build_that_mentions_rocm_is_not_a_rocm_build() -> None:
     header = "x.cu:1:10: fatal error: 'cuda_runtime.h' file not found\n"
     assert first_ids(f"--   USE_ROCM              : OFF\n{header}") == ["header-missing"]
     assert first_ids(f"--   USE_ROCM              : ON\n{header}") == ["hipify-skipped"]
 
 
-def test_a_broken_off_link_is_told_apart_from_a_broken_off_compile() -> None:
+def test_a_broken_off_link_is_reported_apart_from_a_broken_off_compile() -> None:
     link = "collect2: fatal error: ld terminated with signal 9 [Killed]\n"
     compile_ = "g++: fatal error: Killed signal terminated program cc1plus\n"
     assert first_ids(link) == ["linker-out-of-memory"]

@@ -81,7 +81,7 @@ class TestCompilers:
 
 
 class TestAsking:
-    def test_program_that_is_not_there(self, machine: FakeMachine) -> None:
+    def test_program_that_is_missing(self, machine: FakeMachine) -> None:
         output = machine.context().run_program(("/no/such/program",))
         assert output.exit_code == -1
         assert "No such file" in output.text

@@ -33,7 +33,7 @@ def check(name: str, findings: tuple[DoctorFinding, ...], machine: FakeMachine) 
     assert text == path.read_text(encoding="utf-8"), f"{name} differs; UPDATE_GOLDEN=1 accepts it"
 
 
-def test_cuda_machine_where_much_is_wrong(machine: FakeMachine) -> None:
+def test_cuda_machine_where_many_things_are_wrong(machine: FakeMachine) -> None:
     """A new distribution with an older toolkit: the usual way a CUDA build ends."""
     machine.good_tools()
     machine.memory(total_gib=16, available_gib=3)
@@ -70,7 +70,7 @@ def test_cuda_machine_where_much_is_wrong(machine: FakeMachine) -> None:
     check("cuda-wrong.txt", findings, machine)
 
 
-def test_cuda_machine_that_is_well(machine: FakeMachine) -> None:
+def test_cuda_machine_that_is_good(machine: FakeMachine) -> None:
     machine.good_tools()
     machine.nvcc("12.8.93")
     machine.nvidia_smi("570.124.06", "9.0")
@@ -125,7 +125,7 @@ def test_rocm_machine_with_the_remedy(machine: FakeMachine) -> None:
     check("rocm-remedy.txt", findings, machine)
 
 
-def test_arm_stack_whose_parts_do_not_fit(machine: FakeMachine) -> None:
+def test_arm_stack_whose_parts_do_not_match(machine: FakeMachine) -> None:
     machine.good_tools()
     machine.gpp("14.2.0", name="c++")
     current = EnvironmentTable(use="current", variables={"ACL_ROOT_DIR": "/opt/acl"})

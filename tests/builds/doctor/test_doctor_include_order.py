@@ -131,7 +131,7 @@ class TestRealCompiler:
         assert f"1. {tmp_path}/flag" in lines
         assert f"thrust/version.h: {tmp_path}/flag (also in {tmp_path}/variable)" in lines
 
-    def test_the_header_that_is_said_to_win_is_the_one_the_compiler_takes(
+    def test_the_header_that_is_reported_to_win_is_the_one_the_compiler_takes(
         self, machine: FakeMachine, tmp_path: Path
     ) -> None:
         machine.real_tools = True
@@ -185,7 +185,7 @@ class TestRealCompiler:
         findings = machine.examine(only="include-order")
         assert findings[0].what == f"{tmp_path} contains headers of another PyTorch"
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine, tmp_path: Path) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine, tmp_path: Path) -> None:
         machine.real_tools = True
         machine.variables["CXXFLAGS"] = f"-I{tmp_path}/gone"
         findings = machine.examine(only="include-order")
@@ -281,7 +281,7 @@ class TestRocm:
         findings = machine.examine(rocm_recipe(), only="rocm")
         assert findings[0].mend == "export HIP_PLATFORM=amd"
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine) -> None:
         machine.says("hipcc", HIPCC_SAID.format("6.2.0"))
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         findings = machine.examine(rocm_recipe(), only="rocm")

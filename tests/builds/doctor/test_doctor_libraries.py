@@ -62,7 +62,7 @@ class TestLibstdcxx:
         (finding,) = machine.examine(only="libstdc++")
         assert finding.mend == f"remove {old.parent} from LD_LIBRARY_PATH"
 
-    def test_the_compilers_own_folder_is_no_trap(self, machine: FakeMachine) -> None:
+    def test_the_compilers_own_folder_is_not_a_trap(self, machine: FakeMachine) -> None:
         machine.good_tools()
         own = libstdcxx(machine.folder / "gcc", 30)
         machine.variables["LD_LIBRARY_PATH"] = str(own.parent)
@@ -117,7 +117,7 @@ class TestBlas:
         table = EnvironmentTable(use="current")
         return Recipe(name="pytorch", version="2.6", environment=table, options=options)
 
-    def test_asked_for_and_not_there(self, machine: FakeMachine) -> None:
+    def test_requested_but_missing(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(self.torch(BLAS="OpenBLAS"), only="blas")
         assert finding.severity == "blocks"
         assert finding.mend == "apt-get install libopenblas-dev"

@@ -32,7 +32,7 @@ class TestToolkit:
         (finding,) = machine.examine(cuda(), only="nvidia")
         assert (finding.severity, "nvcc was not found" in finding.what) == ("blocks", True)
 
-    def test_not_looked_at_without_cuda(self, machine: FakeMachine) -> None:
+    def test_not_checked_without_cuda(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         for value in (False, "OFF", 0):
             assert machine.examine(cuda(USE_CUDA=value), only="nvidia") == ()

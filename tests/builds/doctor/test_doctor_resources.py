@@ -57,7 +57,7 @@ class TestMemory:
         assert finding.what == "32 jobs of pytorch need 34.4 GiB together"
         assert finding.mend.startswith("--jobs 7")
 
-    def test_unknown_memory_is_said_and_does_not_block(self, machine: FakeMachine) -> None:
+    def test_unknown_memory_is_reported_and_does_not_block(self, machine: FakeMachine) -> None:
         (machine.root / "proc/meminfo").unlink()
         assert severities(machine.examine(HEAVY, only="memory")) == ["notes"]
 
@@ -92,7 +92,7 @@ class TestDisk:
         (finding,) = machine.examine(plan=plan, only="disk")
         assert (finding.severity, "an earlier attempt" in finding.why) == ("warns", True)
 
-    def test_tmpdir_that_is_not_there(self, machine: FakeMachine) -> None:
+    def test_tmpdir_that_is_missing(self, machine: FakeMachine) -> None:
         machine.variables["TMPDIR"] = str(machine.folder / "no such folder")
         findings = machine.examine(only="disk")
         assert "is not a folder" in findings[0].what

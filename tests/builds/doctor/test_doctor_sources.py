@@ -67,11 +67,11 @@ class TestSubmodules:
             (tree / "third_party" / name / "README.md").touch()
         assert machine.examine(from_folder(tree), only="source-folder") == ()
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine, tmp_path: Path) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine, tmp_path: Path) -> None:
         (finding,) = machine.examine(from_folder(tmp_path / "gone"), only="source-folder")
         assert (finding.severity, "does not exist" in finding.what) == ("blocks", True)
 
-    def test_other_sources_are_not_looked_at(self, machine: FakeMachine, tree: Path) -> None:
+    def test_other_sources_are_not_checked(self, machine: FakeMachine, tree: Path) -> None:
         both = SourceTable(
             use="git", git=GitSource(url="https://x"), folder=FolderSource(path=str(tree))
         )

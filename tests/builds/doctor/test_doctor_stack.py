@@ -25,7 +25,7 @@ class TestCompanions:
         )
         assert machine.examine(*recipes, only="stack") == ()
 
-    def test_that_do_not_fit(self, machine: FakeMachine) -> None:
+    def test_that_do_not_match(self, machine: FakeMachine) -> None:
         recipes = (part("pytorch", "2.9.1"), part("torchvision", "0.21.0"))
         (finding,) = machine.examine(*recipes, only="stack")
         assert finding.severity == "warns"
@@ -48,7 +48,7 @@ class TestCompanions:
         fitting = Recipe(name="torchvision", version="0.28.0", environment=base)
         assert machine.examine(fitting, only="stack") == ()
 
-    def test_branches_are_not_judged(self, machine: FakeMachine) -> None:
+    def test_branches_are_not_checked(self, machine: FakeMachine) -> None:
         recipes = (part("pytorch", "main"), part("torchvision", "main"))
         assert machine.examine(*recipes, only="stack") == ()
 

@@ -31,7 +31,7 @@ def test_worst_first_and_each_once() -> None:
     assert [f.what for f in found][1:3] == ["a", "b"]
 
 
-def test_a_check_that_can_not_look_does_not_end_the_others() -> None:
+def test_a_check_that_fails_does_not_end_the_others() -> None:
     def unreadable(_context: DoctorContext) -> Iterator[DoctorFinding]:
         yield finding("warns")
         raise PermissionError(13, "Permission denied", "/root/secret")
@@ -55,7 +55,7 @@ def test_names_of_checks_are_unique_and_said() -> None:
     assert all(check.subject for check in CHECKS)
 
 
-def test_every_finding_says_its_check_and_how_to_mend_it(machine: FakeMachine) -> None:
+def test_every_finding_says_its_check_and_how_to_fix_it(machine: FakeMachine) -> None:
     """On a bare machine nearly everything is wrong."""
     recipe = Recipe(
         name="pytorch",

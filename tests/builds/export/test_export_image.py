@@ -77,7 +77,7 @@ def test_the_base_fits_the_environment(name: str, base: str, gpu: str, tmp_path:
     assert image.gpu == gpu
 
 
-def test_a_named_version_of_python_is_had_from_its_image() -> None:
+def test_a_named_version_of_python_comes_from_its_image() -> None:
     folder = "/yard/builds/x"
     plan = hand_plan(
         Command(argv=("python3.10", "-m", "venv", f"{folder}/env")),
@@ -175,7 +175,7 @@ def planned(tmp_path: Path, **settings: Any) -> Plan:
     return make_plan(request, home=YardHome(folder=Path("/yard")), name="x", environ={"PATH": ""})
 
 
-def test_a_plan_over_a_base_of_this_machine_stays_here(tmp_path: Path) -> None:
+def test_a_plan_over_a_base_of_this_machine_cannot_become_an_image(tmp_path: Path) -> None:
     import sys
 
     plan = planned(tmp_path, **{"environment.base": sys.executable})
@@ -185,7 +185,7 @@ def test_a_plan_over_a_base_of_this_machine_stays_here(tmp_path: Path) -> None:
     assert export_plan(plan, "script", FACTS)
 
 
-def test_a_plan_with_an_interpreter_of_this_machine_stays_here() -> None:
+def test_a_plan_with_an_interpreter_of_this_machine_cannot_become_an_image() -> None:
     plan = hand_plan(component=hand_component("/yard/builds/x", python="/home/me/env/bin/python"))
     with pytest.raises(UsageError, match="needs /home/me/env/bin/python of this machine"):
         image_of(plan, FACTS)

@@ -85,7 +85,7 @@ def test_where_the_network_is_allowed_and_what_runs_in_the_root() -> None:
     assert "\n     $ cp x" in built, "this one runs on the machine"
 
 
-def test_shared_variables_are_said_once_and_differences_at_the_step() -> None:
+def test_shared_variables_are_listed_once_and_differences_at_the_step() -> None:
     def step(name: str, **variables: str) -> Step:
         pairs = tuple(variables.items())
         return Step(name=f"a/{name}", component="a", title=name, actions=(), variables=pairs)
@@ -123,7 +123,7 @@ def test_long_files_are_folded_with_size_and_digest() -> None:
     assert "executable)\n       | all of it\n" in text
 
 
-def test_fetching_is_said_in_words() -> None:
+def test_fetching_is_reported_in_words() -> None:
     text = text_of(
         hand_plan(
             Download(url="https://example.org/a.tar", path="/yard/a", sha256="ab" * 32),

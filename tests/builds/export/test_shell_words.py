@@ -79,11 +79,11 @@ def test_only_names_that_a_shell_knows_are_exported(name: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["exit", "cd", "if", "{", "step", "in_root", "limit_jobs"])
-def test_a_program_named_as_a_word_of_the_shell_is_looked_for(program: str) -> None:
+def test_a_program_named_as_a_word_of_the_shell_is_searched(program: str) -> None:
     assert command_text((program, "x"))[0] == "env"
 
 
-def test_a_program_whose_name_looks_like_a_variable_is_no_variable() -> None:
+def test_a_program_whose_name_looks_like_a_variable_is_not_a_variable() -> None:
     ended = subprocess.run(
         ["sh", "-c", " ".join(command_text(("A=1",)))], capture_output=True, text=True, check=False
     )

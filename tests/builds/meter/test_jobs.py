@@ -67,7 +67,7 @@ def test_a_tiny_machine_still_builds() -> None:
     assert choose(limits(1, 0)).units == 1
 
 
-def test_a_request_is_kept_and_its_consequence_said() -> None:
+def test_a_request_is_kept_and_its_consequence_reported() -> None:
     choice = choose(limits(2, 6 * 1024), requested=12)
     assert choice.jobs == 12
     assert choice.memory_mib == 5 * 1024
@@ -77,7 +77,7 @@ def test_a_request_is_kept_and_its_consequence_said() -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, -3])
-def test_no_jobs_is_refused(jobs: int) -> None:
+def test_no_jobs_is_rejected(jobs: int) -> None:
     with pytest.raises(UsageError, match=str(jobs)):
         choose(limits(2, 4096), requested=jobs)
 

@@ -50,7 +50,7 @@ def read(path: Path, *records: object) -> MeterLog:
     return read_meter_log(path)
 
 
-def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_log_that_is_missing_is_empty(tmp_path: Path) -> None:
     log = read_meter_log(tmp_path / "none")
     assert log == MeterLog()
     assert (log.cpu_s, log.peak_mib, log.waited_s, log.together_mib()) == (0, 0, 0, 0)
@@ -127,7 +127,7 @@ def test_what_is_unfinished(tmp_path: Path) -> None:
     }
 
 
-def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+def test_damaged_lines_are_counted_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "log"
     whole = json.dumps(end("/x/a.o"))
     path.write_bytes(

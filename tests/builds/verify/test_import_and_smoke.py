@@ -59,7 +59,7 @@ def test_the_source_tree_does_not_help(
     assert "No module named 'part'" in report.findings[0].why
 
 
-def test_a_path_file_into_the_tree_is_found_out(tmp_path: Path, venv: tuple[str, Path]) -> None:
+def test_a_path_file_into_the_tree_is_detected(tmp_path: Path, venv: tuple[str, Path]) -> None:
     python, site = venv
     component = make_component(tmp_path, python=python, import_name="part")
     add_package(Path(component.tree))
@@ -94,7 +94,7 @@ def test_another_copy_than_the_one_built(tmp_path: Path, venv: tuple[str, Path])
     assert component.wheels in report.findings[0].mend
 
 
-def test_a_left_over_folder_is_no_module(tmp_path: Path, venv: tuple[str, Path]) -> None:
+def test_a_left_over_folder_is_not_a_module(tmp_path: Path, venv: tuple[str, Path]) -> None:
     python, site = venv
     (site / "part/lib").mkdir(parents=True)
     report = verify(make_component(tmp_path, python=python, import_name="part"))
@@ -251,7 +251,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, venv: tuple[str, Path])
         tmp_path.chmod(0o700)
 
 
-def test_endings_for_people() -> None:
+def test_endings_as_text() -> None:
     assert exit_text(-6) == "signal SIGABRT"
     assert exit_text(139) == "signal SIGSEGV"
     assert exit_text(-99) == "signal 99"

@@ -216,7 +216,7 @@ def test_an_editable_install_lives_in_its_tree(tmp_path: Path) -> None:
     assert findings(component) == []
 
 
-def test_text_files_among_the_matches_are_left_out(component: Component) -> None:
+def test_text_files_among_the_matches_are_omitted(component: Component) -> None:
     path = prefix_library(component)
     path.parent.mkdir()
     path.write_text("INPUT(libreal.so)\n")

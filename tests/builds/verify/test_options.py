@@ -79,7 +79,7 @@ def test_honoured_overridden_and_ignored_in_a_real_project(tmp_path: Path) -> No
     assert str(tree / "build/CMakeCache.txt") in ignored.why
 
 
-def test_a_build_without_cmake_is_no_finding(tmp_path: Path) -> None:
+def test_a_build_without_cmake_is_not_a_finding(tmp_path: Path) -> None:
     component = make_component(tmp_path, options={"FORCE_CUDA": 0}, builder="python")
     checked = check_options(make_subject(component))
     assert [verdict.verdict for verdict in checked.options] == ["unknown"]
@@ -158,7 +158,7 @@ def test_debug_cuda_is_never_forwarded() -> None:
     assert torch_verdict("DEBUG_CUDA", 1, {"USE_CUDA": "ON"}).verdict == "ignored"
 
 
-def test_a_type_in_the_name_is_no_part_of_it() -> None:
+def test_a_type_in_the_name_is_not_a_part_of_it() -> None:
     found = option_verdict("X:BOOL", True, cache=cached("ON"), config={})
     assert (found.name, found.verdict) == ("X", "honoured")
 

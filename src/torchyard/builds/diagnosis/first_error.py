@@ -258,7 +258,7 @@ class FirstErrorFinder:
         return self._best[1] if self._best else None
 
     @property
-    def wants_every_line(self) -> bool:
+    def needs_every_line(self) -> bool:
         """Whether an open message needs the following lines, whatever they contain."""
         return (
             self.command_follows
@@ -268,7 +268,7 @@ class FirstErrorFinder:
             or self._exception is not None
         )
 
-    def see(self, line: int, text: str) -> None:
+    def process(self, line: int, text: str) -> None:
         """Process one line."""
         self.in_frames = False
         if self.command_follows:
@@ -294,7 +294,7 @@ class FirstErrorFinder:
         elif make := _MAKE_FAILED.match(text):
             self._begin_make_failed(line, make)
 
-    def see_failed(self, line: int, text: str, *, command: str) -> None:
+    def process_failed(self, line: int, text: str, *, command: str) -> None:
         """Process a failed target reported by ninja; `command` is the last progress line.
 
         The command is on the next line. If it is not, because ninja was called with -v or the log
@@ -328,7 +328,7 @@ class FirstErrorFinder:
             from_ninja=True,
         )
 
-    def see_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
+    def process_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
         """Process a complete `CMake Error`, joined and as single lines.
 
         An error of a compiler or downloader inside it is more specific than that of CMake. CMake

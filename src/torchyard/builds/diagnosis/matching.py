@@ -119,18 +119,18 @@ class Matcher:
         """Start a new attempt: previous matches did not end the build."""
         self.attempt += 1
 
-    def see(
+    def process(
         self,
         line: int,
         text: str,
         fragments: Iterable[bytes],
         *,
         in_failed_block: bool = False,
-        known: Collection[int] = (),
+        already_matched: Collection[int] = (),
     ) -> set[int]:
         """Search the text for the patterns that the fragments belong to.
 
-        Returns the signatures that match. `known` have already matched the same message.
+        Returns the signatures that match. `already_matched` have already matched the same message.
         """
         text = shortened(text)
         by_fragment = self.patterns.by_fragment
@@ -138,7 +138,7 @@ class Matcher:
         matched: set[int] = set()
         for index, is_any, at in sorted(tried):
             patterns = self.patterns.any if is_any else self.patterns.all
-            match = None if index in known else patterns[index][at].search(text)
+            match = None if index in already_matched else patterns[index][at].search(text)
             if match is None:
                 continue
             matched.add(index)

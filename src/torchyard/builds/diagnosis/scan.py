@@ -166,7 +166,7 @@ class Outcome:
         self._restart()
         return True
 
-    def see(self, line: int, text: str) -> bool:
+    def process(self, line: int, text: str) -> bool:
         """Process one line; return whether it shows that earlier errors did not end the build."""
         text = text.lstrip()
         if _OPENS.match(text):
@@ -333,16 +333,16 @@ class LogScan:
 
     @property
     def _open(self) -> bool:
-        return self._cmake is not None or self.finder.wants_every_line
+        return self._cmake is not None or self.finder.needs_every_line
 
-    def _examine(self, number: int, text: str, found: list[bytes]) -> None:
+    def _examine(self, number: int, text: str, fragments: list[bytes]) -> None:
         if self._cmake is not None and not self._continues_cmake(number, text):
             self._close_cmake()
         if self._cmake is not None:
             return
         header = _CMAKE_HEADER.match(text)
         if header is None:
-            self._pass_on(number, text, found)
+            self._process_line(number, text, fragments)
             return
         self._cmake = _CMakeMessage(
             line=number,
@@ -351,19 +351,21 @@ class LogScan:
             error=header["kind"] == "Error",
         )
 
-    def _pass_on(self, number: int, text: str, found: list[bytes]) -> None:
+    def _process_line(self, number: int, text: str, fragments: list[bytes]) -> None:
         if _FAILED_TARGET.match(text):
-            self.finder.see_failed(number, text, command=self._last_progress)
-        elif self.finder.wants_every_line or not _ERROR_FRAGMENTS.isdisjoint(found):
-            self.finder.see(number, text)
+            self.finder.process_failed(number, text, command=self._last_progress)
+        elif self.finder.needs_every_line or not _ERROR_FRAGMENTS.isdisjoint(fragments):
+            self.finder.process(number, text)
         else:
             self.finder.in_frames = False
         if self.finder.in_check or is_check(text):
             return
-        if self.outcome.see(number, text):
+        if self.outcome.process(number, text):
             self._begin_attempt()
-        if found and not self.finder.in_frames:
-            self.matcher.see(number, text, found, in_failed_block=self.finder.in_failed_block)
+        if fragments and not self.finder.in_frames:
+            self.matcher.process(
+                number, text, fragments, in_failed_block=self.finder.in_failed_block
+            )
 
     def _continues_cmake(self, number: int, text: str) -> bool:
         """Add the line to the open message; return False if it does not belong to it."""
@@ -385,16 +387,18 @@ class LogScan:
             return
         joined = message.joined()
         if message.error:
-            self.finder.see_cmake_error(message.line, joined, message.inner)
+            self.finder.process_cmake_error(message.line, joined, message.inner)
         failed = self.finder.in_failed_block
-        known = self.matcher.see(
-            message.line, joined, self._found_in(joined), in_failed_block=failed
+        matched = self.matcher.process(
+            message.line, joined, self._fragments_in(joined), in_failed_block=failed
         )
         for number, text in message.inner:
-            found = self._found_in(text)
-            self.matcher.see(number, text, found, in_failed_block=failed, known=known)
+            fragments = self._fragments_in(text)
+            self.matcher.process(
+                number, text, fragments, in_failed_block=failed, already_matched=matched
+            )
 
-    def _found_in(self, text: str) -> list[bytes]:
+    def _fragments_in(self, text: str) -> list[bytes]:
         lowered = text.lower().encode("utf-8", "replace")
         return [fragment for fragment in self.matcher.patterns.by_fragment if fragment in lowered]
 

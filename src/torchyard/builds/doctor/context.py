@@ -176,11 +176,11 @@ def installed_versions(
     """
     program = (
         "import importlib.metadata as m, json, sys\n"
-        "found = {}\n"
+        "versions = {}\n"
         "for name in sys.argv[1:]:\n"
-        "    try: found[name] = m.version(name)\n"
+        "    try: versions[name] = m.version(name)\n"
         "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
+        "print(json.dumps(versions))"
     )
     # `-c` adds the working folder to the module path, and packages there must not count.
     text = _output_of(python, ("-c", program, *distributions), environ, folder="/")

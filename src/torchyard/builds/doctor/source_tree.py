@@ -56,15 +56,15 @@ def _missing(folder: Path) -> Iterator[DoctorFinding]:
     more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
     quoted = shlex.quote(str(folder))
     if (folder / ".git").exists():
-        mend = f"git -C {quoted} submodule update --init --recursive"
+        fix = f"git -C {quoted} submodule update --init --recursive"
     else:
-        mend = "clone with --recursive, or use the release archive that contains the submodules"
+        fix = "clone with --recursive, or use the release archive that contains the submodules"
     yield DoctorFinding(
         check=SUBMODULES_CHECK.name,
         severity="blocks",
         what=f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
         why="the configure step would fail with `does not contain a CMakeLists.txt`",
-        mend=mend,
+        mend=fix,
     )
 
 
@@ -125,7 +125,7 @@ def _examine_stale_cache(context: DoctorContext) -> Iterator[DoctorFinding]:
 def _check_cache(
     context: DoctorContext, recipe: Recipe, tree: Path, path: Path, cache: dict[str, CacheEntry]
 ) -> Iterator[DoctorFinding]:
-    mend = f"rm -rf {shlex.quote(str(path.parent))}"
+    fix = f"rm -rf {shlex.quote(str(path.parent))}"
     home = cache.get("CMAKE_HOME_DIRECTORY")
     if home is not None and Path(home.value).resolve() != tree.resolve():
         yield DoctorFinding(
@@ -133,7 +133,7 @@ def _check_cache(
             severity="blocks",
             what=f"{path} was generated for {home.value}",
             why="CMake would fail with `the source does not match the source used to generate cache`",
-            mend=mend,
+            mend=fix,
         )
         return
     facts = context.facts(recipe)
@@ -153,7 +153,7 @@ def _check_cache(
             what=f"{path} has other options than the recipe",
             why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
             " options",
-            mend=f"{mend}, or set CMAKE_FRESH=1" if allows(">=2.8", facts.version) else mend,
+            mend=f"{fix}, or set CMAKE_FRESH=1" if allows(">=2.8", facts.version) else fix,
             detail=tuple(differing),
         )
 

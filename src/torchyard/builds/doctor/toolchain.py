@@ -79,16 +79,16 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
         oldest = _build(context, cxx, folder)
         if oldest is None:
             what = f"{cxx.path} does not support C++{standard}"
-            mend = "install a newer compiler and set CC and CXX to it"
+            fix = "install a newer compiler and set CC and CXX to it"
         else:
             what = f"{cxx.path} cannot build a small program"
-            mend = "reinstall it: apt-get install --reinstall g++ libc6-dev"
+            fix = "reinstall it: apt-get install --reinstall g++ libc6-dev"
         yield DoctorFinding(
             check=COMPILERS_CHECK.name,
             severity="blocks",
             what=what,
             why="tested with CXXFLAGS and LDFLAGS of the build",
-            mend=mend,
+            mend=fix,
             detail=_last_lines(plain),
         )
 
@@ -188,17 +188,17 @@ def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[Doct
 
 def _missing(program: str, why: str) -> DoctorFinding:
     plain = Path(program).name
-    mend = f"apt-get install {shlex.quote(_PACKAGES.get(plain, plain))}"
+    fix = f"apt-get install {shlex.quote(_PACKAGES.get(plain, plain))}"
     if plain == "apt-get":
-        mend = "use a machine with apt, or another source: --set source.use=git"
+        fix = "use a machine with apt, or another source: --set source.use=git"
     elif plain in _PIP_NAMES:
-        mend += f", or pip install {plain}"
+        fix += f", or pip install {plain}"
     return DoctorFinding(
         check=PROGRAMS_CHECK.name,
         severity="blocks",
         what=f"{program} is missing",
         why=why,
-        mend=mend,
+        mend=fix,
     )
 
 
@@ -234,15 +234,15 @@ def _no_interpreter(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFi
     if "/" not in named and find_program("uv", context.environ):
         # uv searches more places, and can download an interpreter.
         return
-    mend = "--set environment.python=VERSION"
+    fix = "--set environment.python=VERSION"
     if re.fullmatch(r"3\.\d+", named):
-        mend = f"apt-get install python{named}-venv python{named}-dev, or {mend}"
+        fix = f"apt-get install python{named}-venv python{named}-dev, or {fix}"
     yield DoctorFinding(
         check=PYTHON_HEADERS_CHECK.name,
         severity="blocks",
         what=f"there is no interpreter {named}",
         why="the environment is created from it",
-        mend=mend,
+        mend=fix,
     )
 
 

@@ -39,7 +39,7 @@ _PASSED_IN: Final = {
     "JAVA_HOME": "<2.13",
     "PYTHON_LIB_REL_PATH": "<2.13",
     "_GLIBCXX_USE_CXX11_ABI": "<2.7",
-    # On the main branch after the move to scikit-build-core; which release has it first is not known.
+    # On the main branch after the move to scikit-build-core; its first release is unknown.
     "FLASH_ATTENTION_MAX_JOBS": ">=2.14",
 }
 """Names of some releases only."""

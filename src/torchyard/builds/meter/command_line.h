@@ -18,15 +18,15 @@ static const char *basename_of(const char *path) {
 }
 
 static const char *language_of(const char *name) {
-    static const char *const known[][2] = {
+    static const char *const languages[][2] = {
         {"c", "c"}, {"i", "c"}, {"cc", "c++"}, {"cpp", "c++"}, {"cxx", "c++"}, {"c++", "c++"},
         {"C", "c++"}, {"ii", "c++"}, {"cu", "cuda"}, {"hip", "hip"}, {"s", "assembler"},
         {"S", "assembler"}, {"sx", "assembler"}, {"asm", "assembler"}, {"m", "objective-c"},
         {"mm", "objective-c++"}, {"f", "fortran"}, {"F", "fortran"}, {"for", "fortran"},
         {"f90", "fortran"}, {"F90", "fortran"}, {"f95", "fortran"}, {"f03", "fortran"}};
     const char *dot = strrchr(basename_of(name), '.');
-    for (size_t i = 0; dot && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(dot + 1, known[i][0])) return known[i][1];
+    for (size_t i = 0; dot && i < sizeof languages / sizeof *languages; i++)
+        if (!strcmp(dot + 1, languages[i][0])) return languages[i][1];
     return NULL;
 }
 

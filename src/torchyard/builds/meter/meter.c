@@ -69,7 +69,7 @@ static double now(clockid_t clock) {
 /* Find the next program of this name on PATH, after the folder of the meter if possible: a compiler
  * cache before it may have called the meter and must not be called again. NULL if there is none. */
 static char *next_program(const char *name) {
-    static char found[PATH_MAX];
+    static char candidate[PATH_MAX];
     struct stat self, other;
     const char *execfn = (const char *)getauxval(AT_EXECFN), *path = getenv("PATH");
     if (!path || !execfn || stat(execfn, &self)) return NULL;
@@ -77,13 +77,13 @@ static char *next_program(const char *name) {
         int seen = anywhere;
         for (const char *at = path, *end; at; at = *end ? end + 1 : NULL) {
             end = strchrnul(at, ':');
-            snprintf(found, sizeof found, "%.*s/%s", end == at ? 1 : (int)(end - at),
+            snprintf(candidate, sizeof candidate, "%.*s/%s", end == at ? 1 : (int)(end - at),
                      end == at ? "." : at, name);
-            if (stat(found, &other) || !S_ISREG(other.st_mode) || access(found, X_OK)) continue;
+            if (stat(candidate, &other) || !S_ISREG(other.st_mode) || access(candidate, X_OK)) continue;
             if (other.st_dev == self.st_dev && other.st_ino == self.st_ino)
                 seen = 1;
             else if (seen)
-                return found;
+                return candidate;
         }
     }
     return NULL;
@@ -296,7 +296,7 @@ static int attempt(char **command, const struct job *job, const struct settings 
 
 /* Schedule and run the command; retry it alone if memory was short. Returns only on failure. */
 static void metered(char **command, struct job *job, const struct settings *settings) {
-    double asked = now(CLOCK_MONOTONIC);
+    double since = now(CLOCK_MONOTONIC);
     long mib = expected_mib(job), need = mib / settings->unit_mib + (mib % settings->unit_mib != 0);
     sigset_t passed;
     int status = 0;
@@ -308,10 +308,10 @@ static void metered(char **command, struct job *job, const struct settings *sett
     snprintf(job->id, sizeof job->id, "%ld-%.6f", (long)getpid(), now(CLOCK_REALTIME));
     install_handlers(&passed);
     for (int times = 1; times <= 2; times++) {
-        double waited = now(CLOCK_MONOTONIC) - asked;
+        double waited = now(CLOCK_MONOTONIC) - since;
         if (!attempt(command, job, settings, mib, need, &passed, waited, times, &status)) break;
         /* Release everything first, so that two of these cannot deadlock. */
-        asked = now(CLOCK_MONOTONIC);
+        since = now(CLOCK_MONOTONIC);
         need = settings->units;
         long slots = need ? 1 : settings->jobs;
         if (times == 1 && (lock(settings->locks, F_SETLK, F_UNLCK, 0, 0) ||

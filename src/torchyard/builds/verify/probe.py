@@ -153,10 +153,10 @@ _PACKAGES: Final = """
 import json, os, sys
 from importlib import metadata
 here = os.path.realpath(sys.prefix) + os.sep
-found = {}
+packages = {}
 for distribution in metadata.distributions():
     name = distribution.metadata["Name"]
-    if not name or name in found:
+    if not name or name in packages:
         continue
     origin = ""
     direct = distribution.read_text("direct_url.json")
@@ -168,8 +168,8 @@ for distribution in metadata.distributions():
     folder = os.path.realpath(str(distribution.locate_file("")))
     if not (folder + os.sep).startswith(here):
         origin = folder
-    found[name] = [distribution.version, origin]
-answer({"packages": found})
+    packages[name] = [distribution.version, origin]
+answer({"packages": packages})
 """
 
 
