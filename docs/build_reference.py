@@ -246,7 +246,7 @@ def doctor_page(written_by: str) -> str:
         _DOCTOR_HEAD,
         "| check | looks at |",
         "|---|---|",
-        *(_row(f"`{check.name}`", check.looks_at) for check in CHECKS),
+        *(_row(f"`{check.name}`", check.subject) for check in CHECKS),
     ]
     return "\n".join(lines) + "\n"
 

@@ -187,7 +187,7 @@ def test_no_cache_installed(tmp_path: Path, variables: dict[str, str]) -> None:
     [
         ("echo 'ccache: error: cannot write to cache' >&2; exit 1", "cannot write to cache"),
         ("exit 3", "exit code 3"),
-        ("exit 0", "made no object"),
+        ("exit 0", "created no object file"),
         ("kill -9 $$", "failed"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_cache_that_never_hits_is_left_out(tmp_path: Path, variables: dict[str
     )
     decision = choose_cache("ccache", variables=with_fake(tmp_path, variables, ccache=fake))
     assert decision.choice is None
-    assert "no hit" in decision.why
+    assert "no cache hit" in decision.why
 
 
 def test_a_real_ccache_that_may_not_write_is_left_out(

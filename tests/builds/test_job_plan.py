@@ -50,7 +50,7 @@ def test_the_heaviest_component_decides(tmp_path: Path) -> None:
     )
     planned, choice = with_jobs(plan, None, home=YardHome(folder=tmp_path), limits=LIMITS)
     assert planned.jobs == choice.jobs == 2
-    assert "memory allows no more" in planned.jobs_why
+    assert "limited by memory" in planned.jobs_why
     asked, _ = with_jobs(plan, 5, home=YardHome(folder=tmp_path), limits=LIMITS)
     assert asked.jobs == 5
     assert "as requested" in asked.jobs_why
@@ -70,7 +70,7 @@ def test_how_long_it_will_take_is_said_when_it_is_long(tmp_path: Path) -> None:
     assert with_jobs(short, 2, home=home, limits=LIMITS)[0].notes == short.notes
     long = plan_with(tmp_path, Recipe(name="x", cpu_seconds=14400), Recipe(name="y"))
     (note,) = with_jobs(long, 2, home=home, limits=LIMITS)[0].notes
-    assert "14400 s of CPU time (as the recipes say)" in note
+    assert "14400 s of CPU time (estimated by the recipes)" in note
     assert "120 minutes with 2 jobs" in note
 
 

@@ -60,7 +60,7 @@ def test_an_output_that_cannot_be_written(
 
 
 @pytest.mark.parametrize("words", SPEAKING, ids=" ".join)
-def test_a_reader_that_went_away(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -89,8 +89,8 @@ def test_files_never_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     """What a library prints to a closed stdout would otherwise go into the next file."""
     code = (
         "import os\n"
-        "from torchyard.cli.streams import make_safe\n"
-        "make_safe()\n"
+        "from torchyard.cli.streams import make_streams_safe\n"
+        "make_streams_safe()\n"
         f"file = open({str(tmp_path / 'file')!r}, 'w')\n"
         "assert file.fileno() > 2, file.fileno()\n"
         "os.write(1, b'x'); os.write(2, b'x')\n"

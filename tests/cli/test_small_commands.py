@@ -13,11 +13,12 @@ import pytest
 from command_line import call, program
 
 from torchyard.cli.commands import COMMANDS
-from torchyard.cli.explain import load_explanations
+from torchyard.cli.explain import load_explanations, load_synonyms
 from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
 from torchyard.machine.guards.block_check import REASONS
 from torchyard.process.ending import TROUBLE_KINDS
+from torchyard.sweep.model import ENDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
 Capture = pytest.CaptureFixture[str]
@@ -67,14 +68,43 @@ def test_workloads_as_json(capsys: Capture) -> None:
 
 
 def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
-    known = load_explanations()
-    wanted = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *TROUBLE_KINDS]
-    wanted += [
+    explained = {*load_explanations(), *load_synonyms()}
+    terms = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *TROUBLE_KINDS, *ENDS]
+    terms += [
         reason.lower().replace(" ", "-") for reason in ("noisy machine", "untrusted", *REASONS)
     ]
-    wanted += ["target", "workload", "suite", "variant", "launch", "block", "pair", "comparison"]
-    wanted += ["verdict", "run", "study"]
-    assert [word for word in wanted if word not in known] == []
+    terms += ["target", "workload", "suite", "variant", "launch", "block", "pair", "comparison"]
+    terms += ["verdict", "run", "study"]
+    assert [term for term in terms if term not in explained] == []
+
+
+def test_every_synonym_leads_to_an_entry() -> None:
+    entries = load_explanations()
+    for synonym, term in load_synonyms().items():
+        assert term in entries, synonym
+        assert synonym not in entries
+        assert synonym == synonym.lower().replace("_", "-").replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    ("synonym", "title"),
+    [
+        ("CI", "confidence-interval (term)"),
+        ("95 % CI", "confidence-interval (term)"),
+        ("p-value", "p (column)"),
+        ("geometric mean", "geometric-mean (column)"),
+        ("busy", "noisy-machine (note)"),
+        ("noisy", "noisy-machine (note)"),
+        ("passed", "passed (result of a sweep row)"),
+        ("hung", "hung (result of a sweep row)"),
+        ("not finished", "not-finished (result of a sweep row)"),
+        ("non-deterministic", "nondeterministic (accuracy)"),
+        ("recompilation", "recompilations (note)"),
+        ("graph break", "graph-breaks (note)"),
+    ],
+)
+def test_explain_knows_standard_terms(capsys: Capture, synonym: str, title: str) -> None:
+    assert call(capsys, "explain", synonym).out.startswith(f"{title}: ")
 
 
 def test_explanations_are_whole_sentences() -> None:
@@ -85,10 +115,10 @@ def test_explanations_are_whole_sentences() -> None:
 
 
 def test_explain_one_word_in_any_spelling(capsys: Capture) -> None:
-    wanted = call(capsys, "explain", "out-of-memory").out
-    assert wanted.startswith("out-of-memory (kind of failure): ")
-    assert call(capsys, "explain", "Out_of_Memory").out == wanted
-    assert call(capsys, "explain", "out of memory").out == wanted
+    text = call(capsys, "explain", "out-of-memory").out
+    assert text.startswith("out-of-memory (failure kind): ")
+    assert call(capsys, "explain", "Out_of_Memory").out == text
+    assert call(capsys, "explain", "out of memory").out == text
 
 
 def test_explain_as_json(capsys: Capture) -> None:

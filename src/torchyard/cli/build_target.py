@@ -1,4 +1,4 @@
-"""`build:NAME` as the name of an interpreter: the target that a build made."""
+"""Interpreter names of the form `build:NAME`: the target of a finished build."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["with_build_folder"]
 
 
 def with_build_folder(text: str) -> str:
-    """`[NAME=]build:BUILD` with the build's folder in place of its name; all else as it is."""
+    """Replace the build in `[NAME=]build:BUILD` by its interpreter; return other texts unchanged."""
     name, equals, python = text.rpartition("=")
     if not python.startswith(BUILD_PREFIX):
         return text

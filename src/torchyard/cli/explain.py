@@ -15,64 +15,77 @@ import click
 from torchyard.cli.output import common_options, print_data, print_json
 from torchyard.errors import UsageError
 
-__all__ = ["explain", "load_explanations"]
+__all__ = ["explain", "load_explanations", "load_synonyms"]
 
 PATTERN = "pattern of wasted work"
 
 _HELP = """
 \b
 Examples:
-  torchyard explain                 everything there is, in one line each
+  torchyard explain                 list all entries, one line each
   torchyard explain undecided
+  torchyard explain p-value
   torchyard explain 6               an exit code
   torchyard explain "heavy type"    a pattern of wasted work
 
-Say what a word of a table, a verdict, a note, a kind of failure, an exit code or a pattern
-of wasted work means, and what to do about it.
+Explain a term, column, verdict, note, failure kind, exit code or pattern of wasted work, and
+what to do about it. Common synonyms work, too.
 """
 
 
 def load_explanations() -> dict[str, dict[str, str]]:
-    """Word -> kind, short and text, in the file's order."""
-    raw: dict[str, Any] = tomllib.loads(
-        files("torchyard.cli").joinpath("explanations.toml").read_text(encoding="utf-8")
-    )
-    known = {word: entry for table in raw.values() for word, entry in _entries(table)}
-    return {**known, **_patterns()}
+    """Return term -> kind, short and text, in the order of the file."""
+    tables = _read_file()
+    del tables["synonyms"]
+    entries = {term: entry for table in tables.values() for term, entry in _entries(table)}
+    return {**entries, **_patterns()}
+
+
+def load_synonyms() -> dict[str, str]:
+    """Return synonym -> the term that explains it."""
+    synonyms: dict[str, str] = _read_file()["synonyms"]
+    return synonyms
 
 
 @click.command(help=_HELP)
-@click.argument("word", required=False, metavar="[CODE|WORD]")
+@click.argument("term", required=False, metavar="[TERM|CODE]")
 @common_options
-def explain(word: str | None, as_json: bool) -> None:
-    """Explain one entry, or list them all."""
-    known = load_explanations()
-    if word is None:
+def explain(term: str | None, as_json: bool) -> None:
+    """Explain one term, or list all of them."""
+    entries = load_explanations()
+    if term is None:
         if as_json:
-            print_json({"explanations": known})
+            print_json({"explanations": entries})
         else:
-            print_data(_listing(known))
+            print_data(_listing(entries))
         return
-    wanted = word.strip().lower().replace("_", "-").replace(" ", "-")
-    if wanted not in known:
+    key = term.strip().lower().replace("_", "-").replace(" ", "-")
+    synonyms = load_synonyms()
+    key = synonyms.get(key, key)
+    if key not in entries:
         from torchyard.core.records import nearest_hint
 
-        near = nearest_hint(wanted, list(known))
-        hint = near if near.startswith("did") else "`torchyard explain` lists everything"
-        raise UsageError(f"there is no explanation of {word!r}", hint=hint)
-    entry = known[wanted]
+        nearest = nearest_hint(key, [*entries, *synonyms])
+        hint = nearest if nearest.startswith("did") else "`torchyard explain` lists all terms"
+        raise UsageError(f"there is no explanation of {term!r}", hint=hint)
+    entry = entries[key]
     if as_json:
-        print_json({"word": wanted, **entry})
+        print_json({"word": key, **entry})
         return
     body = textwrap.fill(" ".join(entry["text"].split()), 88)
-    print_data(f"{wanted} ({entry['kind']}): {entry['short']}\n\n{body}")
+    print_data(f"{key} ({entry['kind']}): {entry['short']}\n\n{body}")
+
+
+def _read_file() -> dict[str, Any]:
+    path = files("torchyard.cli").joinpath("explanations.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def _entries(table: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
     kind = str(table["kind"])
     return [
-        (word, {"kind": kind, "short": entry["short"], "text": " ".join(entry["text"].split())})
-        for word, entry in table["entries"].items()
+        (term, {"kind": kind, "short": entry["short"], "text": " ".join(entry["text"].split())})
+        for term, entry in table["entries"].items()
     ]
 
 
@@ -85,12 +98,12 @@ def _patterns() -> dict[str, dict[str, str]]:
     }
 
 
-def _listing(known: dict[str, dict[str, str]]) -> str:
+def _listing(entries: dict[str, dict[str, str]]) -> str:
     lines: list[str] = []
     kind = ""
-    for word, entry in known.items():
+    for term, entry in entries.items():
         if entry["kind"] != kind:
             kind = entry["kind"]
             lines += ["", f"{kind}:"] if lines else [f"{kind}:"]
-        lines.append(f"  {word:<22} {entry['short']}")
+        lines.append(f"  {term:<22} {entry['short']}")
     return "\n".join(lines)

@@ -19,31 +19,31 @@ CommandTable = dict[str, tuple[str, str]]
 
 
 class LazyGroup(click.Group):
-    """A group of a table's commands; it does nothing by itself."""
+    """A group that imports a command when it is used."""
 
     def __init__(self, *arguments: Any, table: CommandTable, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """In the order of the table."""
+        """Return the names in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import and return one command."""
-        place = self._place(cmd_name)
-        if place is None:
+        location = self._location(cmd_name)
+        if location is None:
             return None
-        module, _, attribute = place.partition(":")
+        module, _, attribute = location.partition(":")
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{place} is not a command")
+            raise TypeError(f"{location} is not a command")
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was asked for; the nearest name when there is none."""
+        """Return the command; the error for an unknown name suggests the nearest one."""
         if args and args[0] not in self.table and not args[0].startswith("-"):
             from torchyard.core.records import nearest_hint
 
@@ -54,16 +54,16 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """One line for each, without importing any."""
+        """Write the summaries, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
-    def _place(self, name: str) -> str | None:
+    def _location(self, name: str) -> str | None:
         return self.table[name][0] if name in self.table else None
 
 
 class RunningGroup(LazyGroup):
-    """A group that takes a first word of no command (a recipe, a script) and hands all to `run`."""
+    """A group with a default command: if the first word is no command, all go to `run`."""
 
     def __init__(self, *arguments: Any, run: str, run_help: str, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -73,44 +73,44 @@ class RunningGroup(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command of the table, or `run` with all words."""
+        """Return a command of the table, or `run` with all words."""
         if args and (args[0] in self.table or args[0] == "run"):
             return args[0], self.get_command(ctx, args[0]), args[1:]
         return "run", self.get_command(ctx, "run"), args
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options before the first word belong to `run`: only --help is the group's own."""
+        """Pass leading options other than --help to `run`."""
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands, and where the options of `run` are."""
+        """Write the commands, and a reference to the options of `run`."""
         super().format_commands(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(self._run_help)
 
-    def _place(self, name: str) -> str | None:
-        return super()._place(name) or self._run
+    def _location(self, name: str) -> str | None:
+        return super()._location(name) or self._run
 
 
 class RootGroup(LazyGroup):
-    """Shows the page that is also printed without click."""
+    """The root group, with the help text that is also printed without click."""
 
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
-        """From plain data."""
+        """Return the text of `commands.root_help`."""
         return root_help().rstrip("\n")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A command of the page, or one that only other commands know."""
+        """Return a listed or a hidden command."""
         if args and args[0] in HIDDEN_COMMANDS:
             return args[0], self.get_command(ctx, args[0]), args[1:]
         return super().resolve_command(ctx, args)
 
-    def _place(self, name: str) -> str | None:
-        return super()._place(name) or HIDDEN_COMMANDS.get(name, (None,))[0]
+    def _location(self, name: str) -> str | None:
+        return super()._location(name) or HIDDEN_COMMANDS.get(name, (None,))[0]
 
 
 _SETTINGS: Final[dict[str, Any]] = {

@@ -14,7 +14,7 @@ from click.exceptions import Exit
 from torchyard.cli.commands import COMMANDS
 from torchyard.cli.group import program
 from torchyard.cli.output import print_error
-from torchyard.cli.streams import ClosedOutput, give_up_stdout
+from torchyard.cli.streams import ClosedOutput, discard_stdout
 from torchyard.errors import NotAllowed, TorchyardError, UsageError
 from torchyard.process.signals import EndedBySignal, SignalsRaise, ending_signal
 
@@ -22,19 +22,19 @@ __all__ = ["INTERRUPTED", "READER_GONE", "invoke", "output_failed", "reader_gone
 
 INTERRUPTED = 130
 READER_GONE = 141
-"""What a shell says of a program that SIGPIPE ended."""
+"""Exit code that a shell reports for a program ended by SIGPIPE."""
 _LONGEST_ARGUMENT = 32 * 1024
 _HINTS = {
-    2: "add --help to the command to see what it takes",
-    8: "put it back from a copy, or remove it",
+    2: "see the --help of the command",
+    8: "restore it from a copy, or remove it",
 }
-"""For errors that have no hint of their own, by exit code."""
+"""Hints for errors without one, by exit code."""
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run the command line; never raises, except SystemExit of a completion script.
+    """Run a command line and return its exit code. Raises nothing but SystemExit of completion.
 
-    SIGTERM and SIGHUP end every command as Ctrl-C does, with 128 and their number as exit code.
+    SIGTERM and SIGHUP end every command like Ctrl-C, with exit code 128 plus the signal number.
     """
     signals = SignalsRaise()
     signals.start()
@@ -47,10 +47,10 @@ def invoke(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    debug, as_json = "--debug" in own, "--json" in own
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug, as_json = "--debug" in options, "--json" in options
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show must not cost the results of an hour.
+        # A character that the terminal cannot encode must not lose the results.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(arguments)
@@ -59,61 +59,60 @@ def _invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         code = 128 + error.number if isinstance(error, EndedBySignal) else INTERRUPTED
         text = "interrupted" if code == INTERRUPTED else str(error)
-        return _told(TorchyardError(text), as_json=as_json, exit_code=code)
+        return _report(TorchyardError(text), as_json=as_json, exit_code=code)
     except (TorchyardError, click.ClickException) as error:
         if debug:
             _print_traceback()
-        ours = _ours(error, arguments)
-        return _told(ours, as_json=as_json, exit_code=ours.exit_code)
-    except Exception as error:  # noqa: BLE001  # the last place that can still say something useful
+        converted = _from_click(error, arguments)
+        return _report(converted, as_json=as_json, exit_code=converted.exit_code)
+    except Exception as error:  # noqa: BLE001  # nothing above this function reports errors
         if debug:
             _print_traceback()
         if isinstance(error, OSError) and _stdout_fails():
             return output_failed(error)
-        ours = _from_outside(error) or TorchyardError(
-            f"Torchyard made a mistake: {type(error).__name__}: {error}",
-            why="this is not your fault",
-            hint="please report it with the output of the same command and --debug",
+        converted = _from_system(error) or TorchyardError(
+            f"internal error: {type(error).__name__}: {error}",
+            why="this is a bug in Torchyard",
+            hint="run the same command with --debug and report the output",
         )
-        return _told(ours, as_json=as_json, exit_code=ours.exit_code)
+        return _report(converted, as_json=as_json, exit_code=converted.exit_code)
 
 
 def reader_gone() -> int:
-    """The reader of our output went away, as `head` does: end quietly."""
-    # Python flushes stdout once more at the end, which would complain again.
-    give_up_stdout()
+    """Handle a closed output pipe, as with `head`: exit without a message."""
+    # Python flushes stdout at exit, which would raise again.
+    discard_stdout()
     return READER_GONE
 
 
 def output_failed(error: OSError) -> int:
-    """Stdout is closed, or its disk is full."""
-    give_up_stdout()
-    ours = NotAllowed(
+    """Report that stdout is closed or its disk is full; return the exit code."""
+    discard_stdout()
+    failure = NotAllowed(
         "cannot write to standard output",
         why=error.strerror or str(error),
-        hint="free the disk or give another place; a run that was measured is kept: "
-        "`torchyard results list`",
+        hint="free disk space or write elsewhere; a finished run is kept: `torchyard results list`",
     )
-    print_error(ours, as_json=False, exit_code=ours.exit_code)
-    return ours.exit_code
+    print_error(failure, as_json=False, exit_code=failure.exit_code)
+    return failure.exit_code
 
 
-def _told(error: TorchyardError, *, as_json: bool, exit_code: int) -> int:
-    """Print the error, and return the exit code, wherever it can be printed."""
+def _report(error: TorchyardError, *, as_json: bool, exit_code: int) -> int:
+    """Print the error, on stderr alone if stdout cannot be written; return the exit code."""
     if not error.hint and exit_code != INTERRUPTED:
         error.hint = _HINTS.get(exit_code, "")
     try:
         print_error(error, as_json=as_json, exit_code=exit_code)
     except BrokenPipeError:
-        give_up_stdout()
+        discard_stdout()
     except OSError:
-        give_up_stdout()
+        discard_stdout()
         print_error(error, as_json=False, exit_code=exit_code)
     return exit_code
 
 
 def _stdout_fails() -> bool:
-    """Whether what was printed cannot be written."""
+    """Return whether stdout cannot be written."""
     try:
         sys.stdout.write("")
         sys.stdout.flush()
@@ -122,31 +121,33 @@ def _stdout_fails() -> bool:
     return isinstance(sys.stdout, ClosedOutput)
 
 
-def _from_outside(error: Exception) -> TorchyardError | None:
-    """What the operating system or the input is to blame for, although nobody expected it there."""
+def _from_system(error: Exception) -> TorchyardError | None:
+    """Convert an exception caused by the operating system or the input; None for a bug."""
     if isinstance(error, OSError):
         place = f": {error.filename!r}" if error.filename else ""
         return NotAllowed(
-            f"the operating system refused an operation{place}",
+            f"operating system error{place}",
             why=error.strerror or str(error),
-            hint="check that the path exists, that its disk has space and that it may be used",
+            hint="check that the path exists, that you may access it, and that the disk is not full",
         )
     if isinstance(error, MemoryError):
-        return NotAllowed("there is not enough memory", hint="free memory, or ask for less")
+        return NotAllowed("out of memory", hint="free memory, or reduce the request")
     if isinstance(error, RecursionError):
-        return UsageError("the input is nested too deeply", hint="nest it less deeply")
+        return UsageError("the input is nested too deeply", hint="reduce the nesting")
     if isinstance(error, UnicodeError):
         return UsageError(
-            "a text cannot be read or written in this character set",
+            "text cannot be encoded or decoded",
             why=str(error)[:300],
-            hint="give names in UTF-8, and set LC_ALL=C.UTF-8",
+            hint="use UTF-8, and set LC_ALL=C.UTF-8",
         )
     if isinstance(error, RuntimeError) and "home directory" in str(error):
         return UsageError(
-            "a home folder cannot be determined", why=str(error), hint="set HOME, or write the path"
+            "the home directory cannot be determined",
+            why=str(error),
+            hint="set HOME, or give an absolute path",
         )
     if isinstance(error, ValueError) and "null byte" in str(error):
-        return UsageError("a name contains a zero byte", hint="remove it")
+        return UsageError("a name contains a null byte", hint="remove it")
     return None
 
 
@@ -156,9 +157,9 @@ def _run(arguments: list[str]) -> int:
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
-        wanted = os.environ[COMPLETE_VARIABLE]
-        return shell_complete(program, {}, "torchyard", COMPLETE_VARIABLE, wanted)
-    _check_place(arguments)
+        instruction = os.environ[COMPLETE_VARIABLE]
+        return shell_complete(program, {}, "torchyard", COMPLETE_VARIABLE, instruction)
+    _check_preconditions(arguments)
     try:
         with program.make_context("torchyard", list(arguments)) as context:
             result = program.invoke(context)
@@ -169,44 +170,48 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _check_place(arguments: list[str]) -> None:
-    """Refuse what no command can work with."""
+def _check_preconditions(arguments: list[str]) -> None:
+    """Reject overlong arguments and an unusable working directory."""
     longest = max(map(len, arguments), default=0)
     if longest > _LONGEST_ARGUMENT:
         raise UsageError(
             f"an argument has {longest} characters",
-            hint=f"give at most {_LONGEST_ARGUMENT}; put more into a file",
+            hint=f"the maximum is {_LONGEST_ARGUMENT}; use a file",
         )
     try:
         Path.cwd()
     except OSError as error:
         raise NotAllowed(
             "the working directory cannot be used",
-            why=f"{error.strerror}: it was deleted, or it may not be entered",
+            why=f"{error.strerror}: it was deleted, or you have no permission",
             hint="change to another directory",
         ) from error
 
 
-def _ours(error: TorchyardError | click.ClickException, arguments: list[str]) -> TorchyardError:
-    """Click's complaints in our words."""
+def _from_click(
+    error: TorchyardError | click.ClickException, arguments: list[str]
+) -> TorchyardError:
+    """Convert an error of click; return others unchanged."""
     if isinstance(error, TorchyardError):
         return error
-    hint = f"`{_command_of(error, arguments)} --help` shows what there is"
+    hint = f"see `{_command_of(error, arguments)} --help`"
     if isinstance(error, click.NoSuchOption):
-        return UsageError(f"there is no option {error.option_name!r}", hint=_near(error) or hint)
+        return UsageError(
+            f"there is no option {error.option_name!r}", hint=_nearest_option(error) or hint
+        )
     return UsageError(error.format_message().rstrip("."), hint=hint)
 
 
 def _command_of(error: click.ClickException, arguments: list[str]) -> str:
-    """The command that was used wrongly, as it is written."""
+    """Return the command that raised the error, as typed."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return error.ctx.command_path
-    # Some of click's errors do not know their command, so it is read from the command line.
+    # Some errors of click have no context, so the command is taken from the command line.
     command = next((word for word in arguments if word in COMMANDS), "")
     return f"torchyard {command}".rstrip()
 
 
-def _near(error: click.NoSuchOption) -> str:
+def _nearest_option(error: click.NoSuchOption) -> str:
     if error.ctx is None:
         return ""
     options = [

@@ -1,7 +1,7 @@
 """Entry point of the `torchyard` program.
 
 Answers `--help` and `--version` without loading click and hands everything else to `invoke`.
-Imports nothing heavy at the top: `torchyard --help` must cost hardly more than starting Python.
+Imports nothing heavy at the top: `torchyard --help` should take little longer than starting Python.
 """
 
 import os
@@ -14,36 +14,36 @@ COMPLETE_VARIABLE = "_TORCHYARD_COMPLETE"
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
-    from torchyard.cli.streams import give_up_stdout, make_safe
+    from torchyard.cli.streams import discard_stdout, make_streams_safe
 
     try:
-        make_safe()
+        make_streams_safe()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        # Before or after `invoke` could catch it: while modules load, or at the very end.
+        # Outside of `invoke`: while modules are loaded, or at exit.
         code = 130
     try:
         sys.stdout.flush()
     except OSError:
-        give_up_stdout()
+        discard_stdout()
     sys.exit(code)
 
 
 def run(arguments: "list[str]") -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     if COMPLETE_VARIABLE not in os.environ:
         if arguments in ([], ["--help"], ["-h"]):
             from torchyard.cli.commands import root_help
 
-            return _say(root_help())
+            return _print(root_help())
         if arguments == ["--version"]:
-            return _say(f"torchyard {__version__}\n")
+            return _print(f"torchyard {__version__}\n")
     from torchyard.cli.invoke import invoke
 
     return invoke(arguments)
 
 
-def _say(text: str) -> int:
+def _print(text: str) -> int:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

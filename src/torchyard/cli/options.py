@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SectionedOption(click.Option):
-    """An option that says under which heading it stands."""
+    """An option with the heading of its section in the help."""
 
     def __init__(self, *names: Any, section: str = "", **attributes: Any) -> None:
         super().__init__(*names, **attributes)
@@ -54,25 +54,25 @@ def section(heading: str) -> Callable[..., Callable[[F], F]]:
 def given_options(
     ctx: click.Context, options: Mapping[str, Any], *, but: Collection[str] = ()
 ) -> list[str]:
-    """`--mode`, ...: what was said on the command line, but for some parameters."""
+    """Return the options given on the command line (`--mode`, ...), except those in `but`."""
     given = [name for name, value in options.items() if value not in (None, (), False)]
-    words = {one.name: max(one.opts, key=len) for one in ctx.command.params}
-    return [words[name] for name in given if name not in but]
+    option_names = {one.name: max(one.opts, key=len) for one in ctx.command.params}
+    return [option_names[name] for name in given if name not in but]
 
 
 def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
-    """A decorator that gives a command many options, listed in this order."""
+    """Return a decorator that adds several options to a command, listed in this order."""
 
-    def give(command: F) -> F:
+    def decorate(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return give
+    return decorate
 
 
 MOST: Final = 1_000_000_000
-"""For counts that nothing else limits: more than any machine can do or show."""
+"""Upper bound of counts that nothing else limits."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 
 
@@ -83,11 +83,11 @@ class Count(click.IntRange):
         super().__init__(min=low, max=most)
 
     def _describe_range(self) -> str:
-        """Leave out a bound that nobody reaches."""
+        """Omit the general upper bound."""
         return f"x>={self.min}" if self.max == MOST else super()._describe_range()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse what only Python calls a number."""
+        """Reject digits other than ASCII, and underscores, which Python accepts."""
         if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,18}", value.strip()):
             self.fail(f"{value[:80]!r} is not a whole number", param, ctx)
         return super().convert(value, param, ctx)
@@ -100,7 +100,7 @@ class Threads(Count):
         super().__init__(1, most_threads())
 
     def _describe_range(self) -> str:
-        """The same text on every machine."""
+        """Return a text that does not depend on the machine."""
         return "x>=1"
 
 
@@ -111,33 +111,33 @@ class Number(click.FloatRange):
         super().__init__(min=low, max=most)
 
     def _describe_range(self) -> str:
-        """Leave out the upper bound: nobody reaches it."""
+        """Omit the upper bound."""
         return f"x>={self.min}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse nan, which is within every range, and infinity."""
+        """Reject infinity and nan, which passes every range check."""
         if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
             self.fail(f"{value[:80]!r} is not a number", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def report_options(formats: Sequence[str], *, usual: str, left_out: str) -> Callable[[F], F]:
-    """--format, --output and --share; `left_out` is what --share takes away."""
+    """Return --format, --output and --share; `left_out` names what --share removes."""
     return all_options(
         (
             click.option(
                 "--format",
                 "format_name",
                 type=click.Choice(formats),
-                help=f"{usual} when left out, or what the ending of --output says.",
+                help=f"Output format [default: from the extension of --output, else {usual}].",
             ),
             click.option(
                 "--output",
                 type=click.Path(dir_okay=False, path_type=Path),
                 metavar="FILE",
-                help="Write to a file instead of stdout.",
+                help="Write to this file [default: stdout].",
             ),
-            click.option("--share", is_flag=True, help=f"Leave out {left_out}."),
+            click.option("--share", is_flag=True, help=f"Redact {left_out}."),
         )
     )
 
@@ -150,18 +150,20 @@ def chosen_format(
     usual: str,
     as_json: bool,
 ) -> str:
-    """What was said, else what the file's ending says."""
+    """Return the requested format, else that of the file extension, else the default."""
     from torchyard.errors import UsageError
 
     if as_json and format_name not in (None, "json"):
-        raise UsageError(f"--json and --format {format_name} exclude each other", hint="keep one")
+        raise UsageError(
+            f"--json and --format {format_name} exclude each other", hint="use one of them"
+        )
     if as_json or format_name is not None:
         return format_name or "json"
     return endings.get(output.suffix, usual) if output is not None else usual
 
 
 def deliver(text: str, name: str, output: Path | None) -> None:
-    """To stdout, or to a file that is named on stderr."""
+    """Print a report, or write it to a file and name the file on stderr."""
     if output is None:
         print_data(text)
     else:

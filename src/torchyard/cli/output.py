@@ -30,7 +30,7 @@ SCHEMA: Final = 1
 """Version of every JSON object that commands print."""
 
 _LONGEST_TEXT: Final = 6000
-"""Characters of one part of an error: it may quote a file of the user's or an exception."""
+"""Characters of one part of an error, which may quote a file or an exception."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ _CONTROL: Final = {
 
 
 def common_options(command: F) -> F:
-    """`--json` and `--debug`, which every command has."""
+    """Add `--json` and `--debug`, which every command has."""
     command = click.option(
         "--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors."
     )(command)
@@ -52,27 +52,27 @@ def common_options(command: F) -> F:
 
 
 def printable(text: str) -> str:
-    """The text without characters that would control the terminal or that no encoding has."""
+    """Replace control characters and surrogates."""
     return text.translate(_CONTROL)
 
 
 def print_data(text: str) -> None:
-    """Write to stdout what was asked for."""
+    """Write the requested data to stdout."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Write one JSON object to stdout, with the schema's version first."""
+    """Write one JSON object to stdout, with the schema version first."""
     print_data(json.dumps({"schema": SCHEMA, **data}, indent=2))
 
 
 def talk(text: str) -> None:
-    """Write a line for people to stderr."""
+    """Write a message to stderr."""
     sys.stderr.write(printable(text) + "\n")
 
 
 def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None:
-    """What, why, hint and log on stderr; with `--json` the same as an object on stdout."""
+    """Write what, why, hint and log to stderr; with `--json` also as an object to stdout."""
     if as_json:
         record = {
             "kind": type(error).__name__,
@@ -92,12 +92,15 @@ def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None
 
 
 def wants_color(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that may be coloured."""
+    """Return whether the stream is a terminal that accepts colors."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def check_writable(path: Path, *, option: str) -> None:
-    """Raise before the long work starts, not after it; missing folders are made."""
+    """Raise UsageError if a file cannot be written; missing folders are created.
+
+    Called before long work, so that its result is not lost.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a"):
@@ -109,7 +112,7 @@ def check_writable(path: Path, *, option: str) -> None:
 
 
 def write_file(path: Path, text: str, *, option: str) -> None:
-    """Write a report to a file of the user's; missing folders are made."""
+    """Write a report to a file; missing folders are created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,7 +1,6 @@
 """Live progress of a bench run on stderr: a bar on a terminal, plain lines in a log.
 
-Silent with `--quiet`. Listens to events only. Keeps the comparisons received so far, so that they
-can be shown after Ctrl-C.
+Silent with `--quiet`. Keeps the comparisons received so far, so that they can be shown after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,38 +23,39 @@ if TYPE_CHECKING:
 __all__ = ["Heard", "show_progress"]
 
 _LINE_PAUSE_S = 10.0
-"""Between two lines of a log about launches and looks, which can come many times a second."""
+"""Minimum time between two log lines about launches and interim analyses."""
 _ALWAYS = ("run", "workload", "comparison", "warning")
 
 
 class Heard:
-    """The comparisons that were reported so far; a later one replaces an earlier of the same."""
+    """Collects the comparisons of a run; a newer one replaces an older one of the same variants."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], Comparison] = {}
+        self._comparisons: dict[tuple[str, str, str], Comparison] = {}
 
     @property
     def comparisons(self) -> list[Comparison]:
-        """In the order they were first made."""
-        return list(self._found.values())
+        """Return them in the order of their first report."""
+        return list(self._comparisons.values())
 
     def listen(self, event: Event) -> None:
-        """Keep the event's comparison, if it has one."""
+        """Store the comparison of the event, if it has one."""
         if event.comparison is not None:
-            made = event.comparison
-            self._found[(made.workload.label, made.baseline, made.candidate)] = made
+            latest = event.comparison
+            key = (latest.workload.label, latest.baseline, latest.candidate)
+            self._comparisons[key] = latest
 
 
 @contextmanager
-def show_progress(heard: Heard, *, quiet: bool) -> Iterator[Listener]:
-    """A listener that shows events while the block runs."""
+def show_progress(collector: Heard, *, quiet: bool) -> Iterator[Listener]:
+    """Yield a listener that shows events while the block runs."""
     if quiet:
-        yield heard.listen
+        yield collector.listen
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _bar() as progress:
-            yield _on_bar(heard, progress)
+            yield _on_bar(collector, progress)
     else:
-        lines = _Lines(heard)
+        lines = _Lines(collector)
         try:
             yield lines.listen
         finally:
@@ -79,19 +79,19 @@ def _bar() -> Progress:
         TimeElapsedColumn(),
         TextColumn("elapsed,"),
         TimeRemainingColumn(),
-        TextColumn("left"),
+        TextColumn("remaining"),
         TextColumn("{task.description}", markup=False),
         console=Console(stderr=True),
         transient=True,
     )
 
 
-def _on_bar(heard: Heard, progress: Progress) -> Listener:
+def _on_bar(collector: Heard, progress: Progress) -> Listener:
     task = progress.add_task("starting", total=1.0)
 
     def listen(event: Event) -> None:
-        heard.listen(event)
-        text = printable(_say(event))
+        collector.listen(event)
+        text = printable(_event_text(event))
         if event.kind in ("comparison", "warning"):
             progress.console.print(text, markup=False, highlight=False)
             progress.update(task, completed=event.fraction)
@@ -102,14 +102,14 @@ def _on_bar(heard: Heard, progress: Progress) -> Listener:
 
 
 class _Lines:
-    """Events as lines of a log: not too many, and the last one is always told.
+    """Events as log lines, rate-limited.
 
-    What comes too soon after another line waits; what is newer by then takes its place. So the log
-    says what is being done even when that takes long.
+    A line that follows another too soon is delayed, and replaced by any newer one; so the log
+    always ends with the current activity.
     """
 
-    def __init__(self, heard: Heard) -> None:
-        self._heard = heard
+    def __init__(self, collector: Heard) -> None:
+        self._collector = collector
         self._started = self._last = time.monotonic()
         self._fraction = 0.0
         self._lock = threading.Lock()
@@ -117,46 +117,46 @@ class _Lines:
         self._timer: threading.Timer | None = None
 
     def listen(self, event: Event) -> None:
-        """Tell the event, now or a little later."""
-        self._heard.listen(event)
+        """Print the event, now or after the pause."""
+        self._collector.listen(event)
         with self._lock:
             self._fraction = event.fraction if event.fraction is not None else self._fraction
             now = time.monotonic()
             minutes, seconds = divmod(int(now - self._started), 60)
-            line = f"[{self._fraction:4.0%} {minutes:3d}:{seconds:02d}] {_say(event)}"
-            left_s = self._last + _LINE_PAUSE_S - now
-            if event.kind in _ALWAYS or left_s <= 0:
-                self._tell(line)
+            line = f"[{self._fraction:4.0%} {minutes:3d}:{seconds:02d}] {_event_text(event)}"
+            remaining_s = self._last + _LINE_PAUSE_S - now
+            if event.kind in _ALWAYS or remaining_s <= 0:
+                self._print(line)
                 return
             self._waiting = line
             if self._timer is None:
-                self._timer = threading.Timer(left_s, self._tell_waiting)
+                self._timer = threading.Timer(remaining_s, self._print_waiting)
                 self._timer.daemon = True
                 self._timer.start()
 
     def end(self) -> None:
-        """Nothing is told any more."""
+        """Discard the delayed line."""
         with self._lock:
-            self._forget_waiting()
+            self._discard_waiting()
 
-    def _tell(self, line: str) -> None:
-        self._forget_waiting()
+    def _print(self, line: str) -> None:
+        self._discard_waiting()
         self._last = time.monotonic()
         talk(line)
 
-    def _tell_waiting(self) -> None:
+    def _print_waiting(self) -> None:
         with self._lock:
             if self._waiting:
-                self._tell(self._waiting)
+                self._print(self._waiting)
 
-    def _forget_waiting(self) -> None:
+    def _discard_waiting(self) -> None:
         self._waiting = ""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def _say(event: Event) -> str:
+def _event_text(event: Event) -> str:
     mark = "warning: " if event.kind == "warning" else ""
     if event.workload and event.workload not in event.text:
         return f"{mark}{event.workload}: {event.text}"

@@ -11,29 +11,29 @@ import io
 import os
 import sys
 
-__all__ = ["ClosedOutput", "give_up_stdout", "make_safe"]
+__all__ = ["ClosedOutput", "discard_stdout", "make_streams_safe"]
 
 
 class ClosedOutput(io.TextIOBase):
-    """Stands for a stdout that was closed before the program started."""
+    """Replacement for a stdout that was closed before the program started."""
 
     def write(self, text: str) -> int:
-        """Fail as a closed descriptor does."""
+        """Raise EBADF, like a closed descriptor."""
         if not text:
             return 0
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def fileno(self) -> int:
-        """Of stdout."""
+        """Return the descriptor of stdout."""
         return 1
 
     def isatty(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
 
-class _Talk(io.TextIOWrapper):
-    """Drops what cannot be written."""
+class _LossyStderr(io.TextIOWrapper):
+    """Stderr that drops what cannot be written."""
 
     def write(self, text: str) -> int:
         try:
@@ -45,12 +45,12 @@ class _Talk(io.TextIOWrapper):
         try:
             super().flush()
         except OSError:
-            # Take away what is left in the buffer: it would fail again at every later flush.
+            # Discard the buffer: it would fail again at every later flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
 
 
-def make_safe() -> None:
-    """Call once, before anything is opened or written."""
+def make_streams_safe() -> None:
+    """Prepare the standard streams. Call once, before anything is opened or written."""
     for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -66,14 +66,14 @@ def make_safe() -> None:
     if stdout is None:
         sys.stdout = ClosedOutput()
     elif isinstance(stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show must not cost the results of an hour.
+        # A character that the terminal cannot encode must not lose the results.
         stdout.reconfigure(errors="backslashreplace")
     stderr: object = sys.stderr
     if stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     elif isinstance(stderr, io.TextIOWrapper):
         stderr.flush()
-        sys.stderr = _Talk(
+        sys.stderr = _LossyStderr(
             stderr.buffer,
             encoding=stderr.encoding,
             errors="backslashreplace",
@@ -81,8 +81,8 @@ def make_safe() -> None:
         )
 
 
-def give_up_stdout() -> None:
-    """Drop what is left in the buffer of stdout: Python would fail to flush it at the end."""
+def discard_stdout() -> None:
+    """Discard the buffer of stdout: Python would fail to flush it at exit."""
     try:
         number = sys.stdout.fileno()
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -30,7 +30,7 @@ def test_what_comes_after_the_script_counts() -> None:
     assert found.first_error.line == 3
 
 
-def test_commands_that_a_shell_traces_are_passed_over() -> None:
+def test_commands_that_a_shell_traces_are_skipped() -> None:
     assert (
         diagnose("+ echo 'No space left on device'\n++ grep 'Permission denied' x\n").causes == ()
     )

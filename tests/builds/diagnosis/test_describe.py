@@ -14,59 +14,56 @@ from torchyard.errors import NotAllowed, UsageError
 LOGS = Path(__file__).parent / "logs"
 
 
-def test_a_known_cause_is_told_whole() -> None:
+def test_a_known_cause_is_described_completely() -> None:
     assert describe(diagnose(LOGS / "object-file-damaged.log")) == (
         """\
 An object file or library is damaged: CMakeFiles/w.dir/w.cpp.o [object-file-damaged]
   line 6: /usr/bin/ld: error: CMakeFiles/w.dir/w.cpp.o: file too short
 
-Why: CMakeFiles/w.dir/w.cpp.o was only half written: a kill, a power cut or a full disk during
-an earlier build.
+Why: CMakeFiles/w.dir/w.cpp.o is incomplete: an earlier build was killed, or the disk was full.
 
-What to do:
-  - Remove that file; the next build makes it anew. If several are damaged, build the component
-    from clean.
+Fix:
+  - Remove that file; the next build creates it again. If several are damaged, rebuild the
+    component from clean.
 
 Commands:
     rm -- CMakeFiles/w.dir/w.cpp.o
 
-What failed (line 4): w
+Failed command (line 4): w
   : && /usr/bin/c++   CMakeFiles/w.dir/w.cpp.o -o w  liba.a && :"""
     )
 
 
 def test_an_unknown_cause_shows_the_first_error_and_the_command() -> None:
     text = describe(diagnose(LOGS / "unknown-nvcc-syntax.log"))
-    assert text.startswith(
-        "The cause is not one of the known ones.\n\nFirst error (compiler), line 8"
-    )
+    assert text.startswith("The cause is unknown.\n\nFirst error (compiler), line 8")
     assert 'lltm.cu(2): error: expected a ";"' in text
-    assert "What failed (line 6, exit code 2): /build/lltm/build/temp" in text
+    assert "Failed command (line 6, exit code 2): /build/lltm/build/temp" in text
     assert text.rstrip().endswith("...")
 
 
 def test_consequences_and_losses_come_after() -> None:
     text = describe(diagnose(LOGS / "nvcc-killed.log"))
-    head, tail = text.split("Also seen:")
+    head, tail = text.split("Also found:")
     assert "[nvcc-out-of-memory]" in head
-    assert "[process-killed, follows from nvcc-out-of-memory]" in tail
+    assert "[process-killed, consequence of nvcc-out-of-memory]" in tail
 
 
-def test_a_mere_loss_is_told_whole_when_there_is_no_error() -> None:
+def test_a_loss_is_described_completely_when_there_is_not_an_error() -> None:
     text = describe(diagnose(LOGS / "blas-fallback.log"))
     assert text.startswith("No failure found in the 77 lines of the log.")
-    assert "PyTorch is being built without the BLAS that was meant [blas-fallback]" in text
-    assert "What to do:" in text
+    assert "PyTorch is built without the intended BLAS [blas-fallback]" in text
+    assert "Fix:" in text
 
 
-def test_a_log_without_any_error_says_so() -> None:
+def test_a_log_without_any_error_is_reported() -> None:
     for text, lines in (("all\nis\nwell\n", 3), ("", 0)):
         assert describe(diagnose(text)) == f"No failure found in the {lines} lines of the log."
         told = describe(diagnose(text, exit_code=1))
-        assert told == f"No error can be seen in the {lines} lines of the log."
+        assert told == f"No error found in the {lines} lines of the log."
 
 
-def test_an_exit_code_alone_is_told_without_a_line() -> None:
+def test_an_exit_code_alone_is_reported_without_a_line() -> None:
     text = describe(diagnose("", exit_code=137))
     assert "\n  exit code 137\n" in text
     assert "line 0" not in text
@@ -94,7 +91,7 @@ def test_a_diagnosis_survives_json() -> None:
     assert again.log.endswith("nvcc-killed.log")
 
 
-def test_a_missing_log_a_folder_and_a_forbidden_one_are_told(tmp_path: Path) -> None:
+def test_a_missing_log_a_folder_and_a_forbidden_one_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no log"):
         diagnose(tmp_path / "none.log")
     with pytest.raises(UsageError, match="is a folder"):

@@ -103,7 +103,7 @@ def test_errors_are_seen_and_their_tool_is_named(tool: str, line: str) -> None:
         "ld: warning: cannot find entry symbol _start",
     ],
 )
-def test_what_only_looks_like_an_error_is_passed_over(line: str) -> None:
+def test_what_only_looks_like_an_error_is_skipped(line: str) -> None:
     found = diagnose(f"{line}\n").first_error
     assert found is None, found
     assert first(f"{line}\nx.c:1:1: error: real\n").line == 2
@@ -120,13 +120,13 @@ def test_what_only_looks_like_an_error_is_passed_over(line: str) -> None:
         "  error: subprocess-exited-with-error",
     ],
 )
-def test_a_mere_consequence_counts_only_when_there_is_nothing_else(line: str) -> None:
+def test_a_consequence_counts_only_when_there_is_nothing_else(line: str) -> None:
     assert is_error(line) is not None
     assert first(f"{line}\n").line == 1
     assert first(f"{line}\nx.c:1:1: error: real\n").line == 2
 
 
-def test_an_error_in_a_failed_block_is_surer_than_one_before() -> None:
+def test_an_error_in_a_failed_block_takes_precedence_over_one_before() -> None:
     log = """\
 error: could not read the cache, going on without
 [1/2] Building CXX object a.o
@@ -283,7 +283,7 @@ CMake Error at third_party/x/CMakeLists.txt:1 (cmake_minimum_required):
     assert cause.matches == 1
 
 
-def test_a_warning_of_cmake_is_no_error() -> None:
+def test_a_warning_of_cmake_is_not_an_error() -> None:
     log = "CMake Warning at x.cmake:1 (message):\n  error: nothing\n  is wrong\n\n-- done\n"
     assert diagnose(log).first_error is None
 

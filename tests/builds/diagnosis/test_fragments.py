@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchyard.builds.diagnosis import load_signatures
-from torchyard.builds.diagnosis.matching import Gate
+from torchyard.builds.diagnosis.matching import FragmentSearch
 from torchyard.builds.diagnosis.signature import required_fragments
 
 PATTERNS = sorted({p for s in load_signatures() for p in (*s.any, *s.all)})
@@ -88,7 +88,7 @@ _LINES = st.lists(st.lists(_WORDS, max_size=4).map(b"".join), max_size=12)
 @given(lines=_LINES)
 def test_the_gate_finds_what_a_plain_search_finds(lines: list[bytes]) -> None:
     fragments = [b"no space left on", b"killed", b"e: ", b"*** ", b"error", b"or ki", b"space"]
-    found = Gate(fragments).hits(b"\n".join(lines))
+    found = FragmentSearch(fragments).hits(b"\n".join(lines))
     expected = {
         index: {fragment for fragment in fragments if fragment in line}
         for index, line in enumerate(lines)

@@ -22,7 +22,7 @@ def test_the_corpus_is_large_enough() -> None:
 
 @pytest.mark.parametrize("exit_code", [None, 0])
 @pytest.mark.parametrize("name", SUCCEEDED)
-def test_a_successful_log_is_no_failure(name: str, exit_code: int | None) -> None:
+def test_a_successful_log_is_not_a_failure(name: str, exit_code: int | None) -> None:
     found = diagnose(SUCCEEDED[name], exit_code=exit_code)
     assert not found.failed
     assert (found.root, found.first_error, found.failed_command) == (None, None, None)
@@ -122,11 +122,11 @@ def test_what_is_a_command(line: str) -> None:
         "      |     ^",
     ],
 )
-def test_what_is_no_command(line: str) -> None:
+def test_what_is_not_a_command(line: str) -> None:
     assert not is_command(line)
 
 
-def test_the_command_says_so_in_text_and_json(tmp_path: Path) -> None:
+def test_the_command_is_reported_in_text_and_json(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     for text, failed in ((SUCCEEDED["warnings"], False), (FAILED["ninja"].log, True)):
         log.write_text(text)

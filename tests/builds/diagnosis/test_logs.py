@@ -227,5 +227,5 @@ def test_the_failed_command_is_found(name: str, target: str, words: str, code: i
     assert failed.exit_code == code
 
 
-def test_what_a_check_of_cmake_compiles_is_no_failed_command() -> None:
+def test_what_a_check_of_cmake_compiles_is_not_a_failed_command() -> None:
     assert read("unknown-cmake-message.log").failed_command is None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.builds.diagnosis import diagnose
-from torchyard.builds.diagnosis.diagnose import Circumstances, _command, rank
-from torchyard.builds.diagnosis.matching import Matcher, Patterns, Sighting
+from torchyard.builds.diagnosis.diagnose import BuildFacts, _command, rank
+from torchyard.builds.diagnosis.matching import CompiledSignatures, Detection, Matcher
 from torchyard.builds.diagnosis.model import Cause
 from torchyard.builds.diagnosis.signature import Case, Level, Signature
 
@@ -48,15 +48,15 @@ def signature(
 def causes(
     signatures: list[Signature],
     lines: dict[int, str],
-    circumstances: Circumstances | None = None,
+    facts: BuildFacts | None = None,
     failed: tuple[int, ...] = (),
 ) -> list[Cause]:
-    matcher = Matcher(Patterns(signatures))
+    matcher = Matcher(CompiledSignatures(signatures))
     every = list(matcher.patterns.by_fragment)
     for line, text in lines.items():
         found = [fragment for fragment in every if fragment in text.lower().encode()]
-        matcher.see(line, text, found, in_failed_block=line in failed)
-    return list(rank(signatures, matcher.sightings, circumstances or Circumstances()))
+        matcher.process(line, text, found, in_failed_block=line in failed)
+    return list(rank(signatures, matcher.detections, facts or BuildFacts()))
 
 
 def ids(found: list[Cause]) -> list[str]:
@@ -88,7 +88,7 @@ def test_a_consequence_comes_last_whatever_its_level_and_line() -> None:
     assert found[-1].consequence_of == "root"
 
 
-def test_a_general_cause_of_the_same_lines_is_left_out() -> None:
+def test_a_general_cause_of_the_same_lines_is_omitted() -> None:
     signatures = [signature("special"), signature("broad", level="general")]
     both = "sign of special and sign of broad"
     assert ids(causes(signatures, {1: both})) == ["special"]
@@ -114,7 +114,7 @@ def test_matches_are_counted_and_the_first_lines_kept() -> None:
         ({10: "company"}, False),
     ],
 )
-def test_company_must_be_near(lines: dict[int, str], *, expected: bool) -> None:
+def test_other_patterns_must_match_nearby(lines: dict[int, str], *, expected: bool) -> None:
     wanted = signature("near", all_=("company",), window=5)
     assert bool(causes([wanted], lines)) is expected
 
@@ -134,18 +134,18 @@ def test_a_window_of_zero_is_the_whole_log() -> None:
 )  # fmt: skip
 def test_releases_of_a_signature(release: str, *, applies: bool) -> None:
     wanted = signature("some", since="2.6", before="2.14")
-    found = causes([wanted], {1: "sign of some"}, Circumstances(release=release))
+    found = causes([wanted], {1: "sign of some"}, BuildFacts(release=release))
     assert bool(found) is applies
 
 
 def test_machines_of_a_signature() -> None:
     wanted = signature("arm", machines=("aarch64", "arm64"))
     for machine, applies in (("", True), ("aarch64", True), ("x86_64", False)):
-        found = causes([wanted], {1: "sign of arm"}, Circumstances(machine=machine))
+        found = causes([wanted], {1: "sign of arm"}, BuildFacts(machine=machine))
         assert bool(found) is applies
 
 
-def test_advice_for_other_releases_is_left_out_and_unknown_ones_are_told() -> None:
+def test_advice_for_other_releases_is_omitted_and_unknown_ones_are_reported() -> None:
     wanted = signature(
         "some",
         cases=(
@@ -154,9 +154,9 @@ def test_advice_for_other_releases_is_left_out_and_unknown_ones_are_told() -> No
         ),
     )
     lines = {1: "sign of some"}
-    (old,) = causes([wanted], lines, Circumstances(release="2.6"))
+    (old,) = causes([wanted], lines, BuildFacts(release="2.6"))
     assert (old.remedy, old.commands) == (("r.", "Old way."), ("old",))
-    (new,) = causes([wanted], lines, Circumstances(release="2.15.0"))
+    (new,) = causes([wanted], lines, BuildFacts(release="2.15.0"))
     assert (new.remedy, new.commands) == (("r.", "New way."), ("new",))
     (unknown,) = causes([wanted], lines)
     assert unknown.remedy == (
@@ -205,7 +205,7 @@ def test_a_general_cause_behind_an_unknown_error_is_not_the_root() -> None:
     assert diagnose(weak, exit_code=137).root is not None
 
 
-def test_names_that_an_offline_build_wanted_are_told() -> None:
+def test_names_that_an_offline_build_wanted_are_reported() -> None:
     found = diagnose("quiet failure\n", wanted_names=("github.com", "pypi.org"))
     assert found.root is not None
     assert found.root.id == "network-wanted"
@@ -219,7 +219,7 @@ def test_wanted_names_alone_do_not_outrank_what_the_log_shows() -> None:
     assert [cause.id for cause in found.causes] == ["header-missing", "network-wanted"]
 
 
-def test_a_warning_of_apt_is_no_denied_permission() -> None:
+def test_a_warning_of_apt_is_not_a_denied_permission() -> None:
     warning = "W: Download is performed unsandboxed as root (13: Permission denied)\n"
     assert diagnose(warning).causes == ()
     assert diagnose(warning[3:]).causes[0].id == "permission-denied"
@@ -271,13 +271,13 @@ def test_of_a_long_line_the_part_that_was_recognised_is_quoted() -> None:
 
 def test_the_record_of_a_sighting_stays_small() -> None:
     signatures = [signature("endless")]
-    matcher = Matcher(Patterns(signatures))
+    matcher = Matcher(CompiledSignatures(signatures))
     for line in range(1, 5000):
-        matcher.see(line, "sign of endless", [b"sign of endless"])
-    (sighting,) = matcher.sightings.values()
-    assert isinstance(sighting, Sighting)
-    assert len(sighting.lines) <= 200
-    assert len(sighting.evidence) == 3
+        matcher.process(line, "sign of endless", [b"sign of endless"])
+    (detection,) = matcher.detections.values()
+    assert isinstance(detection, Detection)
+    assert len(detection.lines) <= 200
+    assert len(detection.evidence) == 3
 
 
 def first_ids(log: str) -> list[str]:
@@ -289,7 +289,7 @@ def test_a_missing_nvcc_is_not_a_missing_cc() -> None:
     assert first_ids("/bin/sh: 1: cc: not found\n") == ["compiler-missing"]
 
 
-def test_an_optional_package_that_is_missing_is_no_cause() -> None:
+def test_an_optional_package_that_is_missing_is_not_a_cause() -> None:
     message = (
         "CMake {kind} at cmake/Dependencies.cmake:9 (find_package):\n"
         '  By not providing "FindCUSPARSELT.cmake" CMake did not find one.\n\n'
@@ -300,13 +300,13 @@ def test_an_optional_package_that_is_missing_is_no_cause() -> None:
     assert first_ids(message.format(kind="Error")) == ["cmake-package-missing"]
 
 
-def test_a_cuda_build_that_names_rocm_was_not_meant_for_it() -> None:
+def test_a_cuda_build_that_mentions_rocm_is_not_a_rocm_build() -> None:
     header = "x.cu:1:10: fatal error: 'cuda_runtime.h' file not found\n"
     assert first_ids(f"--   USE_ROCM              : OFF\n{header}") == ["header-missing"]
     assert first_ids(f"--   USE_ROCM              : ON\n{header}") == ["hipify-skipped"]
 
 
-def test_a_broken_off_link_is_told_apart_from_a_broken_off_compile() -> None:
+def test_a_broken_off_link_is_reported_apart_from_a_broken_off_compile() -> None:
     link = "collect2: fatal error: ld terminated with signal 9 [Killed]\n"
     compile_ = "g++: fatal error: Killed signal terminated program cc1plus\n"
     assert first_ids(link) == ["linker-out-of-memory"]

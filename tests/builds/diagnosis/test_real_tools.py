@@ -88,7 +88,7 @@ def test_colours_change_nothing(tmp_path: Path) -> None:
     assert plain.first_error is not None
 
 
-def test_a_library_that_is_not_there(tmp_path: Path) -> None:
+def test_a_library_that_is_missing(tmp_path: Path) -> None:
     project(
         tmp_path,
         "add_executable(p m.c)\ntarget_link_libraries(p no_such_library)",
@@ -100,7 +100,7 @@ def test_a_library_that_is_not_there(tmp_path: Path) -> None:
     assert found.causes[0].values == {"library": "no_such_library"}
 
 
-def test_a_symbol_that_is_not_there(tmp_path: Path) -> None:
+def test_a_symbol_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "m.c").write_text("int f(void); int main(void) { return f(); }\n", encoding="utf-8")
     found = run(tmp_path, "cc", "m.c", "-o", "m")
     assert root_id(found) == "undefined-reference"
@@ -168,7 +168,7 @@ def test_ninja_without_a_file_and_with_a_source_gone(tmp_path: Path) -> None:
     assert root_id(run(tmp_path, "ninja")) == "source-file-gone"
 
 
-def test_git_and_a_revision_that_is_not_there(tmp_path: Path) -> None:
+def test_git_and_a_revision_that_is_missing(tmp_path: Path) -> None:
     identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
     if shutil.which("git") is None:
         pytest.skip("git is not installed")

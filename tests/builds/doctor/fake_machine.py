@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchyard.builds.doctor.context import Patient
+from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.examination import CHECKS, Check, examine
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.plan import Command, Component, Plan, Step
@@ -148,8 +148,8 @@ class FakeMachine:
             checks=tuple(check_named(name) for name in names) or CHECKS,
         )
 
-    def patient(self, *recipes: Recipe, plan: Plan | None = None) -> Patient:
-        return Patient(
+    def context(self, *recipes: Recipe, plan: Plan | None = None) -> DoctorContext:
+        return DoctorContext(
             root=self.root,
             environ=self.environ,
             plan=plan,

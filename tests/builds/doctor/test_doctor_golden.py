@@ -21,7 +21,7 @@ from torchyard.builds.recipe import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-LOOKED_AT = tuple(check.name for check in CHECKS if check.name not in {"disk", "python-headers"})
+CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in {"disk", "python-headers"})
 """Not the disk and the interpreter of the machine that runs the tests."""
 
 
@@ -33,7 +33,7 @@ def check(name: str, findings: tuple[DoctorFinding, ...], machine: FakeMachine) 
     assert text == path.read_text(encoding="utf-8"), f"{name} differs; UPDATE_GOLDEN=1 accepts it"
 
 
-def test_cuda_machine_where_much_is_wrong(machine: FakeMachine) -> None:
+def test_cuda_machine_where_many_things_are_wrong(machine: FakeMachine) -> None:
     """A new distribution with an older toolkit: the usual way a CUDA build ends."""
     machine.good_tools()
     machine.memory(total_gib=16, available_gib=3)
@@ -65,12 +65,12 @@ def test_cuda_machine_where_much_is_wrong(machine: FakeMachine) -> None:
             "DEBUG_CUDA": True,
         },
     )
-    findings = machine.examine(recipe, only=LOOKED_AT)
+    findings = machine.examine(recipe, only=CHECK_NAMES)
     assert not can_build(findings)
     check("cuda-wrong.txt", findings, machine)
 
 
-def test_cuda_machine_that_is_well(machine: FakeMachine) -> None:
+def test_cuda_machine_that_is_good(machine: FakeMachine) -> None:
     machine.good_tools()
     machine.nvcc("12.8.93")
     machine.nvidia_smi("570.124.06", "9.0")
@@ -83,7 +83,7 @@ def test_cuda_machine_that_is_well(machine: FakeMachine) -> None:
         environment=EnvironmentTable(use="current"),
         options={"USE_CUDA": True, "TORCH_CUDA_ARCH_LIST": "9.0", "BLAS": "OpenBLAS"},
     )
-    findings = machine.examine(recipe, only=LOOKED_AT)
+    findings = machine.examine(recipe, only=CHECK_NAMES)
     assert can_build(findings)
     check("cuda-well.txt", findings, machine)
 
@@ -111,7 +111,7 @@ def rocm_stack(machine: FakeMachine) -> tuple[Path, Path, Recipe]:
 def test_rocm_machine_in_the_trap(machine: FakeMachine) -> None:
     rocm, env, recipe = rocm_stack(machine)
     machine.variables["CXXFLAGS"] = f"-I{rocm}/include -I{env}/include"
-    findings = machine.examine(recipe, only=LOOKED_AT)
+    findings = machine.examine(recipe, only=CHECK_NAMES)
     assert not can_build(findings)
     check("rocm-trap.txt", findings, machine)
 
@@ -120,12 +120,12 @@ def test_rocm_machine_with_the_remedy(machine: FakeMachine) -> None:
     rocm, env, recipe = rocm_stack(machine)
     shutil.copytree(rocm / "include", env / "rocm-include")
     machine.variables["CXXFLAGS"] = f"-I{env}/rocm-include -I{env}/include"
-    findings = machine.examine(recipe, only=LOOKED_AT)
+    findings = machine.examine(recipe, only=CHECK_NAMES)
     assert can_build(findings)
     check("rocm-remedy.txt", findings, machine)
 
 
-def test_arm_stack_whose_parts_do_not_fit(machine: FakeMachine) -> None:
+def test_arm_stack_whose_parts_do_not_match(machine: FakeMachine) -> None:
     machine.good_tools()
     machine.gpp("14.2.0", name="c++")
     current = EnvironmentTable(use="current", variables={"ACL_ROOT_DIR": "/opt/acl"})
@@ -149,7 +149,7 @@ def test_arm_stack_whose_parts_do_not_fit(machine: FakeMachine) -> None:
             environment=current,
         ),
     )
-    findings = machine.examine(*recipes, only=LOOKED_AT, architecture="aarch64")
+    findings = machine.examine(*recipes, only=CHECK_NAMES, architecture="aarch64")
     check("arm-stack.txt", findings, machine)
 
 
@@ -157,9 +157,9 @@ def test_verdicts() -> None:
     def finding(severity: str) -> DoctorFinding:
         return DoctorFinding(check="x", severity=severity, what="w")  # type: ignore[arg-type]
 
-    assert verdict_text(()) == "The build can work."
-    assert verdict_text([finding("notes")]) == "The build can work."
-    assert verdict_text([finding("warns")]) == "The build can work; 1 warning."
+    assert verdict_text(()) == "The build can succeed."
+    assert verdict_text([finding("notes")]) == "The build can succeed."
+    assert verdict_text([finding("warns")]) == "The build can succeed; 1 warning."
     assert verdict_text([finding("blocks"), finding("blocks"), finding("warns")]) == (
-        "The build can't work: 2 things to mend first."
+        "The build cannot succeed: 2 problems to fix first."
     )

@@ -9,7 +9,7 @@ import pytest
 from fake_machine import HIPCC_SAID, FakeMachine, severities
 
 from torchyard.builds.doctor.finding import DoctorFinding
-from torchyard.builds.doctor.include_order import ask_search_list, header_flags, parse_search_list
+from torchyard.builds.doctor.include_order import header_flags, parse_search_list, read_search_list
 from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Scalar
 
 REAL = shutil.which("g++", path="/usr/bin:/bin")
@@ -47,10 +47,10 @@ def header(folder: Path, name: str) -> str:
 def hipcc(machine: FakeMachine, version: str = "6.2.41133") -> Path:
     """Like the real one: every -I in its order, then the system, and ROCm's own folder last."""
     rocm = machine.folder / "rocm"
-    said = "; ".join(f"echo '{line}'" for line in HIPCC_SAID.format(version).splitlines())
+    output = "; ".join(f"echo '{line}'" for line in HIPCC_SAID.format(version).splitlines())
     machine.program(
         "hipcc",
-        f'case "$*" in *--version*) {said}; exit 0 ;; esac\n'
+        f'case "$*" in *--version*) {output}; exit 0 ;; esac\n'
         'echo "#include <...> search starts here:"\n'
         "IFS=:\n"
         'for word in "$@"; do case "$word" in\n'
@@ -101,11 +101,11 @@ class TestParsing:
             "-O2 -I /a -I/b -isystem /c --gcc-install-dir=/gcc -DX='a b'"
         )
         machine.variables["CFLAGS"] = "-I/only/for/c"
-        flags = header_flags(machine.patient())
+        flags = header_flags(machine.context())
         assert flags == ("-I/a", "-I/b", "-isystem", "/c", "--gcc-install-dir=/gcc")
         del machine.variables["CXXFLAGS"]
         # PyTorch uses CFLAGS for C++ when CXXFLAGS is not set.
-        assert header_flags(machine.patient()) == ("-I/only/for/c",)
+        assert header_flags(machine.context()) == ("-I/only/for/c",)
 
 
 @needs_compiler
@@ -123,7 +123,7 @@ class TestRealCompiler:
         machine.variables["CXXFLAGS"] = f"-I{tmp_path}/flag"
         machine.variables["CPATH"] = f"{tmp_path}/variable"
         assert REAL is not None
-        listed = ask_search_list(machine.patient(), REAL, flags=(f"-I{tmp_path}/flag",))
+        listed = read_search_list(machine.context(), REAL, flags=(f"-I{tmp_path}/flag",))
         assert listed is not None
         assert listed.folders[:2] == (f"{tmp_path}/flag", f"{tmp_path}/variable")
         assert listed.folders[-1] == "/usr/include"
@@ -131,7 +131,7 @@ class TestRealCompiler:
         assert f"1. {tmp_path}/flag" in lines
         assert f"thrust/version.h: {tmp_path}/flag (also in {tmp_path}/variable)" in lines
 
-    def test_the_header_that_is_said_to_win_is_the_one_the_compiler_takes(
+    def test_the_header_that_is_reported_to_win_is_the_one_the_compiler_takes(
         self, machine: FakeMachine, tmp_path: Path
     ) -> None:
         machine.real_tools = True
@@ -142,14 +142,14 @@ class TestRealCompiler:
         machine.variables["CPATH"] = f"{tmp_path}/one:{tmp_path}/two"
         machine.variables["CXXFLAGS"] = f"-isystem {tmp_path}/two"
         assert REAL is not None
-        patient = machine.patient()
-        listed = ask_search_list(patient, REAL, flags=header_flags(patient))
+        context = machine.context()
+        listed = read_search_list(context, REAL, flags=header_flags(context))
         assert listed is not None
         source = tmp_path / "probe.cpp"
         source.write_text("#include <cblas.h>\n", encoding="utf-8")
-        said = patient.ask((REAL, "-E", *header_flags(patient), str(source)))
+        output = context.run_program((REAL, "-E", *header_flags(context), str(source)))
         winner = Path(listed.owners("cblas.h")[0]).name
-        assert f'"{winner}"' in said.text
+        assert f'"{winner}"' in output.text
 
     def test_own_omp_header_wins_silently(self, machine: FakeMachine) -> None:
         machine.real_tools = True
@@ -160,7 +160,7 @@ class TestRealCompiler:
         machine.real_tools = True
         machine.variables["CPATH"] = header(tmp_path, "omp.h")
         findings = machine.examine(only="include-order")
-        assert findings[0].what == f"omp.h of {tmp_path} wins over the compiler's own"
+        assert findings[0].what == f"omp.h in {tmp_path} is used instead of the one of the compiler"
         machine.variables["CXXFLAGS"] = f"-idirafter {tmp_path}"
         del machine.variables["CPATH"]
         assert severities(machine.examine(only="include-order")) == ["notes"]
@@ -170,7 +170,7 @@ class TestRealCompiler:
         machine.variables["CPATH"] = header(tmp_path, "google/protobuf/message.h")
         recipe = Recipe(name="pytorch", version="2.6", environment=EnvironmentTable(use="current"))
         findings = machine.examine(recipe, only="include-order")
-        assert findings[0].what.startswith(f"the protobuf of {tmp_path} comes before")
+        assert findings[0].what.startswith(f"protobuf in {tmp_path} is found before")
         system = Recipe(
             name="pytorch",
             version="2.6",
@@ -183,13 +183,13 @@ class TestRealCompiler:
         machine.real_tools = True
         machine.variables["CPATH"] = header(tmp_path, "torch/extension.h")
         findings = machine.examine(only="include-order")
-        assert findings[0].what == f"headers of another PyTorch are found in {tmp_path}"
+        assert findings[0].what == f"{tmp_path} contains headers of another PyTorch"
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine, tmp_path: Path) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine, tmp_path: Path) -> None:
         machine.real_tools = True
         machine.variables["CXXFLAGS"] = f"-I{tmp_path}/gone"
         findings = machine.examine(only="include-order")
-        assert findings[0].what == f"header folders that are not there: {tmp_path}/gone"
+        assert findings[0].what == f"header folders do not exist: {tmp_path}/gone"
 
     def test_folder_that_the_build_will_make(self, machine: FakeMachine) -> None:
         machine.real_tools = True
@@ -207,9 +207,11 @@ class TestHipccTrap:
         findings = machine.examine(rocm_recipe(), only="include-order")
         (trap,) = [f for f in findings if f.severity == "blocks"]
         assert trap.what == (
-            f"hipcc searches {rocm}/include behind {env}/include, although it was asked for first"
+            f"hipcc searches {rocm}/include after {env}/include, although it was requested first"
         )
-        assert trap.detail == (f"thrust/version.h: {env}/include wins over {rocm}/include",)
+        assert trap.detail == (
+            f"thrust/version.h: {env}/include is used instead of {rocm}/include",
+        )
         assert trap.mend.startswith(f"cp -rLT {rocm}/include {env}/rocm-include, and use -I{env}")
 
     def test_order_alone_warns(self, machine: FakeMachine) -> None:
@@ -242,14 +244,14 @@ class TestHipccTrap:
     def test_hipcc_that_says_nothing(self, machine: FakeMachine) -> None:
         machine.says("hipcc", HIPCC_SAID.format("6.2.0"))
         (finding,) = machine.examine(rocm_recipe(), only="include-order")
-        assert finding.what.endswith("does not say where it looks for headers")
+        assert finding.what.startswith("the header search list of ")
 
 
 class TestRocm:
     def test_not_there(self, machine: FakeMachine) -> None:
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         (finding,) = machine.examine(rocm_recipe(), only="rocm")
-        assert (finding.severity, "hipcc is not there" in finding.what) == ("blocks", True)
+        assert (finding.severity, "hipcc was not found" in finding.what) == ("blocks", True)
 
     def test_notes_follow_the_version(self, machine: FakeMachine) -> None:
         hipcc(machine)
@@ -279,8 +281,8 @@ class TestRocm:
         findings = machine.examine(rocm_recipe(), only="rocm")
         assert findings[0].mend == "export HIP_PLATFORM=amd"
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine) -> None:
         machine.says("hipcc", HIPCC_SAID.format("6.2.0"))
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         findings = machine.examine(rocm_recipe(), only="rocm")
-        assert findings[0].what.endswith("is no folder")
+        assert findings[0].what.endswith("is not a folder")

@@ -27,11 +27,11 @@ class TestLibstdcxx:
 
     def test_the_real_compilers_own(self, machine: FakeMachine) -> None:
         machine.real_tools = True
-        path = compilers_library(machine.patient(), "libstdc++.so.6")
+        path = compilers_library(machine.context(), "libstdc++.so.6")
         if path is None:
             pytest.skip("no C++ compiler here")
         assert glibcxx_of(path) >= (3, 4, 20)
-        assert compilers_library(machine.patient(), "libno_such_thing.so") is None
+        assert compilers_library(machine.context(), "libno_such_thing.so") is None
 
     def test_conda_environment_with_an_older_one(self, machine: FakeMachine) -> None:
         machine.good_tools()
@@ -41,7 +41,7 @@ class TestLibstdcxx:
         machine.variables["CONDA_PREFIX"] = str(conda)
         (finding,) = machine.examine(only="libstdc++")
         assert finding.severity == "warns"
-        assert "ends at GLIBCXX_3.4.29" in finding.why
+        assert "only has GLIBCXX_3.4.29" in finding.why
         assert "3.4.32" in finding.why
         assert "conda install" in finding.mend
 
@@ -60,9 +60,9 @@ class TestLibstdcxx:
         machine.variables["CONDA_PREFIX"] = str(machine.folder / "conda")
         machine.variables["LD_LIBRARY_PATH"] = f"/nowhere:{old.parent}"
         (finding,) = machine.examine(only="libstdc++")
-        assert finding.mend == f"take {old.parent} out of LD_LIBRARY_PATH"
+        assert finding.mend == f"remove {old.parent} from LD_LIBRARY_PATH"
 
-    def test_the_compilers_own_folder_is_no_trap(self, machine: FakeMachine) -> None:
+    def test_the_compilers_own_folder_is_not_a_trap(self, machine: FakeMachine) -> None:
         machine.good_tools()
         own = libstdcxx(machine.folder / "gcc", 30)
         machine.variables["LD_LIBRARY_PATH"] = str(own.parent)
@@ -83,7 +83,7 @@ class TestLibraryPath:
         machine.variables["LD_LIBRARY_PATH"] = str(tmp_path)
         (finding,) = machine.examine(only="library-path")
         assert finding.severity == "warns"
-        assert finding.what == f"LD_LIBRARY_PATH leads to {name} in {tmp_path}"
+        assert finding.what == f"LD_LIBRARY_PATH contains {name} in {tmp_path}"
 
     def test_one_finding_for_one_reason(self, machine: FakeMachine, tmp_path: Path) -> None:
         for name in ("libtorch.so", "libtorch_cpu.so", "libc10.so", "libgomp.so.1"):
@@ -117,7 +117,7 @@ class TestBlas:
         table = EnvironmentTable(use="current")
         return Recipe(name="pytorch", version="2.6", environment=table, options=options)
 
-    def test_asked_for_and_not_there(self, machine: FakeMachine) -> None:
+    def test_requested_but_missing(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(self.torch(BLAS="OpenBLAS"), only="blas")
         assert finding.severity == "blocks"
         assert finding.mend == "apt-get install libopenblas-dev"

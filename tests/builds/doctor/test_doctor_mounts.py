@@ -28,7 +28,7 @@ print(json.dumps([[f.severity, f.what, f.mend] for f in found]))
 """
 
 
-def look(mounts: str, *arguments: str) -> list[list[str]]:
+def examine_disk(mounts: str, *arguments: str) -> list[list[str]]:
     """What the disk check says behind private mounts."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root, for mounts of its own")
@@ -47,19 +47,19 @@ def look(mounts: str, *arguments: str) -> list[list[str]]:
     return found
 
 
-def test_programs_may_not_run_from_it(tmp_path: Path) -> None:
+def test_programs_cannot_be_executed_from_a_noexec_mount(tmp_path: Path) -> None:
     mounts = f"mount -t tmpfs -o noexec,size=64m none '{tmp_path}'"
-    found = look(mounts, f"{tmp_path}/build", str(tmp_path), "0", "0")
-    assert [item[:2] for item in found if "may not run" in item[1]] == [
-        ["blocks", f"programs may not run from {tmp_path}"]
+    found = examine_disk(mounts, f"{tmp_path}/build", str(tmp_path), "0", "0")
+    assert [item[:2] for item in found if "cannot be executed" in item[1]] == [
+        ["blocks", f"programs cannot be executed from {tmp_path}"]
     ]
 
 
 def test_full_disk(tmp_path: Path) -> None:
     mounts = f"mount -t tmpfs -o size=64m none '{tmp_path}'"
-    (item,) = look(mounts, f"{tmp_path}/build", str(tmp_path), "2", "0")
+    (item,) = examine_disk(mounts, f"{tmp_path}/build", str(tmp_path), "2", "0")
     assert item[0] == "blocks"
-    assert item[1] == f"0.1 GiB are free at {tmp_path}, and the build needs 3.0 GiB"
+    assert item[1] == f"{tmp_path} has 0.1 GiB free, but the build needs 3.0 GiB"
 
 
 def test_small_scratch_folder_on_a_disk_of_its_own(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_small_scratch_folder_on_a_disk_of_its_own(tmp_path: Path) -> None:
     work.mkdir()
     scratch.mkdir()
     mounts = f"mount -t tmpfs -o size=64m none '{scratch}'"
-    found = look(mounts, str(work), str(scratch), "0", "1")
+    found = examine_disk(mounts, str(work), str(scratch), "0", "1")
     assert ["warns", f"export TMPDIR={work}"] in [[item[0], item[2]] for item in found]
 
 
 def test_mounts_are_gone_afterwards(tmp_path: Path) -> None:
-    look(f"mount -t tmpfs none '{tmp_path}'", str(tmp_path), str(tmp_path), "0", "0")
+    examine_disk(f"mount -t tmpfs none '{tmp_path}'", str(tmp_path), str(tmp_path), "0", "0")
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text(encoding="utf-8")

@@ -30,9 +30,9 @@ NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {0}  Release Build  (r
 class TestToolkit:
     def test_no_nvcc_blocks(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(cuda(), only="nvidia")
-        assert (finding.severity, "nvcc is not there" in finding.what) == ("blocks", True)
+        assert (finding.severity, "nvcc was not found" in finding.what) == ("blocks", True)
 
-    def test_not_looked_at_without_cuda(self, machine: FakeMachine) -> None:
+    def test_not_checked_without_cuda(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         for value in (False, "OFF", 0):
             assert machine.examine(cuda(USE_CUDA=value), only="nvidia") == ()
@@ -87,7 +87,7 @@ class TestDriver:
         said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
         machine.program("nvidia-smi", f'echo "{said}"; exit 9')
         (finding,) = machine.examine(cuda(), only="nvidia")
-        assert (finding.severity, finding.what) == ("notes", "no NVIDIA driver answers")
+        assert (finding.severity, finding.what) == ("notes", "no NVIDIA driver was found")
 
 
 class TestArchitectures:
@@ -97,21 +97,21 @@ class TestArchitectures:
         recipe = cuda(TORCH_CUDA_ARCH_LIST="6.1 7.0 9.0+PTX")
         (finding,) = machine.examine(recipe, only="nvidia")
         assert finding.severity == "blocks"
-        assert finding.what == "CUDA 13.0.88 does not compile for 6.1, 7.0"
+        assert finding.what == "CUDA 13.0.88 does not support 6.1, 7.0"
         assert finding.mend == "--set TORCH_CUDA_ARCH_LIST=9.0"
 
     def test_too_new_for_the_toolkit(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         recipe = cuda(TORCH_CUDA_ARCH_LIST="10.0;12.0a")
         findings = machine.examine(recipe, only="nvidia")
-        assert findings[0].what == "CUDA 12.4.131 does not compile for 10.0, 12.0a"
+        assert findings[0].what == "CUDA 12.4.131 does not support 10.0, 12.0a"
         assert findings[0].mend.endswith("=LIST")
 
     def test_names_are_understood(self, machine: FakeMachine) -> None:
         machine.nvcc("13.0.88")
         machine.nvidia_smi("580.65.06", "8.0")
         (finding,) = machine.examine(cuda(TORCH_CUDA_ARCH_LIST="Pascal Ampere"), only="nvidia")
-        assert finding.what.endswith("does not compile for 6.0")
+        assert finding.what.endswith("does not support 6.0")
 
     def test_misspelt_list(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
@@ -137,14 +137,14 @@ class TestArchitectures:
         machine.nvcc("12.4.131")
         machine.nvidia_smi("550.54.14", "8.6", "8.6")
         findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST=listed), only="nvidia")
-        assert any("card in this machine (8.6)" in f.what for f in findings) is not covered
+        assert any("the GPU in this machine (8.6)" in f.what for f in findings) is not covered
 
     def test_card_that_the_toolkit_does_not_know(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         machine.nvidia_smi("570.124.06", "12.0")
         findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST="9.0+PTX"), only="nvidia")
         assert [f.what for f in findings] == [
-            "CUDA 12.4.131 can't compile for the card in this machine (12.0)"
+            "CUDA 12.4.131 does not support the GPU in this machine (12.0)"
         ]
 
     def test_no_list(self, machine: FakeMachine) -> None:

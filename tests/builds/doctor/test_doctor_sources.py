@@ -67,11 +67,11 @@ class TestSubmodules:
             (tree / "third_party" / name / "README.md").touch()
         assert machine.examine(from_folder(tree), only="source-folder") == ()
 
-    def test_folder_that_is_not_there(self, machine: FakeMachine, tmp_path: Path) -> None:
+    def test_folder_that_is_missing(self, machine: FakeMachine, tmp_path: Path) -> None:
         (finding,) = machine.examine(from_folder(tmp_path / "gone"), only="source-folder")
         assert (finding.severity, "does not exist" in finding.what) == ("blocks", True)
 
-    def test_other_sources_are_not_looked_at(self, machine: FakeMachine, tree: Path) -> None:
+    def test_other_sources_are_not_checked(self, machine: FakeMachine, tree: Path) -> None:
         both = SourceTable(
             use="git", git=GitSource(url="https://x"), folder=FolderSource(path=str(tree))
         )
@@ -112,7 +112,7 @@ class TestStaleCache:
         self.cache(tree, Path("/home/somebody/pytorch"))
         (finding,) = machine.examine(from_folder(tree), only="stale-cache")
         assert finding.severity == "blocks"
-        assert finding.what.endswith("was made for /home/somebody/pytorch")
+        assert finding.what.endswith("was generated for /home/somebody/pytorch")
         assert finding.mend == f"rm -rf '{tree}/build'"
 
     def test_other_options_warn(self, machine: FakeMachine, tree: Path) -> None:
@@ -121,8 +121,8 @@ class TestStaleCache:
         (finding,) = machine.examine(recipe, only="stale-cache")
         assert finding.severity == "warns"
         assert finding.detail == (
-            "USE_CUDA is ON, asked for OFF",
-            "BLAS is MKL, asked for OpenBLAS",
+            "USE_CUDA is ON, requested OFF",
+            "BLAS is MKL, requested OpenBLAS",
         )
 
     def test_releases_with_a_switch_for_it(self, machine: FakeMachine, tree: Path) -> None:

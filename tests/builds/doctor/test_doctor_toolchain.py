@@ -48,7 +48,7 @@ class TestCompilers:
         machine.good_tools()
         machine.variables["CXX"] = "/opt/gcc/bin/g++"
         (finding,) = machine.examine(only="compilers")
-        assert finding.what == "CXX names /opt/gcc/bin/g++, which is not there"
+        assert finding.what == "CXX is /opt/gcc/bin/g++, which does not exist"
         assert finding.mend == "unset CXX"
 
     def test_fake_compilers_work(self, machine: FakeMachine) -> None:
@@ -68,7 +68,7 @@ class TestCompilers:
         machine.good_tools()
         machine.gpp(name="c++", broken="-std=c++20")
         (finding,) = machine.examine(TORCH, only="compilers")
-        assert finding.what.endswith("does not know C++20")
+        assert finding.what.endswith("does not support C++20")
         older = Recipe(name="pytorch", version="2.6.0")
         assert machine.examine(older, only="compilers") == ()
 
@@ -195,7 +195,7 @@ class TestPrograms:
         plan = machine.plan(Recipe(name="acl"), commands=commands)
         findings = machine.examine(plan=plan, only="programs")
         assert [f.what for f in findings] == ["scons is missing", "/no/such/program is missing"]
-        assert findings[0].why == "the step pytorch/build starts it"
+        assert findings[0].why == "the step pytorch/build runs it"
 
     def test_programs_inside_a_root_folder_are_its_own(self, machine: FakeMachine) -> None:
         commands = (

@@ -51,7 +51,7 @@ class TestCurrentEnvironment:
         machine.gpp("10.2.0", name="c++")
         assert "gcc 10.2.0 does not fit pytorch 2.13" in whats(machine, torch("2.13.0"))
 
-    def test_clang_is_not_judged_as_gcc(self, machine: FakeMachine) -> None:
+    def test_clang_is_not_checked_as_gcc(self, machine: FakeMachine) -> None:
         machine.good_tools()
         machine.says("c++", "Ubuntu clang version 9.0.1-12")
         assert not any("gcc" in what for what in whats(machine, torch("2.13.0")))
@@ -78,14 +78,14 @@ class TestCurrentEnvironment:
         assert any("SVE" in what for what in whats(machine, recipe, architecture="aarch64"))
         assert not any("SVE" in what for what in whats(machine, recipe))
 
-    def test_cmake_4_is_content_with_the_policy_option(self, machine: FakeMachine) -> None:
+    def test_cmake_4_accepts_the_policy_option(self, machine: FakeMachine) -> None:
         machine.good_tools()
         machine.says("cmake", "cmake version 4.1.2")
         assert any("CMake 4" in what for what in whats(machine, torch("2.6.0")))
         mended = torch("2.6.0", CMAKE_POLICY_VERSION_MINIMUM="3.5")
         assert not any("CMake 4" in what for what in whats(machine, mended))
 
-    def test_cuda_is_judged_only_where_it_is_used(self, machine: FakeMachine) -> None:
+    def test_cuda_is_checked_only_where_it_is_used(self, machine: FakeMachine) -> None:
         machine.good_tools()
         machine.nvcc("11.8.89")
         assert not any("cuda" in what for what in whats(machine, torch("2.13.0")))
@@ -99,7 +99,7 @@ class TestCurrentEnvironment:
         recipe = torch("2.11.0", USE_CUDA=True)
         assert any("clash" in what for what in whats(machine, recipe))
 
-    def test_unknown_release_is_told(self, machine: FakeMachine) -> None:
+    def test_unknown_release_is_reported(self, machine: FakeMachine) -> None:
         machine.good_tools()
         findings = machine.examine(torch("2.99.0"), only="versions")
         assert any("2.99.0 is newer" in f.what for f in findings if f.severity == "notes")
@@ -123,7 +123,7 @@ class TestOtherEnvironments:
         recipe = torch(environment=venv, builder="cmake")
         assert not any("cmake" in what for what in whats(machine, recipe))
 
-    def test_a_venv_that_is_made_is_looked_into(self, machine: FakeMachine) -> None:
+    def test_a_venv_that_is_made_is_examined(self, machine: FakeMachine) -> None:
         machine.good_tools()
         env = machine.folder / "build" / "env" / "bin"
         machine.says("cmake", "cmake version 3.26.0", folder=env)
@@ -151,7 +151,7 @@ class TestOtherEnvironments:
     ) -> None:
         table = EnvironmentTable(use="conda", conda=CondaTable(packages=packages))
         recipe = torch("2.4.0", environment=table, USE_CUDA=True)
-        versions = found_versions(machine.patient(recipe), recipe)
+        versions = found_versions(machine.context(recipe), recipe)
         versions.pop("python", None)
         assert versions == found
 
@@ -178,7 +178,7 @@ class TestGeneral:
         assert "notes" in severities(findings)
         assert set(severities(findings)) == {"notes"}
 
-    def test_projects_that_the_table_lacks_are_not_judged(self, machine: FakeMachine) -> None:
+    def test_projects_that_the_table_lacks_are_not_checked(self, machine: FakeMachine) -> None:
         machine.says("cmake", "cmake version 2.8.0")
         assert machine.examine(Recipe(name="openblas", version="0.3.29"), only="versions") == ()
 
@@ -187,16 +187,16 @@ class TestCudnn:
     def test_version_of_the_header(self, machine: FakeMachine, tmp_path: Path) -> None:
         text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 10\n#define CUDNN_PATCHLEVEL 2\n"
         machine.file("usr/include/cudnn_version.h", text)
-        assert cudnn_version(machine.patient()) == "9.10.2"
+        assert cudnn_version(machine.context()) == "9.10.2"
         (tmp_path / "include").mkdir()
         (tmp_path / "include/cudnn_version.h").write_text(text.replace("9", "8"), encoding="utf-8")
         machine.variables["CUDNN_ROOT"] = str(tmp_path)
-        assert cudnn_version(machine.patient()) == "8.10.2"
+        assert cudnn_version(machine.context()) == "8.10.2"
 
     def test_where_ubuntu_keeps_it(self, machine: FakeMachine) -> None:
         text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n#define CUDNN_PATCHLEVEL 0\n"
         machine.file("usr/include/x86_64-linux-gnu/cudnn_version.h", text)
-        assert cudnn_version(machine.patient()) == "9.1.0"
+        assert cudnn_version(machine.context()) == "9.1.0"
 
     def test_none(self, machine: FakeMachine) -> None:
-        assert cudnn_version(machine.patient()) == ""
+        assert cudnn_version(machine.context()) == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fake_machine import FakeMachine, severities
 
-from torchyard.builds.doctor.examination import CHECKS, Check, Patient, can_build, examine
+from torchyard.builds.doctor.examination import CHECKS, Check, DoctorContext, can_build, examine
 from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, findings_text
 from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import CondaTable, EnvironmentTable, Recipe
@@ -20,7 +20,7 @@ def finding(severity: str, what: str = "w") -> DoctorFinding:
 
 
 def made_up(*findings: DoctorFinding) -> Check:
-    return Check(name="made up", looks_at="nothing", run=lambda _patient: findings)
+    return Check(name="made up", subject="nothing", run=lambda _context: findings)
 
 
 def test_worst_first_and_each_once() -> None:
@@ -31,15 +31,15 @@ def test_worst_first_and_each_once() -> None:
     assert [f.what for f in found][1:3] == ["a", "b"]
 
 
-def test_a_check_that_can_not_look_does_not_end_the_others() -> None:
-    def unreadable(_patient: Patient) -> Iterator[DoctorFinding]:
+def test_a_check_that_fails_does_not_end_the_others() -> None:
+    def unreadable(_context: DoctorContext) -> Iterator[DoctorFinding]:
         yield finding("warns")
         raise PermissionError(13, "Permission denied", "/root/secret")
 
-    broken = Check(name="broken", looks_at="a secret", run=unreadable)
+    broken = Check(name="broken", subject="a secret", run=unreadable)
     found = examine(environ={}, checks=(broken, made_up(finding("blocks"))))
     assert severities(found) == ["blocks", "warns", "notes"]
-    assert found[2].what == "a secret could not be examined"
+    assert found[2].what == "a secret: could not be checked"
     assert "/root/secret" in found[2].why
 
 
@@ -52,10 +52,10 @@ def test_can_build() -> None:
 def test_names_of_checks_are_unique_and_said() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
-    assert all(check.looks_at for check in CHECKS)
+    assert all(check.subject for check in CHECKS)
 
 
-def test_every_finding_says_its_check_and_how_to_mend_it(machine: FakeMachine) -> None:
+def test_every_finding_says_its_check_and_how_to_fix_it(machine: FakeMachine) -> None:
     """On a bare machine nearly everything is wrong."""
     recipe = Recipe(
         name="pytorch",
@@ -144,6 +144,6 @@ def test_text_shows_details_on_request() -> None:
         check="c", severity="warns", what="w", why="y", mend="m", detail=("one", "two")
     )
     assert findings_text([with_detail]) == (
-        "warns  c: w\n    why: y\n    mend: m\n      one\n      two\nThe build can work; 1 warning.\n"
+        "warning  c: w\n    why: y\n    fix: m\n      one\n      two\nThe build can succeed; 1 warning.\n"
     )
     assert "one" not in findings_text([with_detail], details=False)

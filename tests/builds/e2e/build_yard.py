@@ -65,7 +65,7 @@ class Yard:
             stdin=subprocess.DEVNULL,
         )
         said = f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}{self._logs()}"
-        assert "made a mistake" not in done.stderr, said
+        assert "internal error" not in done.stderr, said
         assert done.returncode == code, said
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 

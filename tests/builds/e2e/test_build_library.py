@@ -67,7 +67,7 @@ def test_the_plan_shows_the_commands_and_does_nothing(tiny: Library) -> None:
     assert "cmake -S " in text
     assert "-DLOUD=ON" in text
     assert f"cmake --build {tiny.tree}/build" in text
-    assert "7, of which 3 are done already" in text
+    assert "7, of which 3 are done" in text
     states_now = {path: path.stat().st_mtime_ns for path in (tiny.folder / "steps").iterdir()}
     assert states_now == states
 

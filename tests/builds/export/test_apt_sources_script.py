@@ -44,7 +44,7 @@ def sources(tmp_path: Path) -> list[str]:
     return (tmp_path / "apt/sources.list").read_text().splitlines()
 
 
-def test_another_suite_is_looked_for_where_the_plain_one_is(tmp_path: Path) -> None:
+def test_another_suite_is_searched_where_the_plain_one_is(tmp_path: Path) -> None:
     assert write(tmp_path, "trixie", lines=DEBIAN).returncode == 0
     assert sources(tmp_path) == [
         "deb http://mirror.test/debian/ trixie main",
@@ -54,7 +54,7 @@ def test_another_suite_is_looked_for_where_the_plain_one_is(tmp_path: Path) -> N
     ]
 
 
-def test_another_security_suite_is_looked_for_where_the_own_one_is(tmp_path: Path) -> None:
+def test_another_security_suite_is_searched_where_the_own_one_is(tmp_path: Path) -> None:
     assert write(tmp_path, "trixie-security", lines=DEBIAN, kinds="deb").returncode == 0
     assert sources(tmp_path) == ["deb http://security.test/debian-security/ trixie-security main"]
 

@@ -126,7 +126,7 @@ def test_an_apptainer_definition_builds_tests_and_cleans_up(tmp_path: Path) -> N
     run_section(file.text, "post", system=system)
     assert {path.name for path in folder.iterdir()} == {"prefix", "trees"}
     assert list((folder / "trees").iterdir()) == []
-    assert run_section(file.text, "test", system=system) == "good\n"
+    assert run_section(file.text, "test", system=system) == "passed\n"
     environment = sections(file.text)["environment"]
     said = subprocess.run(
         ["sh", "-c", f"{environment}\ntell"], capture_output=True, text=True, check=True
@@ -169,7 +169,7 @@ def test_a_step_too_long_for_the_format_is_an_error(form: str) -> None:
 def test_a_variable_of_the_result_with_a_line_break_is_an_error() -> None:
     variables = (("PATH", "/bin"), ("PYTHONPATH", "a\nb"))
     plan = hand_plan(Command(argv=("true",)), variables=variables)
-    with pytest.raises(UsageError, match="PYTHONPATH holds a line break"):
+    with pytest.raises(UsageError, match="PYTHONPATH contains a line break"):
         export_plan(plan, "dockerfile", FACTS)
 
 

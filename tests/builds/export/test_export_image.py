@@ -77,7 +77,7 @@ def test_the_base_fits_the_environment(name: str, base: str, gpu: str, tmp_path:
     assert image.gpu == gpu
 
 
-def test_a_named_version_of_python_is_had_from_its_image() -> None:
+def test_a_named_version_of_python_comes_from_its_image() -> None:
     folder = "/yard/builds/x"
     plan = hand_plan(
         Command(argv=("python3.10", "-m", "venv", f"{folder}/env")),
@@ -102,7 +102,7 @@ def test_a_named_base_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["dockerfile", "apptainer"])
 @pytest.mark.parametrize("name", ["a b", "x\nRUN evil", "x # y", "-x y"])
 def test_a_base_that_names_no_image_is_an_error(name: str, form: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="names no image"):
+    with pytest.raises(UsageError, match="is not the name of an image"):
         export_plan(shipped_plan("cuda-venv", tmp_path), form, replace(FACTS, base_image=name))
 
 
@@ -159,7 +159,7 @@ def test_the_conda_program_is_installed_or_named(program: str, place: str) -> No
     assert image.conda == program
     assert commands_of(image.plan)[0].argv[0] == place
     (file,) = export_plan(plan, "dockerfile", FACTS)
-    assert f"# Assumed: {program} can be had here" in file.text
+    assert f"# Assumed: {program} can be downloaded here" in file.text
     named = image_of(plan, replace(FACTS, base_image="x", conda_program="/bin/mine"))
     assert named.conda == ""
     assert commands_of(named.plan)[0].argv[0] == "/bin/mine"
@@ -175,19 +175,19 @@ def planned(tmp_path: Path, **settings: Any) -> Plan:
     return make_plan(request, home=YardHome(folder=Path("/yard")), name="x", environ={"PATH": ""})
 
 
-def test_a_plan_over_a_base_of_this_machine_stays_here(tmp_path: Path) -> None:
+def test_a_plan_over_a_base_of_this_machine_cannot_become_an_image(tmp_path: Path) -> None:
     import sys
 
     plan = planned(tmp_path, **{"environment.base": sys.executable})
-    with pytest.raises(UsageError, match="builds against packages of this machine") as caught:
+    with pytest.raises(UsageError, match="needs packages of this machine") as caught:
         export_plan(plan, "dockerfile", FACTS)
     assert "export a script" in caught.value.hint
     assert export_plan(plan, "script", FACTS)
 
 
-def test_a_plan_with_an_interpreter_of_this_machine_stays_here() -> None:
+def test_a_plan_with_an_interpreter_of_this_machine_cannot_become_an_image() -> None:
     plan = hand_plan(component=hand_component("/yard/builds/x", python="/home/me/env/bin/python"))
-    with pytest.raises(UsageError, match="builds with /home/me/env/bin/python of this machine"):
+    with pytest.raises(UsageError, match="needs /home/me/env/bin/python of this machine"):
         image_of(plan, FACTS)
     system = hand_plan(component=hand_component("/yard/builds/x", python="/usr/bin/python3"))
     assert image_of(system, FACTS).python == "/usr/bin/python3"
@@ -281,7 +281,7 @@ def test_another_place_in_the_image() -> None:
 def test_smoke_tests_wait_for_a_gpu(tmp_path: Path) -> None:
     plan = shipped_plan("cuda-venv", tmp_path)
     (docker,) = export_plan(plan, "dockerfile", FACTS)
-    steps, _, check = docker.text.partition("# No GPU is there while an image is built")
+    steps, _, check = docker.text.partition("# There is no GPU while an image is built")
     assert "torch.cuda.is_available()" not in steps
     assert "import torch" in steps
     assert "torch.cuda.is_available()" in check

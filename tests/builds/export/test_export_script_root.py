@@ -94,10 +94,10 @@ def test_commands_run_in_the_root_and_nothing_stays_mounted(root: Path, tmp_path
     assert str(root).replace(" ", "\\040") not in mounts
     assert list((root / "proc").iterdir()) == []
     second = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
-    assert "done already: thing/work" in second.stdout
+    assert "already done: thing/work" in second.stdout
 
 
-def test_without_the_rights_of_root_the_script_says_so(tmp_path: Path) -> None:
+def test_without_the_rights_of_root_the_script_is_reported(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "id").write_text("#!/bin/sh\necho 1000\n")
@@ -110,7 +110,7 @@ def test_without_the_rights_of_root_the_script_says_so(tmp_path: Path) -> None:
     script.write_text(text)
     ended = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "run this script as root" in ended.stderr
+    assert "run it as root" in ended.stderr
     assert not (tmp_path / "build").exists()
 
 
@@ -123,7 +123,7 @@ def test_without_the_rights_of_root_the_script_says_so(tmp_path: Path) -> None:
         ("/runs", []),
     ],
 )
-def test_a_yard_in_a_system_folder_is_shown_in_the_root(home: str, shown: list[str]) -> None:
+def test_a_home_in_a_system_folder_is_shown_in_the_root(home: str, shown: list[str]) -> None:
     plan = rooted_plan(Path(home, "root"), Path(home, "builds/x"))
     (file,) = export_plan(plan, "script", ExportFacts(home=home))
     assert re.findall(r"^ +show (/\S+)$", file.text, re.MULTILINE) == shown

@@ -68,7 +68,7 @@ def test_a_project_is_built_and_the_second_run_does_nothing(tmp_path: Path) -> N
     assert objects
     second = run(script)
     assert second.returncode == 0, second.stderr
-    steps = [line for line in second.stdout.splitlines() if line.startswith("done already: ")]
+    steps = [line for line in second.stdout.splitlines() if line.startswith("already done: ")]
     assert len(steps) == first.stdout.count("\n== ")
     assert "\n== " not in second.stdout
     assert objects == {path: path.stat().st_mtime_ns for path in folder.rglob("*.o")}
@@ -82,7 +82,7 @@ def test_a_changed_plan_does_the_changed_steps_again(tmp_path: Path) -> None:
     quiet = write_script(small_plan(project, home, LOUD=False), tmp_path / "exported", home)
     again = run(quiet)
     assert again.returncode == 0, again.stderr
-    assert "done already: generic/fetch" in again.stdout
+    assert "already done: generic/fetch" in again.stdout
     assert "== generic/configure" in again.stdout
     told = subprocess.run(
         [home / "builds/small/trees/generic/build/tell"], capture_output=True, check=True
@@ -102,7 +102,7 @@ def test_a_failed_step_ends_the_script_and_is_done_again(tmp_path: Path) -> None
     (home / "builds/small/trees/generic/small.c").write_text(good)
     mended = run(script)
     assert mended.returncode == 0, mended.stderr
-    assert "done already: generic/configure" in mended.stdout
+    assert "already done: generic/configure" in mended.stdout
     assert "== generic/build" in mended.stdout
 
 

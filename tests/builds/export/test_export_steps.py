@@ -44,7 +44,7 @@ def step(name: str, *variables: tuple[str, str], needs: tuple[str, ...] = ()) ->
     )
 
 
-def test_the_meter_is_left_out_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_the_meter_is_omitted_and_nobody_waits_for_it(tmp_path: Path) -> None:
     plan = small_plan(small_project(tmp_path / "project"), tmp_path / "yard")
     assert "environment/meter" in {one.name for one in plan.steps}
     kept = without_own_steps(plan)
@@ -54,7 +54,7 @@ def test_the_meter_is_left_out_and_nobody_waits_for_it(tmp_path: Path) -> None:
     assert all(need in names for one in kept.steps for need in one.needs)
 
 
-def test_a_check_with_nothing_to_do_by_hand_is_left_out() -> None:
+def test_a_check_with_nothing_to_do_by_hand_is_omitted() -> None:
     steps = (
         step("thing/build"),
         replace(
@@ -72,7 +72,7 @@ def test_a_check_with_nothing_to_do_by_hand_is_left_out() -> None:
     assert len(without_own_steps(replace(plan, components=(component,))).steps) == 3
 
 
-def test_needs_lead_through_several_left_out_steps() -> None:
+def test_needs_lead_through_several_omitted_steps() -> None:
     steps = (
         step("a"),
         replace(step("b", needs=("a",)), counts=False),
@@ -95,7 +95,7 @@ def test_shared_variables_are_those_of_more_than_half() -> None:
     assert shared_by_most(()) == ()
 
 
-def test_steps_with_the_same_difference_are_told_together() -> None:
+def test_steps_with_the_same_difference_are_reported_together() -> None:
     steps = (step("a", ("X", "1")), step("b", ("X", "1"), ("Y", "1")), step("c", ("Y", "1")))
     shared = shared_by_most(steps)
     assert dict(shared) == {"X": "1", "Y": "1"}

@@ -54,10 +54,10 @@ def test_every_command_file_and_variable_is_shown(tmp_path: Path) -> None:
 
 def test_steps_that_are_done_are_marked() -> None:
     plan = hand_plan(Command(argv=("true",)))
-    assert "1, of which none are done already" in text_of(plan)
+    assert "1, of which none are done" in text_of(plan)
     done = text_of(plan, replace(FACTS, done=frozenset({"thing/work"})))
-    assert "1, of which 1 is done already" in done
-    assert "1. thing/work: work [done already]" in done
+    assert "1, of which 1 is done" in done
+    assert "1. thing/work: work [done]" in done
 
 
 def test_where_the_network_is_allowed_and_what_runs_in_the_root() -> None:
@@ -75,17 +75,17 @@ def test_where_the_network_is_allowed_and_what_runs_in_the_root() -> None:
     )
     plan = replace(hand_plan(), steps=steps, jobs=3, jobs_why="said so", missing=("mmdebstrap",))
     text = text_of(plan)
-    assert "network   allowed in a/fetch; cut off in all others" in text
+    assert "network   allowed in a/fetch; blocked in all others" in text
     assert "jobs      3 (said so)" in text
-    assert "missing   mmdebstrap: it cannot be run here" in text
+    assert "missing   mmdebstrap: the plan cannot run here" in text
     built = step_of(text, "a/build")
-    assert "[in the root; compiles, 3 at once]" in built
+    assert "[in the root; compiles, 3 jobs]" in built
     assert "after: a/fetch" in built
     assert "root$ make" in built
     assert "\n     $ cp x" in built, "this one runs on the machine"
 
 
-def test_shared_variables_are_said_once_and_differences_at_the_step() -> None:
+def test_shared_variables_are_listed_once_and_differences_at_the_step() -> None:
     def step(name: str, **variables: str) -> Step:
         pairs = tuple(variables.items())
         return Step(name=f"a/{name}", component="a", title=name, actions=(), variables=pairs)
@@ -100,7 +100,7 @@ def test_shared_variables_are_said_once_and_differences_at_the_step() -> None:
     assert text.count("PATH=/bin") == 1
     assert text.count("EXTRA=1") == 1
     assert "variables" not in step_of(text, "a/one")
-    assert "variables: as a/two, and\n       MORE=2" in step_of(text, "a/three")
+    assert "variables: as a/two, plus\n       MORE=2" in step_of(text, "a/three")
     four = step_of(text, "a/four")
     assert "variables: without HOME" in four
     assert "PATH=/other" in four
@@ -120,10 +120,10 @@ def test_long_files_are_folded_with_size_and_digest() -> None:
     assert "| line 0\n" in text
     assert "line 400" not in text
     assert "| ... 494 more lines" in text
-    assert "a program)\n       | all of it\n" in text
+    assert "executable)\n       | all of it\n" in text
 
 
-def test_fetching_is_said_in_words() -> None:
+def test_fetching_is_reported_in_words() -> None:
     text = text_of(
         hand_plan(
             Download(url="https://example.org/a.tar", path="/yard/a", sha256="ab" * 32),
@@ -169,7 +169,7 @@ def test_json_holds_the_whole_plan(tmp_path: Path) -> None:
     plan = shipped_plan("arm-stack", tmp_path)
     (file,) = export_plan(plan, "json", replace(FACTS, done=frozenset({"openblas/fetch"})))
     document = json.loads(file.text)
-    assert document["schema"] == "torchyard.builds-plan"
+    assert document["schema"] == "torchyard.build-plan"
     assert document["schema_version"] == 1
     prints = fingerprints(plan)
     for step, said in zip(plan.steps, document["plan"]["steps"], strict=True):

@@ -73,17 +73,17 @@ def test_a_null_character_is_an_error() -> None:
 
 @pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A=B", "A\n", "É", "A;B"])
 def test_only_names_that_a_shell_knows_are_exported(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot name a variable"):
+    with pytest.raises(UsageError, match="not a valid name of a shell variable"):
         variable_name(name)
     assert variable_name("_A1") == "_A1"
 
 
 @pytest.mark.parametrize("program", ["exit", "cd", "if", "{", "step", "in_root", "limit_jobs"])
-def test_a_program_named_as_a_word_of_the_shell_is_looked_for(program: str) -> None:
+def test_a_program_named_as_a_word_of_the_shell_is_searched(program: str) -> None:
     assert command_text((program, "x"))[0] == "env"
 
 
-def test_a_program_whose_name_looks_like_a_variable_is_no_variable() -> None:
+def test_a_program_whose_name_looks_like_a_variable_is_not_a_variable() -> None:
     ended = subprocess.run(
         ["sh", "-c", " ".join(command_text(("A=1",)))], capture_output=True, text=True, check=False
     )

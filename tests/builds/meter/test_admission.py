@@ -196,7 +196,7 @@ time.sleep(0.2)
 """
 
 
-def test_a_killed_compiler_is_tried_once_more_alone(bench: MeterBench) -> None:
+def test_a_killed_compiler_is_retried_alone(bench: MeterBench) -> None:
     bench.units = 20
     bench.more["NAP_S"] = "0.4"
     other = bench.start(bench.fake_compiler(NAP), "-c", "b.c", "-o", "b.o")
@@ -246,7 +246,7 @@ if not os.path.exists(mark):
     assert len(bench.log.retried) == 2
 
 
-def test_a_driver_whose_compiler_was_killed_for_memory_is_tried_again(bench: MeterBench) -> None:
+def test_a_driver_whose_compiler_was_killed_for_memory_is_retried(bench: MeterBench) -> None:
     """Such a driver says only exit status 1, as g++ does; the kernel's own count tells."""
     group = Path("/sys/fs/cgroup/memory/torchyard-meter-test")
     if not group.parent.is_dir():

@@ -155,13 +155,13 @@ def test_steps_come_back(tmp_path: Path) -> None:
         '{"format": 1, "files": 3, "steps": {}}',
     ],
 )
-def test_a_damaged_file_counts_as_none_and_is_written_anew(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_counts_as_none_and_is_rewritten(tmp_path: Path, text: str) -> None:
     (tmp_path / "pytorch.json").write_text(text)
     assert History(folder=tmp_path).read("pytorch") == ComponentHistory()
     assert "a.cpp.o" in learned(tmp_path, log_of(ONE)).files
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_harmless(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_and_harmless(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not History(folder=tmp_path / "file" / "below").learn("x", log_of(ONE))
     assert not History(folder=Path("/proc/nothing")).learn_step("x", "y", StepRun(wall_s=1))

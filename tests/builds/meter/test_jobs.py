@@ -50,15 +50,15 @@ def test_one_job_per_core_where_memory_allows() -> None:
     assert choice.units == choice.memory_mib // UNIT_MIB
     assert choice.default_mib == 1024
     assert choice.why == (
-        "8 jobs for 8 cores: 28.8 GiB for compiles (32.0 GiB available on this machine, less a "
-        "margin of 3.2 GiB), at 1.0 GiB each, as the recipe says, would allow 28."
+        "8 jobs for 8 cores: 28.8 GiB for compiles (32.0 GiB available on this machine, minus a "
+        "margin of 3.2 GiB), at 1.0 GiB each, as estimated by the recipe, suffices for 28."
     )
 
 
 def test_fewer_where_memory_is_short() -> None:
     choice = choose(limits(16, 6 * 1024))
     assert choice.jobs == 5
-    assert choice.why.startswith("5 jobs on 16 cores, because memory allows no more: 5.0 GiB for")
+    assert choice.why.startswith("5 jobs on 16 cores, limited by memory: 5.0 GiB for")
 
 
 def test_a_tiny_machine_still_builds() -> None:
@@ -67,17 +67,17 @@ def test_a_tiny_machine_still_builds() -> None:
     assert choose(limits(1, 0)).units == 1
 
 
-def test_a_request_is_kept_and_its_consequence_said() -> None:
+def test_a_request_is_kept_and_its_consequence_reported() -> None:
     choice = choose(limits(2, 6 * 1024), requested=12)
     assert choice.jobs == 12
     assert choice.memory_mib == 5 * 1024
     assert "as requested" in choice.why
-    assert "Memory allows 5 at a time; the others wait for it." in choice.why
+    assert "Memory suffices for 5 in parallel; the others wait for it." in choice.why
     assert choose(limits(2, 64 * 1024), requested=1).why.startswith("1 job, as requested")
 
 
 @pytest.mark.parametrize("jobs", [0, -3])
-def test_no_jobs_is_refused(jobs: int) -> None:
+def test_no_jobs_is_rejected(jobs: int) -> None:
     with pytest.raises(UsageError, match=str(jobs)):
         choose(limits(2, 4096), requested=jobs)
 
@@ -87,7 +87,7 @@ def test_measured_files_replace_the_recipes_number() -> None:
     choice = choose(limits(16, 6 * 1024), history=history)
     assert choice.jobs == 15, "the median of 330 MiB counts, with its margin"
     assert choice.default_mib == 2200
-    assert "as 20 files measured here" in choice.why
+    assert "as measured for 20 files" in choice.why
     assert "Files that need more (up to 2.1 GiB) wait until it is free." in choice.why
     few = choose(limits(16, 6 * 1024), history=measured(10.0, 10.0))
     assert few.jobs == 5, "two files say nothing"

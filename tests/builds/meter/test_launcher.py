@@ -113,7 +113,7 @@ def test_other_projects_get_a_path_and_no_launchers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a;b", "a:b"])
-def test_a_folder_that_cmake_or_path_would_split_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_cmake_or_path_would_split_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         meter_variables(tmp_path / name, jobs=1, memory_mib=1, masquerade=False, cache=None)
     assert name in caught.value.what
@@ -189,7 +189,7 @@ open(output, 'w').write('whole')
 """
 
 
-def test_a_half_object_is_not_taken_for_whole_after_kill_9(bench: MeterBench) -> None:
+def test_an_incomplete_object_is_not_taken_as_finished_after_kill_9(bench: MeterBench) -> None:
     if shutil.which("make") is None:
         pytest.skip("needs make")
     compiler = bench.fake_compiler(HALF)

@@ -300,7 +300,7 @@ def test_a_launcher_before_a_link_measures_once(bench: MeterBench, links: Path) 
     assert len(bench.log.compiles) == 1
 
 
-def test_a_name_that_is_nowhere_else_is_said(bench: MeterBench, links: Path) -> None:
+def test_a_name_that_is_nowhere_else_is_reported(bench: MeterBench, links: Path) -> None:
     result = as_compiler(bench, "mycc", "-c", "a.c")
     assert result.returncode == 127
     assert "mycc" in result.stderr

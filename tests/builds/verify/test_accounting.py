@@ -69,7 +69,7 @@ def test_the_worst_phase_counts() -> None:
     assert log.outcomes == {"a": "error", "b": "failed", "c": "skipped", "d": "expected"}
 
 
-def test_a_line_that_a_crash_cut_off() -> None:
+def test_a_line_truncated_by_a_crash() -> None:
     log = read_log([line(event="start", id="a"), '{"event": "repo'])
     assert log.running == "a"
     assert not log.ended

@@ -83,7 +83,7 @@ def test_a_nested_project_s_cache_is_not_taken(tree: Path, tmp_path: Path) -> No
     )
 
 
-def test_no_cache_is_no_error(tmp_path: Path) -> None:
+def test_no_cache_is_not_an_error(tmp_path: Path) -> None:
     assert find_cache(tmp_path, project=tmp_path, likely="build") is None
     assert find_cache(tmp_path / "missing", project=tmp_path, likely="") is None
 

@@ -32,7 +32,7 @@ def test_a_library_as_readelf_sees_it(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_old_and_new_search_paths_are_told_apart(tmp_path: Path) -> None:
+def test_old_and_new_search_paths_are_reported_apart(tmp_path: Path) -> None:
     old = make_library(tmp_path / "libold.so", rpath="/opt/old", flags=["-Wl,--disable-new-dtags"])
     new = make_library(tmp_path / "libnew.so", rpath="/opt/new", flags=["-Wl,--enable-new-dtags"])
     found_old, found_new = read_dynamic(old), read_dynamic(new)
@@ -62,7 +62,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_a_library_that_a_full_disk_cut_off(tmp_path: Path) -> None:
+def test_a_library_that_a_full_disk_truncated(tmp_path: Path) -> None:
     path = make_library(tmp_path / "libpart.so", soname="libpart.so")
     data = path.read_bytes()
     for size in (5, 60, 200, len(data) // 8):

@@ -43,7 +43,7 @@ def test_a_folder_and_a_link_count(tmp_path: Path, library: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../wheels"])
 def test_only_below_the_prefix(tmp_path: Path, pattern: str) -> None:
-    assert whats(tmp_path, pattern) == [f"{pattern} is not a name"]
+    assert whats(tmp_path, pattern) == [f"{pattern} is not a relative path"]
 
 
 def test_what_stays_in_the_working_copy(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_what_stays_in_the_working_copy(tmp_path: Path) -> None:
     assert whats(tmp_path, f"{tree}/build/other.so") == ["build/other.so is missing"]
 
 
-def test_a_prefix_that_is_not_there(tmp_path: Path) -> None:
+def test_a_prefix_that_is_missing(tmp_path: Path) -> None:
     component = make_component(tmp_path, files=("lib/x",))
     Path(component.prefix).rmdir()
     (found,) = check_files(make_subject(component)).findings

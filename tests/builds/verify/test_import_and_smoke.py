@@ -13,7 +13,7 @@ from torchyard.builds.plan import Component
 from torchyard.builds.record import VerifyReport
 from torchyard.builds.verify import list_packages, open_target, perform_verify
 from torchyard.builds.verify.probe import probe_environment, probe_module
-from torchyard.builds.verify.project_tests import say_ending
+from torchyard.builds.verify.project_tests import exit_text
 from torchyard.errors import StepFailed
 
 
@@ -55,18 +55,18 @@ def test_the_source_tree_does_not_help(
     monkeypatch.setenv("PYTHONPATH", component.tree)
     report = verify(component)
     assert not report.good
-    assert report.findings[0].what == "part does not import"
+    assert report.findings[0].what == "part cannot be imported"
     assert "No module named 'part'" in report.findings[0].why
 
 
-def test_a_path_file_into_the_tree_is_found_out(tmp_path: Path, venv: tuple[str, Path]) -> None:
+def test_a_path_file_into_the_tree_is_detected(tmp_path: Path, venv: tuple[str, Path]) -> None:
     python, site = venv
     component = make_component(tmp_path, python=python, import_name="part")
     add_package(Path(component.tree))
     (site / "tree.pth").write_text(component.tree + "\n")
     report = verify(component)
     assert [finding.what for finding in report.findings] == [
-        "part comes from the source tree, not from the environment"
+        "part is imported from the source tree, not from the environment"
     ]
 
 
@@ -90,16 +90,16 @@ def test_another_copy_than_the_one_built(tmp_path: Path, venv: tuple[str, Path])
     (site / "other.pth").write_text(str(tmp_path / "elsewhere") + "\n")
     report = verify(component)
     assert not report.good
-    assert "another copy" in report.findings[0].what
+    assert "not the copy that was built" in report.findings[0].what
     assert component.wheels in report.findings[0].mend
 
 
-def test_a_left_over_folder_is_no_module(tmp_path: Path, venv: tuple[str, Path]) -> None:
+def test_a_left_over_folder_is_not_a_module(tmp_path: Path, venv: tuple[str, Path]) -> None:
     python, site = venv
     (site / "part/lib").mkdir(parents=True)
     report = verify(make_component(tmp_path, python=python, import_name="part"))
     assert not report.good
-    assert report.findings[0].what == "part imports as an empty namespace"
+    assert report.findings[0].what == "part imports as an empty namespace package"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_module_that_crashes_the_interpreter(tmp_path: Path, venv: tuple[str, 
     report = verify(make_component(tmp_path, python=python, import_name="part"))
     assert not report.good
     assert report.imported is None
-    assert report.findings[0].what == "part does not import"
+    assert report.findings[0].what == "part cannot be imported"
 
 
 def test_a_crash_when_the_interpreter_ends(tmp_path: Path, venv: tuple[str, Path]) -> None:
@@ -150,14 +150,14 @@ def test_a_crash_when_the_interpreter_ends(tmp_path: Path, venv: tuple[str, Path
     add_package(site, code="import atexit, os; atexit.register(os.abort)")
     report = verify(make_component(tmp_path, python=python, import_name="part"))
     assert not report.good
-    assert "the interpreter then ends badly" in report.findings[0].what
+    assert "the interpreter crashes at exit" in report.findings[0].what
 
 
 def test_a_module_that_hangs(tmp_path: Path, venv: tuple[str, Path]) -> None:
     python, site = venv
     add_package(site, code="import time; time.sleep(60)")
     module = probe_module(make_target(tmp_path, python), "part", limit_s=1.0)
-    assert module.failure == "took longer than 1 s"
+    assert module.failure == "timed out after 1 s"
 
 
 def test_noise_on_import_does_not_hide_the_answer(tmp_path: Path, venv: tuple[str, Path]) -> None:
@@ -186,7 +186,7 @@ def test_smoke_tests_pass_fail_crash_and_hang(tmp_path: Path, venv: tuple[str, P
     assert [finding.what for finding in report.findings] == [
         "smoke test 'bad' failed (exit code 1)",
         "smoke test 'crash' failed (signal SIGSEGV)",
-        "smoke test 'hang' took longer than 2 s",
+        "smoke test 'hang' timed out after 2 s",
     ]
     assert "the answer is 41" in report.findings[0].why
     assert 'File "<torchyard check>", line' in report.findings[2].why, "it says where it hung"
@@ -229,7 +229,7 @@ def test_an_interpreter_that_does_not_start(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no libpython here >&2\nexit 127\n")
     broken.chmod(0o755)
-    with pytest.raises(StepFailed, match="does not say where its packages are") as caught:
+    with pytest.raises(StepFailed, match="did not report its folders") as caught:
         probe_environment(make_target(tmp_path, str(broken)))
     assert "no libpython here" in caught.value.why
 
@@ -251,8 +251,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, venv: tuple[str, Path])
         tmp_path.chmod(0o700)
 
 
-def test_endings_for_people() -> None:
-    assert say_ending(-6) == "signal SIGABRT"
-    assert say_ending(139) == "signal SIGSEGV"
-    assert say_ending(-99) == "signal 99"
-    assert say_ending(3) == "exit code 3"
+def test_endings_as_text() -> None:
+    assert exit_text(-6) == "signal SIGABRT"
+    assert exit_text(139) == "signal SIGSEGV"
+    assert exit_text(-99) == "signal 99"
+    assert exit_text(3) == "exit code 3"

@@ -70,8 +70,8 @@ def test_a_library_that_is_not_found(component: Component, tmp_path: Path) -> No
     make_library(prefix_library(component), needs=[middle], rpath=ORIGIN)
     (found,) = findings(component)
     assert found.level == "failure"
-    assert found.what == "libpart.so needs libgone.so.3, which is not found"
-    assert found.why == "asked for by a library that libpart.so needs"
+    assert found.what == "libpart.so needs libgone.so.3, which was not found"
+    assert found.why == "a dependency of a library that libpart.so needs"
 
 
 def test_an_older_copy_without_the_wanted_version(component: Component, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_two_openmp_runtimes(component: Component) -> None:
     make_library(prefix_library(component), needs=[gnu, llvm], rpath=ORIGIN)
     (found,) = findings(component)
     assert found.level == "failure"
-    assert found.what == "2 OpenMP runtimes come together: GNU and LLVM"
+    assert found.what == "2 OpenMP runtimes in one process: GNU and LLVM"
     assert str(gnu) in found.why
     assert str(llvm) in found.why
 
@@ -136,7 +136,7 @@ def test_two_copies_of_libstdcxx(tmp_path: Path) -> None:
         library = prefix_library(component, f"lib{name}.so")
         make_library(library, needs=[mine], rpath=f"$ORIGIN/only-{name}")
     whats = [found.what for found in findings(component)]
-    assert "2 copies of libstdc++ come together" in whats
+    assert "2 copies of libstdc++ in one process" in whats
 
 
 def test_a_module_alone_is_enough_to_see_two_runtimes(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_system_s_copy_instead_of_the_built_one(component: Component, tmp_pa
     make_library(prefix_library(component), needs=[system], rpath=str(tmp_path / "system"))
     (found,) = findings(component)
     assert found.level == "failure"
-    assert found.what == f"libblas.so.3 is taken from {system}, not from the build"
+    assert found.what == f"libblas.so.3 is loaded from {system}, not from the build"
     assert str(prefix_library(component).parent) in found.mend
 
 
@@ -163,7 +163,7 @@ def test_a_library_of_the_environment_counts_as_ours(component: Component, tmp_p
     make_library(prefix_library(component), needs=[system], rpath=str(tmp_path / "system"))
     environment = EnvironmentFolders(prefix=str(tmp_path / "env"))
     (found,) = findings(component, environment=environment)
-    assert found.what == f"libz.so.1 is taken from {system}, not from the build"
+    assert found.what == f"libz.so.1 is loaded from {system}, not from the build"
     assert findings(component, environment=EnvironmentFolders(prefix="/usr")) == []
 
 
@@ -200,7 +200,7 @@ def test_a_library_taken_from_the_build_tree(component: Component) -> None:
     make_library(prefix_library(component), needs=[inner], rpath=str(inner.parent))
     (found,) = findings(component)
     assert found.level == "failure"
-    assert found.what == "libpart.so takes libinner.so from the build tree"
+    assert found.what == "libpart.so loads libinner.so from the build tree"
 
 
 def test_an_editable_install_lives_in_its_tree(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_an_editable_install_lives_in_its_tree(tmp_path: Path) -> None:
     assert findings(component) == []
 
 
-def test_text_files_among_the_matches_are_left_out(component: Component) -> None:
+def test_text_files_among_the_matches_are_omitted(component: Component) -> None:
     path = prefix_library(component)
     path.parent.mkdir()
     path.write_text("INPUT(libreal.so)\n")

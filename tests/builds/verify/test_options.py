@@ -9,7 +9,7 @@ from verify_subjects import make_component, make_module, make_subject, needs_cma
 
 from torchyard.builds import recipe as grammar
 from torchyard.builds.cmake_cache import CacheEntry
-from torchyard.builds.verify.verification import cache_of, check_options, judge_option
+from torchyard.builds.verify.verification import cache_of, check_options, option_verdict
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.13)
@@ -79,7 +79,7 @@ def test_honoured_overridden_and_ignored_in_a_real_project(tmp_path: Path) -> No
     assert str(tree / "build/CMakeCache.txt") in ignored.why
 
 
-def test_a_build_without_cmake_is_no_finding(tmp_path: Path) -> None:
+def test_a_build_without_cmake_is_not_a_finding(tmp_path: Path) -> None:
     component = make_component(tmp_path, options={"FORCE_CUDA": 0}, builder="python")
     checked = check_options(make_subject(component))
     assert [verdict.verdict for verdict in checked.options] == ["unknown"]
@@ -112,7 +112,7 @@ def test_the_finished_module_has_the_last_word(
     requested: grammar.Scalar, cache: str, told: str | None, verdict: str
 ) -> None:
     config = {} if told is None else {"X": told}
-    found = judge_option("X", requested, cache=cached(cache), config=config, is_torch=True)
+    found = option_verdict("X", requested, cache=cached(cache), config=config, is_torch=True)
     assert found.verdict == verdict
     assert (found.cache, found.config) == (cache, told)
 
@@ -124,7 +124,7 @@ def torch_verdict(
         key: CacheEntry(name=key, kind="STRING", value=value, help="Known")
         for key, value in cache.items()
     }
-    return judge_option(name, requested, cache=entries, config=config, is_torch=True)
+    return option_verdict(name, requested, cache=entries, config=config, is_torch=True)
 
 
 def test_blas_by_the_name_torch_gives_it() -> None:
@@ -150,7 +150,7 @@ def test_renamed_variables() -> None:
 
 def test_variables_that_find_modules_read() -> None:
     assert torch_verdict("ACL_ROOT_DIR", "/opt/acl", {}).verdict == "unknown"
-    other = judge_option("ACL_ROOT_DIR", "/opt/acl", cache={}, config={}, is_torch=False)
+    other = option_verdict("ACL_ROOT_DIR", "/opt/acl", cache={}, config={}, is_torch=False)
     assert other.verdict == "ignored", "other projects have no such rule"
 
 
@@ -158,8 +158,8 @@ def test_debug_cuda_is_never_forwarded() -> None:
     assert torch_verdict("DEBUG_CUDA", 1, {"USE_CUDA": "ON"}).verdict == "ignored"
 
 
-def test_a_type_in_the_name_is_no_part_of_it() -> None:
-    found = judge_option("X:BOOL", True, cache=cached("ON"), config={})
+def test_a_type_in_the_name_is_not_a_part_of_it() -> None:
+    found = option_verdict("X:BOOL", True, cache=cached("ON"), config={})
     assert (found.name, found.verdict) == ("X", "honoured")
 
 

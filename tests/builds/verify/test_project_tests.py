@@ -25,7 +25,7 @@ SEEN = """
     class TestNN(unittest.TestCase):
         def test_good(self): pass
         def test_known(self): self.fail("as ever")
-        def test_mended(self): pass
+        def test_fixed(self): pass
         def test_new(self): self.assertEqual(1, 2)
         @unittest.skip("no device")
         def test_skipped(self): pass
@@ -68,12 +68,12 @@ def names(tests: tuple[str, ...]) -> list[str]:
 
 def test_every_outcome_is_counted(tmp_path: Path) -> None:
     found = account(
-        tmp_path, SEEN, "TestNN.test_known", "test_nn.py::TestNN::test_mended", "TestNN.test_gone"
+        tmp_path, SEEN, "TestNN.test_known", "test_nn.py::TestNN::test_fixed", "TestNN.test_gone"
     )
     assert (found.passed, found.failed, found.errors) == (3, 3, 1)
     assert (found.skipped, found.expected_failures, found.not_run) == (1, 1, 0)
     assert names(found.known_failures) == ["TestNN::test_known"]
-    assert names(found.mended) == ["TestNN::test_mended"]
+    assert names(found.mended) == ["TestNN::test_fixed"]
     assert names(found.new_failures) == ["TestNN::test_new", "test_sizes[2.5]", "test_setup"]
     assert found.unseen == ("TestNN.test_gone",)
     assert found.crashed_in == ()
@@ -91,7 +91,7 @@ def test_only_known_failures_is_good(tmp_path: Path) -> None:
     assert found.failed == 3
 
 
-def test_a_crash_is_put_down_to_its_test_and_the_rest_still_runs(tmp_path: Path) -> None:
+def test_a_crash_is_attributed_to_its_test_and_the_rest_still_runs(tmp_path: Path) -> None:
     code = """
         import os
         def test_first(): pass
@@ -131,7 +131,7 @@ def test_a_hanging_test_is_ended_and_the_rest_still_runs(tmp_path: Path) -> None
     """
     found = account(tmp_path, code, test_limit_s=1.0)
     assert names(found.crashed_in) == ["test_hangs"]
-    assert found.crashes == ("the limit of 1 s for one test",)
+    assert found.crashes == ("test timed out after 1 s",)
     assert found.passed == 1
     assert not found.timed_out
     stacks = (tmp_path / "results/test_nn.py.files/stacks-1.txt").read_text()

@@ -36,7 +36,7 @@ def test_a_good_torch_passes_and_a_wrong_request_is_found(tmp_path: Path) -> Non
         "USE_MPI": "overridden",
     }
     failures = [finding.what for finding in report.findings if finding.level == "failure"]
-    assert failures == ["USE_MPI=ON was asked for and overridden"]
+    assert failures == ["USE_MPI=ON was requested but overridden"]
     assert all(result.passed for result in report.smoke)
     linked = {library.name: library.path for library in report.libraries}
     assert linked["libtorch_cpu.so"].endswith("/torch/lib/libtorch_cpu.so")

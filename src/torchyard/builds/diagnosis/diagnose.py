@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torchyard.builds.diagnosis.log_blocks import read_blocks
-from torchyard.builds.diagnosis.matching import Gate, Patterns, Sighting
+from torchyard.builds.diagnosis.matching import CompiledSignatures, Detection, FragmentSearch
 from torchyard.builds.diagnosis.model import Cause, Diagnosis, Evidence
-from torchyard.builds.diagnosis.scan import Scan, gate_for
+from torchyard.builds.diagnosis.scan import LogScan, fragment_search
 from torchyard.builds.diagnosis.signature import Case, Signature, load_signatures
 from torchyard.errors import NotAllowed, UsageError
 
@@ -32,42 +32,42 @@ _SAME_PARTS = (
     ("xpu", "sycl", "intelsycl"),
     ("openmp", "omp"),
 )
-"""Parts that configurations and error messages call by different names."""
+"""Groups of names that configure steps and error messages use for one component."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """What is known besides the log."""
+class BuildFacts:
+    """Facts about a build apart from its log."""
 
     exit_code: int | None = None
     wanted_names: tuple[str, ...] = ()
     release: str = ""
     machine: str = ""
     failed: bool = True
-    """Whether the build failed: otherwise only losses and notices count."""
+    """If False, only losses and notices are reported."""
     attempt: int = 0
-    """Number of the attempt that failed; causes of earlier ones come later."""
+    """Number of the attempt that failed; causes of earlier attempts are ranked lower."""
 
 
 def rank(
     signatures: Sequence[Signature],
-    sightings: Mapping[int, Sighting],
-    circumstances: Circumstances,
+    detections: Mapping[int, Detection],
+    facts: BuildFacts,
 ) -> tuple[Cause, ...]:
-    """The causes, the likeliest root first, consequences last."""
-    seen = dict(sightings)
+    """Return the causes, the most likely root cause first, consequences last."""
+    all_detections = dict(detections)
     for index, signature in enumerate(signatures):
-        _add_unwritten(seen, index, signature, circumstances)
+        _add_without_line(all_detections, index, signature, facts)
     applying = [
-        sighting
-        for _, sighting in sorted(seen.items())
-        if _applies(sighting.signature, circumstances)
+        detection
+        for _, detection in sorted(all_detections.items())
+        if _applies(detection.signature, facts)
     ]
-    applying = _with_parts(applying)
-    if not circumstances.failed:
+    applying = _losses_by_part(applying)
+    if not facts.failed:
         applying = [s for s in applying if s.signature.level in {"loss", "notice"}]
-    applying = _without_overshadowed(applying)
+    applying = _without_redundant(applying)
     explained = _explained(applying)
     explaining = set(explained.values())
     applying = [
@@ -76,101 +76,104 @@ def rank(
     applying.sort(
         key=lambda s: (
             s.signature.id in explained,
-            s.attempt < circumstances.attempt and not s.signature.is_loss,
+            s.attempt < facts.attempt and not s.signature.is_loss,
             # A loss that explains the failure is its cause.
             -1 if s.signature.is_loss and s.signature.id in explaining else 0,
-            # What no line of the log shows may be true and yet not why it failed.
+            # A cause without a line in the log may be true and still not be the reason.
             max(_ORDER[s.signature.level], _ORDER["general"] if not s.lines else 0),
             not s.in_failed_block,
             min((e.line for e in s.evidence if e.line), default=1 << 62),
         )
     )
     return tuple(
-        _cause(sighting, explained.get(sighting.signature.id, ""), circumstances)
-        for sighting in applying
+        _cause(detection, explained.get(detection.signature.id, ""), facts)
+        for detection in applying
     )
 
 
-def _with_parts(sightings: list[Sighting]) -> list[Sighting]:
-    """Of each loss that is only told as a cause, what a failure shows to be missing."""
+def _losses_by_part(detections: list[Detection]) -> list[Detection]:
+    """Reduce each loss that is reported only as a cause to the component that a failure lacks."""
     kept = []
-    for sighting in sightings:
-        if not sighting.signature.only_as_cause:
-            kept.append(sighting)
+    for detection in detections:
+        if not detection.signature.only_as_cause:
+            kept.append(detection)
             continue
-        for other in sightings:
-            if other.signature.id not in sighting.signature.explains:
+        for other in detections:
+            if other.signature.id not in detection.signature.explains:
                 continue
             name = other.values.get("part") or other.signature.defaults.get("part", "")
-            evidence = [sighting.parts[part] for part in same_parts(name) if part in sighting.parts]
+            evidence = [
+                detection.parts[part] for part in same_parts(name) if part in detection.parts
+            ]
             before = [e for e in evidence if e.line < max(other.lines, default=0)]
             if before:
                 first = min(before, key=lambda e: e.line)
                 lines = {e.line for e in before}
-                found = replace(sighting, evidence=[first], lines=lines, values={"part": name})
-                kept.append(replace(found, matches=len(lines)))
+                values = {"part": name}
+                reduced = replace(detection, evidence=[first], lines=lines, values=values)
+                kept.append(replace(reduced, matches=len(lines)))
                 break
     return kept
 
 
 def same_parts(name: str) -> tuple[str, ...]:
-    """The names under which configurations know a part of a build, in small letters."""
+    """Return the lower-case names that configure steps use for a component."""
     plain = name.lower().removeprefix("lib")
     return next((names for names in _SAME_PARTS if plain in names), (plain, f"lib{plain}"))
 
 
-def _explained(sightings: list[Sighting]) -> dict[str, str]:
-    """Id of each cause that another one explains -> id of that one.
+def _explained(detections: list[Detection]) -> dict[str, str]:
+    """Return id of each explained cause -> id of the cause that explains it.
 
-    A loss explains only what comes after it: a failure before it has another cause.
+    A loss explains only failures after it.
     """
-    last_lines = {s.signature.id: max(s.lines, default=0) for s in sightings}
+    last_lines = {s.signature.id: max(s.lines, default=0) for s in detections}
     explained: dict[str, str] = {}
-    for sighting in sightings:
-        for other in sighting.signature.explains:
-            first = min(sighting.lines, default=0)
-            if not sighting.signature.is_loss or first < last_lines.get(other, 0):
-                explained.setdefault(other, sighting.signature.id)
+    for detection in detections:
+        for other in detection.signature.explains:
+            first = min(detection.lines, default=0)
+            if not detection.signature.is_loss or first < last_lines.get(other, 0):
+                explained.setdefault(other, detection.signature.id)
     return explained
 
 
-def _add_unwritten(
-    seen: dict[int, Sighting], index: int, signature: Signature, circumstances: Circumstances
+def _add_without_line(
+    detections: dict[int, Detection], index: int, signature: Signature, facts: BuildFacts
 ) -> None:
-    """What needs no line: an exit code, and the names an offline build asked for."""
-    unwritten: list[str] = []
-    if circumstances.exit_code in signature.exit_codes:
-        unwritten.append(f"exit code {circumstances.exit_code}")
-    names = [name for name in circumstances.wanted_names if _HOST.fullmatch(name)]
+    """Add detections by exit code and by the hosts that an offline build tried to reach."""
+    texts: list[str] = []
+    if facts.exit_code in signature.exit_codes:
+        texts.append(f"exit code {facts.exit_code}")
+    names = [name for name in facts.wanted_names if _HOST.fullmatch(name)]
     if signature.network and names:
-        unwritten += [f"the build asked for the address of {name}" for name in names[:5]]
-    if not unwritten:
+        texts += [f"the build tried to reach {name}" for name in names[:5]]
+    if not texts:
         return
-    sighting = seen.setdefault(index, Sighting(signature))
-    sighting.evidence += [Evidence(line=0, text=text) for text in unwritten]
+    detection = detections.setdefault(index, Detection(signature))
+    detection.evidence += [Evidence(line=0, text=text) for text in texts]
     if signature.network and names:
-        sighting.values["names"] = ", ".join(names)
+        detection.values["names"] = ", ".join(names)
 
 
-def _applies(signature: Signature, circumstances: Circumstances) -> bool:
-    return _holds(signature, circumstances) is not False
+def _applies(signature: Signature, facts: BuildFacts) -> bool:
+    return _holds(signature, facts) is not False
 
 
-def _holds(condition: Signature | Case, circumstances: Circumstances) -> bool | None:
-    """Whether releases and machines fit; None when that is not known."""
-    sure = True
+def _holds(condition: Signature | Case, facts: BuildFacts) -> bool | None:
+    """Return whether release and machine match; None if they are unknown."""
+    certain = True
     if condition.since or condition.before:
-        release = _release(circumstances.release)
+        release = _release(facts.release)
         if not release:
-            sure = False
+            certain = False
         elif not _between(condition.since, release, condition.before):
             return False
     if condition.machines:
-        if not circumstances.machine:
-            sure = False
-        elif circumstances.machine not in condition.machines:
+        if not facts.machine:
+            certain = False
+        elif facts.machine not in condition.machines:
             return False
-    return True if sure else None
+    return True if certain else None
 
 
 def _between(since: str, release: tuple[int, ...], before: str) -> bool:
@@ -182,31 +185,31 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(int(number or 0) for number in numbers.groups()) if numbers else ()
 
 
-def _without_overshadowed(sightings: list[Sighting]) -> list[Sighting]:
-    """Without causes that say less about the same lines than another one."""
-    fatal = {line for s in sightings if s.signature.level == "fatal" for line in s.lines}
+def _without_redundant(detections: list[Detection]) -> list[Detection]:
+    """Drop causes that another, more specific cause covers on the same lines."""
+    fatal = {line for s in detections if s.signature.level == "fatal" for line in s.lines}
     return [
         s
-        for s in sightings
+        for s in detections
         if not s.lines
         or any(not evidence.line for evidence in s.evidence)
         or not (
             (s.signature.level == "general" and s.lines <= fatal)
             or any(
                 s.signature.id in other.signature.explains and s.lines <= other.lines
-                for other in sightings
+                for other in detections
             )
         )
     ]
 
 
-def _cause(sighting: Sighting, consequence_of: str, circumstances: Circumstances) -> Cause:
-    signature = sighting.signature
-    values = signature.defaults | sighting.values
+def _cause(detection: Detection, consequence_of: str, facts: BuildFacts) -> Cause:
+    signature = detection.signature
+    values = signature.defaults | detection.values
     remedy = [_filled(text, values) for text in signature.remedy]
     commands = [*signature.commands]
     for case in signature.cases:
-        holds = _holds(case, circumstances)
+        holds = _holds(case, facts)
         if holds is False:
             continue
         prefix = "" if holds else f"{_condition(case)}: "
@@ -220,9 +223,9 @@ def _cause(sighting: Sighting, consequence_of: str, circumstances: Circumstances
         remedy=tuple(remedy),
         commands=tuple(c for text in commands if (c := _command(text, values))),
         references=signature.references,
-        evidence=tuple(sighting.evidence),
-        matches=max(sighting.matches, len(sighting.evidence)),
-        values=dict(sighting.values),
+        evidence=tuple(detection.evidence),
+        matches=max(detection.matches, len(detection.evidence)),
+        values=dict(detection.values),
         consequence_of=consequence_of,
     )
 
@@ -244,14 +247,14 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _command(template: str, values: Mapping[str, str]) -> str:
-    """The command with its values quoted; empty where a value could act as an option."""
-    wanted = [values.get(name, "") for name in _PLACEHOLDER.findall(template)]
-    if any(value.startswith("-") or not value.isprintable() for value in wanted):
+    """Return the command with quoted values; empty if a value could act as an option."""
+    used = [values.get(name, "") for name in _PLACEHOLDER.findall(template)]
+    if any(value.startswith("-") or not value.isprintable() for value in used):
         return ""
     return _PLACEHOLDER.sub(lambda match: shlex.quote(values.get(match[1], "")), template)
 
 
-_SIGNALLED = 128
+_SIGNAL_BASE = 128
 
 
 def diagnose(
@@ -262,38 +265,38 @@ def diagnose(
     release: str = "",
     machine: str = "",
 ) -> Diagnosis:
-    """Why a build failed: known causes, the first real error, the command that failed.
+    """Return why a build failed: known causes, the first real error, the failed command.
 
-    A str is the log itself, a Path the file it is in, and a stream is read to its end. `exit_code` is that of the failed command
-    (a negative one names a signal), `wanted_names` the hosts that a build without network asked
-    for, `release` and `machine` (as `uname -m`) choose between remedies.
+    `log` is the text, the path of the file, or a stream. `exit_code` is that of the failed command
+    (negative for a signal), `wanted_names` are the hosts that a build without network tried to
+    reach; `release` and `machine` (as `uname -m`) select the fixes.
     """
-    code = _SIGNALLED - exit_code if exit_code is not None and exit_code < 0 else exit_code
-    circumstances = Circumstances(
-        exit_code=code, wanted_names=wanted_names, release=release, machine=machine
-    )
+    code = _SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
+    facts = BuildFacts(exit_code=code, wanted_names=wanted_names, release=release, machine=machine)
     if isinstance(log, Path):
         with _opened(log) as file:
-            return _read(file, circumstances, log=str(log))
+            return _read(file, facts, log=str(log))
     if isinstance(log, str):
-        return _read(io.BytesIO(log.encode("utf-8", "replace")), circumstances, log="")
-    return _read(log, circumstances, log="")
+        return _read(io.BytesIO(log.encode("utf-8", "replace")), facts, log="")
+    return _read(log, facts, log="")
 
 
 @cache
-def _shipped() -> tuple[Patterns, Gate]:
-    patterns = Patterns(load_signatures())
-    return patterns, gate_for(patterns)
+def _shipped() -> tuple[CompiledSignatures, FragmentSearch]:
+    signatures = CompiledSignatures(load_signatures())
+    return signatures, fragment_search(signatures)
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a log; a device never ends, and a FIFO without a writer never begins."""
+    """Open a log. Devices and FIFOs are rejected: reading them may never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise UsageError(f"there is no log {path}", hint="give the path of a log file") from None
     except PermissionError:
-        raise NotAllowed(f"cannot read {path}", hint="ask its owner, or copy it") from None
+        raise NotAllowed(
+            f"cannot read {path}", hint="ask its owner for permission or a copy"
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {str(path)!r}", why=str(error), hint="give the path of a log file"
@@ -302,20 +305,20 @@ def _opened(path: Path) -> BinaryIO:
     if not stat.S_ISREG(kind) and not (stat.S_ISFIFO(kind) and _is_open_already(path)):
         os.close(descriptor)
         what = "a folder" if stat.S_ISDIR(kind) else "a device, a socket or a FIFO"
-        hint = "give a log file in it" if stat.S_ISDIR(kind) else "pipe the log in, and give `-`"
+        hint = "give a log file in it" if stat.S_ISDIR(kind) else "pipe the log and use `-`"
         raise UsageError(f"{path} is {what}", hint=hint)
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
 
 
 def _is_open_already(path: Path) -> bool:
-    """Whether the path names a pipe that this process was started with, as `<(command)` does."""
+    """Return whether the path is an inherited pipe, as with `<(command)`."""
     return path.parent in (Path("/dev/fd"), Path("/proc/self/fd")) or path == Path("/dev/stdin")
 
 
-def _read(file: BinaryIO, circumstances: Circumstances, *, log: str) -> Diagnosis:
-    patterns, gate = _shipped()
-    scan = Scan(patterns, gate)
+def _read(file: BinaryIO, facts: BuildFacts, *, log: str) -> Diagnosis:
+    signatures, search = _shipped()
+    scan = LogScan(signatures, search)
     try:
         for block in read_blocks(file):
             scan.feed(block)
@@ -324,21 +327,19 @@ def _read(file: BinaryIO, circumstances: Circumstances, *, log: str) -> Diagnosi
             f"cannot read {log or 'the log'}", why=str(error), hint="give the path of a log file"
         ) from error
     scan.end()
-    code = circumstances.exit_code
-    failed = (
-        code != 0 if code is not None else scan.outcome.failed or bool(circumstances.wanted_names)
-    )
-    found = scan.evidence if failed else scan.finder
-    first, command = found.found, found.failed_command
-    attempt = scan.matcher.attempt if found is scan.finder and (first or command) else 0
-    circumstances = replace(circumstances, failed=failed, attempt=attempt)
+    code = facts.exit_code
+    failed = code != 0 if code is not None else scan.outcome.failed or bool(facts.wanted_names)
+    finder = scan.evidence if failed else scan.finder
+    first, command = finder.first_error, finder.failed_command
+    attempt = scan.matcher.attempt if finder is scan.finder and (first or command) else 0
+    facts = replace(facts, failed=failed, attempt=attempt)
     return Diagnosis(
-        causes=rank(patterns.signatures, scan.matcher.sightings, circumstances),
+        causes=rank(signatures.signatures, scan.matcher.detections, facts),
         first_error=first if failed else None,
         failed_command=command if failed else None,
         lines=scan.lines,
         log=log,
         exit_code=code,
         failed=failed,
-        overcome=None if failed else scan.evidence.found,
+        overcome=None if failed else scan.evidence.first_error,
     )

@@ -1,8 +1,8 @@
 """Find the first real error of a log, and the command that failed.
 
 Classifies single lines (error, check, command, wrapper) and follows messages over several lines:
-CMake's blocks, Python's tracebacks (the last exception is the error), ninja's FAILED blocks. Knows
-nothing of signatures.
+blocks of CMake, tracebacks of Python (the last exception is the error), FAILED blocks of ninja. Does
+not use signatures.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torchyard.builds.diagnosis.model import FailedCommand, FirstError
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A line that states an error."""
+class ErrorStatement:
+    """Origin of a line that states an error."""
 
     tool: str
     weak: bool
-    """Only says that something before it failed."""
+    """It only reports that something before it failed."""
 
 
 ERROR_FRAGMENTS: tuple[bytes, ...] = (
@@ -54,7 +54,7 @@ ERROR_FRAGMENTS: tuple[bytes, ...] = (
     b"cmake warning",
     b"change dir: ",
 )
-"""Lower-case texts, one of which is in every line that matters here."""
+"""Lower-case texts, one of which is in every relevant line."""
 
 _PLACE = r"\S[^:]*:\d+(?::\d+)?"
 _COMPILER = (
@@ -111,7 +111,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "python": (
         r"Fatal Python error: ",
         r"\S*python[\d.]*: (?:can't open file|No module named|error while finding) ",
-        # An exception whose traceback the program kept to itself.
+        # An exception without a traceback.
         r"[A-Z]\w*(?:Error|Exception|NotFound): ",
     ),
     "program": (
@@ -132,15 +132,15 @@ _COMPILED = [
 ]
 
 _ANY_FORM = re.compile("|".join(f"(?:{form.pattern})" for _, form in _COMPILED), re.ASCII)
-"""One expression for all: most lines that are looked at have none of the forms."""
+"""One expression for all forms: most lines have none of them."""
 
-_NOT_STATED = re.compile(
+_NOT_AN_ERROR = re.compile(
     r"(?:\[\s*\d+(?:/\d+|%)\]|-- |#|//|\+ |\$ |\d+ \||\| )"
     r"|.*\b(?:warning|note|remark): "
     r"|(?:WARNING|DEPRECATION|INFO|DEBUG)\b",
     re.ASCII,
 )
-# What CMake and autoconf compile to see whether it compiles.
+# Test programs that CMake and autoconf compile.
 _CHECK = re.compile(
     r"CMakeFiles/CMakeTmp|CMakeScratch/TryCompile|/TryCompile-|cmTC_[0-9a-f]{4,}"
     r"|conftest\.c|testC(?:XX)?Compiler\.c|CheckSymbolExists|CheckFunctionExists",
@@ -157,7 +157,7 @@ _WEAK_ERROR = re.compile(
     re.ASCII,
 )
 _BEFORE_PROGRAM = re.compile(
-    # What a shell does before the program: nothing, a change of folder, variables.
+    # Shell syntax before the program: nothing, a change of folder, variables.
     r"(?:: && |cd (?:\S+|'[^']*'|\"[^\"]*\") && |[A-Za-z_]\w*=\S* |\(|env |exec |time )+"
 )
 _PROGRAM = re.compile(r"[\w.+@/~-]*[\w+]")
@@ -178,25 +178,25 @@ _WRAPPER = re.compile(
 )
 
 
-def is_error(text: str) -> Stated | None:
-    """Who states an error in this line, if it is one."""
-    # Without its indentation: patterns that skip it themselves take quadratic time.
+def is_error(text: str) -> ErrorStatement | None:
+    """Return the origin of the error that a line states, or None."""
+    # Without indentation: patterns that skip it take quadratic time.
     text = text.lstrip()
-    if _ANY_FORM.match(text) is None or _NOT_STATED.match(text) or is_check(text):
+    if _ANY_FORM.match(text) is None or _NOT_AN_ERROR.match(text) or is_check(text):
         return None
     for tool, form in _COMPILED:
         if form.match(text):
-            return Stated(tool, weak=_WEAK_ERROR.match(text) is not None)
+            return ErrorStatement(tool, weak=_WEAK_ERROR.match(text) is not None)
     return None
 
 
 def is_check(text: str) -> bool:
-    """Whether the line is about a file that a configuration compiles only to see whether it can."""
+    """Return whether the line is about a test program of a configure step."""
     return _CHECK.search(text) is not None
 
 
 def is_command(text: str) -> bool:
-    """Whether a line can be a command of a build: begins with a program, states no error."""
+    """Return whether a line can be a command: it begins with a program and states no error."""
     text = text.strip()
     command = _BEFORE_PROGRAM.match(text)
     rest = text[command.end() if command else 0 :]
@@ -209,7 +209,7 @@ def is_command(text: str) -> bool:
 
 
 def is_wrapper(exception: str) -> bool:
-    """Whether a Python exception only reports that a program it started failed."""
+    """Return whether a Python exception only reports that a subprocess failed."""
     return _WRAPPER.match(exception.strip()) is not None
 
 
@@ -230,11 +230,11 @@ _MAKE_FAILED = re.compile(
 _TRY_COMPILE_BEGIN = re.compile(r".*\bChange Dir: .*(?:CMakeTmp|CMakeScratch|TryCompile)")
 _TRY_COMPILE_END = re.compile(r"-- |CMake |(?:ninja|g?make): ")
 
-_SURE, _LIKELY, _WEAK = 0, 1, 2
+_CERTAIN, _LIKELY, _WEAK = 0, 1, 2
 
 
 class FirstErrorFinder:
-    """Keeps the best error so far; the earliest of the surest kind wins."""
+    """Finds the first error of the most certain kind."""
 
     def __init__(self) -> None:
         self._best: tuple[int, FirstError] | None = None
@@ -247,29 +247,29 @@ class FirstErrorFinder:
         self._traceback_lines = 0
         self._exception: FirstError | None = None
         self.in_check = False
-        """Whether the last line belongs to a check that CMake makes by compiling."""
-        self._trying = False
+        """Whether the last line belongs to a try_compile check of CMake."""
+        self._in_try_compile = False
         self.in_frames = False
-        """Whether the last line was a frame of a traceback: it quotes code, it says nothing."""
+        """Whether the last line was a frame of a traceback, which only quotes code."""
 
     @property
-    def found(self) -> FirstError | None:
+    def first_error(self) -> FirstError | None:
         """The first real error."""
         return self._best[1] if self._best else None
 
     @property
-    def wants_every_line(self) -> bool:
-        """Whether a message is open whose next lines count, whatever is in them."""
+    def needs_every_line(self) -> bool:
+        """Whether an open message needs the following lines, whatever they contain."""
         return (
             self.command_follows
-            or self._trying
+            or self._in_try_compile
             or self._traceback_indent >= 0
             or self.in_failed_block
             or self._exception is not None
         )
 
-    def see(self, line: int, text: str) -> None:
-        """One line, in the order of the log."""
+    def process(self, line: int, text: str) -> None:
+        """Process one line."""
         self.in_frames = False
         if self.command_follows:
             self.command_follows = False
@@ -277,7 +277,7 @@ class FirstErrorFinder:
                 self._take_command(text)
                 return
         text = shortened(text)
-        if self._noise(text):
+        if self._is_check_output(text):
             return
         if self._exception is not None and text.strip():
             self._decide_exception(replaced=_REPLACED.match(text) is not None)
@@ -294,15 +294,15 @@ class FirstErrorFinder:
         elif make := _MAKE_FAILED.match(text):
             self._begin_make_failed(line, make)
 
-    def see_failed(self, line: int, text: str, *, command: str) -> None:
-        """Ninja's report of a failed target; `command` is its last progress line.
+    def process_failed(self, line: int, text: str, *, command: str) -> None:
+        """Process a failed target reported by ninja; `command` is the last progress line.
 
-        The command follows on the next line. Where it does not, because ninja was called with -v or
-        the log was filtered, it may be in the progress line.
+        The command is on the next line. If it is not, because ninja was called with -v or the log
+        was filtered, it may be in the progress line.
         """
         self.in_frames = False
         self.command_follows = False
-        if self._noise(shortened(text)):
+        if self._is_check_output(shortened(text)):
             return
         if self._exception is not None:
             self._decide_exception(replaced=False)
@@ -328,33 +328,33 @@ class FirstErrorFinder:
             from_ninja=True,
         )
 
-    def see_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
-        """A whole `CMake Error` with its line breaks undone, and the lines it was made of.
+    def process_cmake_error(self, line: int, message: str, inner: list[tuple[int, str]]) -> None:
+        """Process a complete `CMake Error`, joined and as single lines.
 
-        A compiler's or a downloader's own words inside it say more than CMake's about them. CMake
-        wraps long lines, so a message without a place of its own goes on in the next ones.
+        An error of a compiler or downloader inside it is more specific than that of CMake. CMake
+        wraps long lines, so a message without a location continues on the next ones.
         """
         for index, (number, text) in enumerate(inner):
             stated = is_error(text)
             if stated is None or stated.weak:
                 continue
             length = _WRAPPED_LINES if stated.tool == "program" else 1
-            said = " ".join(part.strip() for _, part in inner[index : index + length])
-            self._keep(number, said[:_WRAPPED_LENGTH], stated.tool)
+            joined = " ".join(part.strip() for _, part in inner[index : index + length])
+            self._keep(number, joined[:_WRAPPED_LENGTH], stated.tool)
             return
         self._keep(line, message, "cmake")
 
     def end(self) -> None:
-        """The log is over."""
+        """Finish at the end of the log."""
         self._decide_exception(replaced=False)
 
     def _keep(self, line: int, text: str, tool: str, *, weak: bool = False) -> None:
         self.last_line = line
-        sureness = _WEAK if weak else _SURE if self.in_failed_block else _LIKELY
-        if self._best is None or sureness < self._best[0]:
+        certainty = _WEAK if weak else _CERTAIN if self.in_failed_block else _LIKELY
+        if self._best is None or certainty < self._best[0]:
             text = text.strip()[:_TEXT_LENGTH]
             error = FirstError(line=line, text=text, tool=tool, weak=weak)
-            self._best = (sureness, error)
+            self._best = (certainty, error)
 
     def _begin_make_failed(self, line: int, make: re.Match[str]) -> None:
         self.last_line = line
@@ -372,7 +372,7 @@ class FirstErrorFinder:
             self.failed_command = replace(self.failed_command, command=command)
 
     def _in_traceback(self, line: int, text: str) -> bool:
-        """Whether the line belongs to the open traceback."""
+        """Return whether the line belongs to the open traceback."""
         self._traceback_lines += 1
         if self._traceback_lines > _TRACEBACK_LINES:
             self._traceback_indent = -1
@@ -386,7 +386,7 @@ class FirstErrorFinder:
             self._exception = FirstError(line=line, text=body.strip()[:_TEXT_LENGTH], tool="python")
             self._traceback_indent = -1
             return True
-        return False  # a line of another process in between; the exception may still come
+        return False  # a line of another process; the exception may follow
 
     def _decide_exception(self, *, replaced: bool) -> None:
         """Keep the exception that ended a traceback, unless handling it raised the next one."""
@@ -395,11 +395,11 @@ class FirstErrorFinder:
             self._keep(kept.line, kept.text, "python", weak=is_wrapper(kept.text))
         self._exception = None
 
-    def _noise(self, text: str) -> bool:
-        """Whether the line is output of a check that CMake makes by compiling."""
-        self.in_check = self._trying
+    def _is_check_output(self, text: str) -> bool:
+        """Return whether the line is output of a try_compile check of CMake."""
+        self.in_check = self._in_try_compile
         if _TRY_COMPILE_BEGIN.match(text):
-            self._trying = self.in_check = True
-        elif self._trying and _TRY_COMPILE_END.match(text):
-            self._trying = False
+            self._in_try_compile = self.in_check = True
+        elif self._in_try_compile and _TRY_COMPILE_END.match(text):
+            self._in_try_compile = False
         return self.in_check

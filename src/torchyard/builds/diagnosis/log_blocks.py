@@ -14,14 +14,14 @@ LINE_LIMIT_BYTES = 64 * 1024
 _HEAD_BYTES = 48 * 1024
 _TAIL_BYTES = LINE_LIMIT_BYTES - _HEAD_BYTES
 MATCH_LIMIT = 4096
-"""Characters of a line that patterns see: in a long line, an error is at one of its ends."""
+"""Characters of a line that are searched: in a long line, an error is at one of its ends."""
 _MATCH_HEAD = 3072
-_MOST_BLANKS = 32
-_BLANKS = re.compile(rf"\s{{{_MOST_BLANKS},}}")
+_MAX_BLANKS = 32
+_BLANKS = re.compile(rf"\s{{{_MAX_BLANKS},}}")
 
 # CSI sequences (colours, cursor), OSC sequences (titles, links), and the two-byte ones.
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-# What build services put before every line: a time (GitHub), a step and seconds (BuildKit), seconds
+# Prefixes that build services add to every line: a time (GitHub), a step and seconds (BuildKit), seconds
 # (Open Build Service).
 _STAMP = re.compile(
     rb"^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z? |#\d+ \d+\.\d+ |\[ *\d+s\] )", re.MULTILINE
@@ -37,7 +37,7 @@ _QUOTES = (
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines that follow each other."""
+    """Consecutive complete lines."""
 
     first: int
     """Number of the first line."""
@@ -49,7 +49,7 @@ class Block:
         return self.first + self.data.count(b"\n") - self.data.endswith(b"\n")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not empty, numbered; the texts of a progress bar share a number."""
+        """Yield the non-empty lines with numbers; the texts of a progress bar share a number."""
         for number, raw in enumerate(self.data.split(b"\n"), self.first):
             if b"\r" in raw:
                 for part in raw.split(b"\r"):
@@ -60,7 +60,7 @@ class Block:
 
 
 def as_text(raw: bytes) -> str:
-    """A line as text; bytes that are none become replacement characters, controls spaces."""
+    """Decode a line; invalid bytes become replacement characters, control characters spaces."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " for c in text)
@@ -68,16 +68,16 @@ def as_text(raw: bytes) -> str:
 
 
 def shortened(text: str) -> str:
-    """The two ends of a text, no longer than patterns are tried on, without long runs of blanks."""
+    """Return the two ends of a text, at most MATCH_LIMIT characters, without long runs of blanks."""
     if "    " in text:
-        text = _BLANKS.sub(" " * _MOST_BLANKS, text)
+        text = _BLANKS.sub(" " * _MAX_BLANKS, text)
     if len(text) <= MATCH_LIMIT:
         return text
     return text[:_MATCH_HEAD] + text[_MATCH_HEAD - MATCH_LIMIT :]
 
 
 def read_blocks(file: BinaryIO) -> Iterator[Block]:
-    """The log in blocks, read once; all of the file is never in memory."""
+    """Yield the log in blocks, in bounded memory."""
     number = 1
     pending = b""
     while chunk := file.read(BLOCK_BYTES):
@@ -92,7 +92,7 @@ def read_blocks(file: BinaryIO) -> Iterator[Block]:
 
 
 def _bounded(line: bytes) -> bytes:
-    """A line that has not ended yet: no longer than the limit, its two ends kept."""
+    """Limit an incomplete line to its two ends."""
     if len(line) <= LINE_LIMIT_BYTES:
         return line
     return line[:_HEAD_BYTES] + line[-_TAIL_BYTES:]

@@ -1,6 +1,6 @@
 """Match signatures against a log, in bounded memory.
 
-`Gate` finds any of several hundred literal texts in a block without searching for each of them.
+`FragmentSearch` finds any of several hundred literal texts in a block without a search for each.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchyard.builds.diagnosis.signature import Signature, required_fragments
 _WORD = re.compile(rb"[a-z_]{3,}")
 
 
-class Gate:
-    """Some lower-case texts to be found in lower-case blocks."""
+class FragmentSearch:
+    """Search for many lower-case texts in lower-case blocks."""
 
     def __init__(self, fragments: Iterable[bytes]) -> None:
         self._by_word: dict[bytes, list[bytes]] = {}
@@ -27,23 +27,23 @@ class Gate:
             self._by_word.setdefault(word, []).append(fragment)
 
     def hits(self, block: bytes) -> dict[int, list[bytes]]:
-        """Index of each line of the block that has some of the texts -> those it has."""
+        """Return index of line -> texts it contains, for the lines that contain any."""
         words = b" ".join(set(_WORD.findall(block)))
-        found: dict[int, list[bytes]] = {}
+        hits: dict[int, list[bytes]] = {}
         for word, fragments in self._by_word.items():
             if word not in words:
                 continue
             for fragment in fragments:
-                _find_all(block, fragment, found)
-        return found
+                _find_all(block, fragment, hits)
+        return hits
 
 
-def _find_all(block: bytes, fragment: bytes, found: dict[int, list[bytes]]) -> None:
+def _find_all(block: bytes, fragment: bytes, hits: dict[int, list[bytes]]) -> None:
     at = block.find(fragment)
     index = counted = 0
     while at >= 0:
         index += block.count(b"\n", counted, at)
-        found.setdefault(index, []).append(fragment)
+        hits.setdefault(index, []).append(fragment)
         counted = block.find(b"\n", at)
         if counted < 0:
             return
@@ -55,15 +55,15 @@ _EVIDENCE_LENGTH = 400
 _EVIDENCE_BEFORE = 60
 _VALUE_LENGTH = 200
 _LINES_KEPT = 200
-_NEAR_KEPT = 8
+_PENDING_KEPT = 8
 _PARTS_KEPT = 500
-_MOST_REPEATED = 400
-"""Characters that one repetition of a pattern may cover."""
+_MAX_REPEATED = 400
+"""Maximum number of characters that one repetition of a pattern matches."""
 
 
 @dataclass
-class Sighting:
-    """What was seen of one signature."""
+class Detection:
+    """All matches of one signature in a log."""
 
     signature: Signature
     evidence: list[Evidence] = field(default_factory=list)
@@ -74,12 +74,12 @@ class Sighting:
     attempt: int = 0
     """Number of the last attempt that shows it."""
     parts: dict[str, Evidence] = field(default_factory=dict)
-    """Of a loss: the first line for each part that is missing, by its name in small letters."""
+    """Of a loss: the first line for each missing component, by its lower-case name."""
 
 
 @dataclass
-class _Seen:
-    """A match of `any` that still waits for its company."""
+class _PatternMatch:
+    """A match of a pattern in `any`, possibly waiting for matches of `all`."""
 
     line: int
     text: str
@@ -87,8 +87,8 @@ class _Seen:
     in_failed_block: bool
 
 
-class Patterns:
-    """Signatures made ready to be searched for; costs more than most logs do, so made once."""
+class CompiledSignatures:
+    """Signatures with compiled patterns. Compiling takes longer than most scans, so it is cached."""
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self.signatures = signatures
@@ -105,33 +105,32 @@ class Patterns:
 
 
 class Matcher:
-    """All signatures against a stream of texts."""
+    """Matches all signatures against a stream of texts."""
 
-    def __init__(self, patterns: Patterns) -> None:
+    def __init__(self, patterns: CompiledSignatures) -> None:
         self.patterns = patterns
-        self._waiting: dict[int, deque[_Seen]] = {}
-        self._company: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
-        self.sightings: dict[int, Sighting] = {}
+        self._pending: dict[int, deque[_PatternMatch]] = {}
+        self._companions: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
+        self.detections: dict[int, Detection] = {}
         self.attempt = 0
         self.last_fatal_line = 0
 
     def begin_attempt(self) -> None:
-        """What was seen so far did not end the build."""
+        """Start a new attempt: previous matches did not end the build."""
         self.attempt += 1
 
-    def see(
+    def process(
         self,
         line: int,
         text: str,
         fragments: Iterable[bytes],
         *,
         in_failed_block: bool = False,
-        known: Collection[int] = (),
+        already_matched: Collection[int] = (),
     ) -> set[int]:
-        """Try the patterns that the fragments found in the text belong to.
+        """Search the text for the patterns that the fragments belong to.
 
-        `known` are signatures that have matched the same message already; the ones that match now
-        are returned.
+        Returns the signatures that match. `already_matched` have already matched the same message.
         """
         text = shortened(text)
         by_fragment = self.patterns.by_fragment
@@ -139,60 +138,62 @@ class Matcher:
         matched: set[int] = set()
         for index, is_any, at in sorted(tried):
             patterns = self.patterns.any if is_any else self.patterns.all
-            match = None if index in known else patterns[index][at].search(text)
+            match = None if index in already_matched else patterns[index][at].search(text)
             if match is None:
                 continue
             matched.add(index)
             values = _values(match)
             if not is_any:
-                self._company[index, at] = (line, values)
+                self._companions[index, at] = (line, values)
                 self._join(index)
             elif self.patterns.signatures[index].all:
-                waiting = self._waiting.setdefault(index, deque(maxlen=_NEAR_KEPT))
+                waiting = self._pending.setdefault(index, deque(maxlen=_PENDING_KEPT))
                 if not waiting or waiting[-1].line != line:
-                    waiting.append(_Seen(line, _quoted(match), values, in_failed_block))
+                    waiting.append(_PatternMatch(line, _quoted(match), values, in_failed_block))
                 self._join(index)
             else:
-                self._sight(index, _Seen(line, _quoted(match), values, in_failed_block))
+                self._record(index, _PatternMatch(line, _quoted(match), values, in_failed_block))
         return matched
 
     def _join(self, index: int) -> None:
-        """Sight the waiting matches whose company is near enough."""
+        """Record the pending matches whose patterns in `all` matched nearby."""
         signature = self.patterns.signatures[index]
-        company = [self._company.get((index, at)) for at in range(len(signature.all))]
-        for seen in list(self._waiting.get(index, ())):
+        companions = [self._companions.get((index, at)) for at in range(len(signature.all))]
+        for seen in list(self._pending.get(index, ())):
             values = dict(seen.values)
-            for other in company:
+            for other in companions:
                 if other is None:
                     return
                 if signature.window and abs(other[0] - seen.line) > signature.window:
                     break
                 values.update(other[1])
             else:
-                self._sight(index, _Seen(seen.line, seen.text, values, seen.in_failed_block))
-                self._waiting[index].remove(seen)
+                self._record(
+                    index, _PatternMatch(seen.line, seen.text, values, seen.in_failed_block)
+                )
+                self._pending[index].remove(seen)
 
-    def _sight(self, index: int, seen: _Seen) -> None:
-        sighting = self.sightings.setdefault(index, Sighting(self.patterns.signatures[index]))
-        if seen.line in sighting.lines:
+    def _record(self, index: int, seen: _PatternMatch) -> None:
+        detection = self.detections.setdefault(index, Detection(self.patterns.signatures[index]))
+        if seen.line in detection.lines:
             return
-        if sighting.signature.level in {"fatal", "general"}:
+        if detection.signature.level in {"fatal", "general"}:
             self.last_fatal_line = max(self.last_fatal_line, seen.line)
-        if sighting.attempt != self.attempt and not sighting.signature.is_loss:
-            # The lines and values of the last attempt that shows it are the ones to be shown.
-            sighting.evidence, sighting.values, sighting.in_failed_block = [], {}, False
-        sighting.attempt = self.attempt
-        sighting.matches += 1
-        sighting.in_failed_block |= seen.in_failed_block
-        if len(sighting.lines) < _LINES_KEPT:
-            sighting.lines.add(seen.line)
+        if detection.attempt != self.attempt and not detection.signature.is_loss:
+            # Show lines and values of the last attempt.
+            detection.evidence, detection.values, detection.in_failed_block = [], {}, False
+        detection.attempt = self.attempt
+        detection.matches += 1
+        detection.in_failed_block |= seen.in_failed_block
+        if len(detection.lines) < _LINES_KEPT:
+            detection.lines.add(seen.line)
         part = seen.values.get("part", "").lower()
-        if part and part not in sighting.parts and len(sighting.parts) < _PARTS_KEPT:
-            sighting.parts[part] = Evidence(line=seen.line, text=seen.text)
-        if len(sighting.evidence) < _EVIDENCE_KEPT:
-            sighting.evidence.append(Evidence(line=seen.line, text=seen.text))
+        if part and part not in detection.parts and len(detection.parts) < _PARTS_KEPT:
+            detection.parts[part] = Evidence(line=seen.line, text=seen.text)
+        if len(detection.evidence) < _EVIDENCE_KEPT:
+            detection.evidence.append(Evidence(line=seen.line, text=seen.text))
         for name, value in seen.values.items():
-            sighting.values.setdefault(name, value)
+            detection.values.setdefault(name, value)
 
 
 def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
@@ -200,10 +201,10 @@ def _compiled(patterns: Sequence[str]) -> list[re.Pattern[str]]:
 
 
 def _bounded(pattern: str) -> str:
-    """The pattern with a bound on every repetition.
+    """Bound every repetition of a pattern.
 
-    A search tries the pattern at every place of a line. With two unbounded repetitions in it that
-    takes cubic time, and logs may hold lines that were made for it.
+    A search with two unbounded repetitions takes cubic time, and a log may contain lines crafted
+    for that.
     """
     parts: list[str] = []
     in_class = escaped = False
@@ -217,14 +218,14 @@ def _bounded(pattern: str) -> str:
         elif char == "[":
             in_class = True
         elif char in "*+":
-            parts.append(f"{{{int(char == '+')},{_MOST_REPEATED}}}")
+            parts.append(f"{{{int(char == '+')},{_MAX_REPEATED}}}")
             continue
         parts.append(char)
     return "".join(parts)
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """The line, or of a long one the part around what was recognised."""
+    """Return the line, or the part of a long line around the match."""
     text = match.string
     begin = max(0, match.start() - _EVIDENCE_BEFORE) if len(text) > _EVIDENCE_LENGTH else 0
     if match.end() <= _EVIDENCE_LENGTH:

@@ -10,16 +10,16 @@ from torchyard.builds.diagnosis.signature import Level
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A line of the log that a cause was recognised by."""
+    """A line of the log that shows a cause."""
 
     line: int
-    """Number of the line in the log, from 1; 0 for what no line says, such as an exit code."""
+    """Line number, from 1; 0 for facts outside of the log, such as an exit code."""
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One recognised cause, with the values of this log filled in."""
+    """A detected cause, with the values of this log filled in."""
 
     id: str
     title: str
@@ -27,27 +27,27 @@ class Cause:
     cause: str
     remedy: tuple[str, ...]
     commands: tuple[str, ...]
-    """To be read before they are run: captured values in them are quoted for a shell."""
+    """Captured values in them are quoted for a shell. Review them before running."""
     references: tuple[str, ...]
     evidence: tuple[Evidence, ...]
-    """The first lines that show it; `matches` says how many there are."""
+    """The first lines that show it; `matches` is their total number."""
     matches: int
     values: dict[str, str] = field(default_factory=dict)
-    """What the patterns captured, by name."""
+    """Values captured by the patterns, by name."""
     consequence_of: str = ""
     """Id of the cause that explains this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstError:
-    """The first line that is really an error, whoever knows its cause."""
+    """The first line that is a real error, whether or not its cause is known."""
 
     line: int
     text: str
     tool: str
-    """Who says it: compiler, linker, cmake, ninja, make, python, pip, git, apt, shell, ..."""
+    """Its origin: compiler, linker, cmake, ninja, make, python, pip, git, apt, shell, ..."""
     weak: bool = False
-    """It only reports that something else failed, and nothing better was found."""
+    """It only reports that something else failed, and there is no better line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class FailedCommand:
 
     target: str
     command: str
-    """Empty where only the target is known: the log does not show it."""
+    """Empty if the log shows only the target."""
     line: int
     exit_code: int | None = None
     from_ninja: bool = False
@@ -64,16 +64,16 @@ class FailedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """All that a log tells about a failure, or that there is none."""
+    """The result of diagnosing a log; `failed` is False if there is no failure."""
 
     causes: tuple[Cause, ...]
-    """The likeliest root cause first, consequences of others last."""
+    """The most likely root cause first, consequences of others last."""
     first_error: FirstError | None
     failed_command: FailedCommand | None
     lines: int
-    """Length of the log."""
+    """Number of lines of the log."""
     log: str = ""
-    """Path of the log, when it was read from a file."""
+    """Path of the log, if it was read from a file."""
     exit_code: int | None = None
     failed: bool = True
     """Whether the build failed, by its exit code or by the last statement of the log."""
@@ -82,12 +82,11 @@ class Diagnosis:
 
     @property
     def root(self) -> Cause | None:
-        """The likeliest cause that can end a build.
+        """The most likely cause of the failure.
 
-        A loss is one where it explains a failure that followed from it; a notice never is.
-
-        A general cause behind an error that nobody knows is taken for its consequence: after a
-        syntax error, a compiler that treats warnings as errors reports some of those, too.
+        A loss counts if it explains a later failure; a notice never does. A general cause after an
+        unknown error counts as its consequence: after a syntax error, for example, a compiler may
+        also report warnings as errors.
         """
         first = self.causes[0] if self.causes else None
         if first is None or not self.failed:
@@ -112,7 +111,7 @@ _COMMAND_SHOWN = 400
 
 
 def describe(diagnosis: Diagnosis) -> str:
-    """Plain text, without a line break at its end."""
+    """Return the diagnosis as plain text, without a trailing line break."""
     if not diagnosis.failed:
         return _no_failure(diagnosis)
     parts: list[str] = []
@@ -122,13 +121,13 @@ def describe(diagnosis: Diagnosis) -> str:
     if main is not None:
         parts.append(_cause(main))
     elif diagnosis.first_error is not None:
-        parts.append("The cause is not one of the known ones.")
+        parts.append("The cause is unknown.")
     else:
-        parts.append(f"No error can be seen in the {diagnosis.lines} lines of the log.")
+        parts.append(f"No error found in the {diagnosis.lines} lines of the log.")
     parts += _facts(diagnosis)
     others = diagnosis.causes[1:] if main is not None else diagnosis.causes
     if others:
-        parts.append("\n".join(["Also seen:", *(_short(cause) for cause in others)]))
+        parts.append("\n".join(["Also found:", *(_short(cause) for cause in others)]))
     return "\n\n".join(parts)
 
 
@@ -150,10 +149,10 @@ def _cause(cause: Cause) -> str:
         where = f"line {evidence.line}: " if evidence.line else ""
         lines.append(f"  {where}{evidence.text}")
     if cause.matches > len(cause.evidence):
-        lines.append(f"  ... {cause.matches} such lines in all")
+        lines.append(f"  ... {cause.matches} such lines in total")
     lines += ["", *_wrapped("Why: ", cause.cause)]
     if cause.remedy:
-        lines += ["", "What to do:"]
+        lines += ["", "Fix:"]
         for remedy in cause.remedy:
             lines += _wrapped("  - ", remedy)
     if cause.commands:
@@ -172,7 +171,7 @@ def _facts(diagnosis: Diagnosis) -> list[str]:
     failed = diagnosis.failed_command
     if failed is not None:
         code = f", exit code {failed.exit_code}" if failed.exit_code is not None else ""
-        lines = [f"What failed (line {failed.line}{code}): {failed.target}"]
+        lines = [f"Failed command (line {failed.line}{code}): {failed.target}"]
         if failed.command:
             command = failed.command
             cut = len(command) > _COMMAND_SHOWN
@@ -182,7 +181,7 @@ def _facts(diagnosis: Diagnosis) -> list[str]:
 
 
 def _short(cause: Cause) -> str:
-    why = f", follows from {cause.consequence_of}" if cause.consequence_of else ""
+    why = f", consequence of {cause.consequence_of}" if cause.consequence_of else ""
     lines = [f"  - {cause.title} [{cause.id}{why}]"]
     if cause.evidence and cause.evidence[0].line:
         lines.append(f"      line {cause.evidence[0].line}: {cause.evidence[0].text[:_WIDTH]}")

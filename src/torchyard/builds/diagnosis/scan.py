@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torchyard.builds.diagnosis.first_error import ERROR_FRAGMENTS, FirstErrorFinder, is_check
 from torchyard.builds.diagnosis.log_blocks import Block, as_text, shortened
-from torchyard.builds.diagnosis.matching import Gate, Matcher, Patterns
+from torchyard.builds.diagnosis.matching import CompiledSignatures, FragmentSearch, Matcher
 
 _ECHO = re.compile(rb"\[\d\d:\d\d:\d\d\] \$ ")
 _LINES = 1000
@@ -22,17 +22,17 @@ _QUOTES = b"'\""
 
 
 class CommandEcho:
-    """Follows the lines of a log and knows which of them repeat a command."""
+    """Detects lines of a log that echo a command."""
 
     def __init__(self) -> None:
         self._quote = 0
-        """The quotation mark that is open at the end of the last line; 0 means none."""
+        """The quotation mark that is open at the end of the last line; 0 if none."""
         self._lines = 0
         self.begins = False
-        """Whether the last line begins a repeated command."""
+        """Whether the last line begins an echoed command."""
 
     def repeats(self, raw: bytes) -> bool:
-        """Whether the next line is a repeated command, or goes on with one."""
+        """Process the next line; return whether it is part of an echoed command."""
         self.begins = False
         if not self._quote:
             if not raw.startswith(b"[") or _ECHO.match(raw) is None:
@@ -40,7 +40,7 @@ class CommandEcho:
             self._lines = 0
             self.begins = True
         self._lines += 1
-        if self._lines > _LINES:  # whatever this is, it is no command of ours
+        if self._lines > _LINES:  # too long for a command of Torchyard
             self._quote = 0
             return False
         for character in raw:
@@ -75,23 +75,23 @@ OUTCOME_FRAGMENTS: tuple[bytes, ...] = (
     b" failed",
     b"error:",
 )
-"""Lower-case texts, one of which is in every line that matters here."""
+"""Lower-case texts, one of which is in every relevant line."""
 
 _SUCCESS = re.compile(
     r"(?:"
-    # A whole command has succeeded, whatever it had to repeat.
+    # A complete command succeeded, whatever it retried.
     r"(?P<final>Successfully installed \S"
     r"|Finished processing dependencies for "
     r"|Finished: SUCCESS\b|BUILD SUCCESSFUL\b|Build succeeded\b"
     r"|(?:INFO: )?Build completed successfully\b)"
-    # A whole command has succeeded, but ninja or make may have failed before and been passed over.
+    # A complete command succeeded, but ninja or make may have failed before and been ignored.
     r"|(?P<whole>-- Build files have been written to: "
     r"|100% tests passed, 0 tests failed"
     r"|=+ (?:\d+ (?:passed|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed),? ?)+"
     r"in [\d.]+s.*=+$"
     r"|\[  PASSED  \] \d+ tests?\.$"
     r"|ninja: no work to do\.)"
-    # One part has succeeded.
+    # One part succeeded.
     r"|Successfully built \S"
     r"|-- (?:Installing|Up-to-date): \S"
     r"|g?make(?:\[\d+\])?: (?:Nothing to be done for |'[^']*' is up to date)"
@@ -114,19 +114,19 @@ _ENTERS = re.compile(r"(?:ninja|g?make): Entering directory ", re.ASCII)
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress lines that follow each other, of ninja (`[n/m]`) or make (`[p%]`)."""
+    """Consecutive progress lines of ninja (`[n/m]`) or make (`[p%]`)."""
 
     line: int
-    """Number of the last of them."""
+    """Number of the last line."""
     first: tuple[int, int]
-    """Steps done and steps in all, at the first of them."""
+    """Steps done and total, in the first line."""
     last: tuple[int, int]
     text: str
-    """The last of them."""
+    """The last line."""
 
 
 class Outcome:
-    """Follows the statements of tools about their runs."""
+    """Determines whether the last statement of a tool reports a failure."""
 
     def __init__(self) -> None:
         self.success_line = 0
@@ -134,40 +134,40 @@ class Outcome:
         self._open = False
         """ninja or make has reported a failed target in the current run."""
         self._stopped = False
-        """And has ended because of it."""
+        """ninja or make has stopped because of it."""
         self._done = (0, 0)
 
     @property
     def failed(self) -> bool:
-        """Whether the last statement is one of failure."""
+        """Whether the last statement reports a failure."""
         return self.failure_line > self.success_line
 
     def error(self, line: int) -> None:
-        """A line that states an error or shows a fatal cause."""
+        """Process a line that states an error or shows a fatal cause."""
         self.failure_line = max(self.failure_line, line)
 
     def progress(self, progress: Progress) -> bool:
-        """See progress; return whether it begins another attempt after a failed one."""
-        # ninja shows [0/n] also while it only runs CMake again.
+        """Process progress; return whether it begins another attempt after a failed one."""
+        # ninja also prints [0/n] when it only reruns CMake.
         restarted = progress.first[0] > 0 and (
             progress.first[0] <= self._done[0] or progress.first[1] != self._done[1]
         )
         self._done = progress.last
         again = self._open and self._stopped and restarted
         if again:
-            self._begin_again()
+            self._restart()
         if progress.last[0] == progress.last[1] and not self._open:
             self.success_line = progress.line
         return again
 
     def command(self, line: int) -> bool:
-        """A command of Torchyard's own: it starts one only after the one before has succeeded."""
+        """Process a command of Torchyard, which implies that the previous one succeeded."""
         self.success_line = line
-        self._begin_again()
+        self._restart()
         return True
 
-    def see(self, line: int, text: str) -> bool:
-        """One line; return whether what comes before it did not end the build."""
+    def process(self, line: int, text: str) -> bool:
+        """Process one line; return whether it shows that earlier errors did not end the build."""
         text = text.lstrip()
         if _OPENS.match(text):
             self._open = True
@@ -177,7 +177,7 @@ class Outcome:
             self.failure_line = line
             return False
         if _ENTERS.match(text) and self._open and self._stopped:
-            self._begin_again()
+            self._restart()
             return True
         if _IGNORED.match(text) and not self._open:
             self.success_line = line
@@ -187,10 +187,10 @@ class Outcome:
             return False
         self.success_line = line
         if success["final"] is not None:
-            self._begin_again()
+            self._restart()
         return success["final"] is not None or success["whole"] is not None
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         self._open = self._stopped = False
         self._done = (0, 0)
 
@@ -199,10 +199,10 @@ _CMAKE_HEADER = re.compile(r"(?P<indent>\s*)CMake (?P<kind>Error|Warning)(?: \(d
 _CALL_STACK = re.compile(r"\s*Call Stack \(most recent call first\)")
 _CMAKE_LINES = 200
 _PROGRESS_BYTES = 64 * 1024
-# The bulk of every log, and never an error: progress of ninja and make with the command, commands
-# that a shell traces, source under a compiler's message, and a compiler's warnings and notes.
-# Matched without the indentation of a line, and without repetitions that could overlap.
-_PASSED_OVER = re.compile(
+# Most lines of a log, and never an error: progress of ninja and make, commands traced by a shell,
+# source quoted by a compiler, and warnings and notes. Matched without indentation, and without
+# repetitions that could overlap.
+_SKIPPED = re.compile(
     rb"\[ *(?P<done>\d{1,9})(?:/(?P<all>\d{1,9})|%)\]\s|(?:\d+ +)?\| |\++ "
     rb"|[^\s:]+:\d+:\d+: (?:warning|note): "
 )
@@ -214,7 +214,7 @@ _FAILED_TARGET = re.compile(r"\s*FAILED: (?!\d+\b)")
 
 @dataclass
 class _CMakeMessage:
-    """A message of CMake that is not over yet."""
+    """An open message of CMake."""
 
     line: int
     header: str
@@ -224,57 +224,60 @@ class _CMakeMessage:
     in_call_stack: bool = False
 
     def joined(self) -> str:
-        """The message without its line breaks and without CMake's call stack."""
+        """Return the message without line breaks and call stack."""
         return " ".join(" ".join([self.header, *(text for _, text in self.inner)]).split())
 
 
-class Scan:
-    """Feeds what matters of a log to the matcher and to the finder of the first error."""
+class LogScan:
+    """Passes the relevant lines of a log to the matcher and to the finder of the first error."""
 
-    def __init__(self, patterns: Patterns, gate: Gate) -> None:
-        """`gate` lets through what the patterns and the finder want to see: see `gate_for`."""
-        self.matcher = Matcher(patterns)
+    def __init__(self, signatures: CompiledSignatures, search: FragmentSearch) -> None:
+        self.matcher = Matcher(signatures)
         self.finder = FirstErrorFinder()
         self.outcome = Outcome()
         self.lines = 0
-        self._gate = gate
+        self._search = search
         self._cmake: _CMakeMessage | None = None
         self._echo = CommandEcho()
-        self._earlier: FirstErrorFinder | None = None
+        self._previous_finder: FirstErrorFinder | None = None
         self._last_progress = ""
 
     @property
     def evidence(self) -> FirstErrorFinder:
         """The first error of the last attempt that shows one."""
-        if self.finder.found is None and self.finder.failed_command is None and self._earlier:
-            return self._earlier
+        if (
+            self.finder.first_error is None
+            and self.finder.failed_command is None
+            and self._previous_finder
+        ):
+            return self._previous_finder
         return self.finder
 
     def feed(self, block: Block) -> None:
-        """The next block of the log."""
+        """Process the next block of the log."""
         self.lines = block.last
-        numbers, lines, marks = self._worth_a_look(block)
-        hits = self._gate.hits(b"\n".join(lines).lower())
+        numbers, lines, marks = self._select_lines(block)
+        hits = self._search.hits(b"\n".join(lines).lower())
         at = 0
         for hit in sorted({*hits, *marks}):
             while at < hit and self._open:
-                self._look(numbers[at], as_text(lines[at]), [])
+                self._examine(numbers[at], as_text(lines[at]), [])
                 at += 1
             at = hit + 1
             if hit in marks:
                 self._pass_mark(numbers[hit], marks[hit])
             else:
-                self._look(numbers[hit], as_text(lines[hit]), hits[hit])
+                self._examine(numbers[hit], as_text(lines[hit]), hits[hit])
         while at < len(lines) and self._open:
-            self._look(numbers[at], as_text(lines[at]), [])
+            self._examine(numbers[at], as_text(lines[at]), [])
             at += 1
 
-    def _worth_a_look(
+    def _select_lines(
         self, block: Block
     ) -> tuple[list[int], list[bytes], dict[int, Progress | None]]:
-        """Numbers and texts of the lines, with a mark for all progress lines in a row.
+        """Return numbers and texts of relevant lines, with one mark for consecutive progress lines.
 
-        Marks by their index: progress, or None where a command of Torchyard's own begins.
+        Marks by index: progress, or None where a command of Torchyard begins.
         """
         numbers: list[int] = []
         kept: list[bytes] = []
@@ -286,12 +289,12 @@ class Scan:
                     numbers.append(number)
                     kept.append(b"")
                 continue
-            passed = _PASSED_OVER.match(raw.lstrip())
-            if passed is None:
+            skipped = _SKIPPED.match(raw.lstrip())
+            if skipped is None:
                 numbers.append(number)
                 kept.append(raw)
-            elif passed["done"] is not None:
-                done = (int(passed["done"]), int(passed["all"] or _PERCENT))
+            elif skipped["done"] is not None:
+                done = (int(skipped["done"]), int(skipped["all"] or _PERCENT))
                 before = marks.get(len(kept) - 1) if kept and kept[-1] is _PROGRESS_MARK else None
                 if before is None:
                     numbers.append(number)
@@ -303,7 +306,7 @@ class Scan:
 
     def _pass_mark(self, number: int, progress: Progress | None) -> None:
         if self._open or progress is None:
-            self._look(number, _PROGRESS_MARK.decode(), [])
+            self._examine(number, _PROGRESS_MARK.decode(), [])
         if progress is None:
             again = self.outcome.command(number)
         else:
@@ -313,11 +316,11 @@ class Scan:
             self._begin_attempt()
 
     def _begin_attempt(self) -> None:
-        """What was seen so far did not end the build; keep it for the case that nothing else did."""
+        """Start a new attempt; keep the earlier error in case no other follows."""
         self._close_cmake()
         self.finder.end()
-        if self.finder.found is not None or self.finder.failed_command is not None:
-            self._earlier = self.finder
+        if self.finder.first_error is not None or self.finder.failed_command is not None:
+            self._previous_finder = self.finder
         self.finder = FirstErrorFinder()
         self.matcher.begin_attempt()
 
@@ -330,16 +333,16 @@ class Scan:
 
     @property
     def _open(self) -> bool:
-        return self._cmake is not None or self.finder.wants_every_line
+        return self._cmake is not None or self.finder.needs_every_line
 
-    def _look(self, number: int, text: str, found: list[bytes]) -> None:
+    def _examine(self, number: int, text: str, fragments: list[bytes]) -> None:
         if self._cmake is not None and not self._continues_cmake(number, text):
             self._close_cmake()
         if self._cmake is not None:
             return
         header = _CMAKE_HEADER.match(text)
         if header is None:
-            self._pass_on(number, text, found)
+            self._process_line(number, text, fragments)
             return
         self._cmake = _CMakeMessage(
             line=number,
@@ -348,22 +351,24 @@ class Scan:
             error=header["kind"] == "Error",
         )
 
-    def _pass_on(self, number: int, text: str, found: list[bytes]) -> None:
+    def _process_line(self, number: int, text: str, fragments: list[bytes]) -> None:
         if _FAILED_TARGET.match(text):
-            self.finder.see_failed(number, text, command=self._last_progress)
-        elif self.finder.wants_every_line or not _ERROR_FRAGMENTS.isdisjoint(found):
-            self.finder.see(number, text)
+            self.finder.process_failed(number, text, command=self._last_progress)
+        elif self.finder.needs_every_line or not _ERROR_FRAGMENTS.isdisjoint(fragments):
+            self.finder.process(number, text)
         else:
             self.finder.in_frames = False
         if self.finder.in_check or is_check(text):
             return
-        if self.outcome.see(number, text):
+        if self.outcome.process(number, text):
             self._begin_attempt()
-        if found and not self.finder.in_frames:
-            self.matcher.see(number, text, found, in_failed_block=self.finder.in_failed_block)
+        if fragments and not self.finder.in_frames:
+            self.matcher.process(
+                number, text, fragments, in_failed_block=self.finder.in_failed_block
+            )
 
     def _continues_cmake(self, number: int, text: str) -> bool:
-        """Whether the line belongs to the open message; keeps it if it does."""
+        """Add the line to the open message; return False if it does not belong to it."""
         message = self._cmake
         if message is None or len(message.inner) >= _CMAKE_LINES:
             return False
@@ -382,20 +387,22 @@ class Scan:
             return
         joined = message.joined()
         if message.error:
-            self.finder.see_cmake_error(message.line, joined, message.inner)
+            self.finder.process_cmake_error(message.line, joined, message.inner)
         failed = self.finder.in_failed_block
-        known = self.matcher.see(
-            message.line, joined, self._found_in(joined), in_failed_block=failed
+        matched = self.matcher.process(
+            message.line, joined, self._fragments_in(joined), in_failed_block=failed
         )
         for number, text in message.inner:
-            found = self._found_in(text)
-            self.matcher.see(number, text, found, in_failed_block=failed, known=known)
+            fragments = self._fragments_in(text)
+            self.matcher.process(
+                number, text, fragments, in_failed_block=failed, already_matched=matched
+            )
 
-    def _found_in(self, text: str) -> list[bytes]:
+    def _fragments_in(self, text: str) -> list[bytes]:
         lowered = text.lower().encode("utf-8", "replace")
         return [fragment for fragment in self.matcher.patterns.by_fragment if fragment in lowered]
 
 
-def gate_for(patterns: Patterns) -> Gate:
-    """Finds the lines that a signature or the first error may be in."""
-    return Gate((*patterns.by_fragment, *ERROR_FRAGMENTS, *OUTCOME_FRAGMENTS))
+def fragment_search(signatures: CompiledSignatures) -> FragmentSearch:
+    """Return a search for lines that a signature or the first error may be in."""
+    return FragmentSearch((*signatures.by_fragment, *ERROR_FRAGMENTS, *OUTCOME_FRAGMENTS))

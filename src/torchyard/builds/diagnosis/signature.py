@@ -23,13 +23,13 @@ _OPTIONAL = frozenset("?*")
 
 
 def required_fragments(pattern: str) -> frozenset[str]:
-    """Lower-case texts, at least one of which is in every text that the pattern matches.
+    """Return lower-case texts, at least one of which is in every match of the pattern.
 
-    Empty when nothing can be said.
+    Empty if there are none.
     """
     parser = _Parser(pattern)
-    found = parser.alternatives()
-    return found if parser.at == len(pattern) else frozenset()
+    fragments = parser.alternatives()
+    return fragments if parser.at == len(pattern) else frozenset()
 
 
 @dataclass
@@ -64,11 +64,11 @@ class _Parser:
                 candidates.append(fragments)
         if run:
             candidates.append(frozenset({run.lower()}))
-        # The longest of the shortest: rare texts make the best filter.
+        # Prefer the longest minimum length: rare texts filter best.
         return max(candidates, key=lambda c: (min(map(len, c)), -len(c)), default=frozenset())
 
     def _atom(self) -> tuple[str | None, frozenset[str]]:
-        """One element: its literal character, or what is required inside it."""
+        """Parse one element: its literal character, or the fragments required inside it."""
         char = self.pattern[self.at]
         self.at += 1
         if char == "\\":
@@ -92,14 +92,14 @@ class _Parser:
             if kind == "P":
                 self.at = self.pattern.find(">", self.at) + 1
             elif kind != ":":
-                required = False  # look-around asserts, it need not be part of the match
+                required = False  # a look-around is not part of the match
         inner = self.alternatives()
         if self._peek() == ")":
             self.at += 1
         return inner if required else frozenset()
 
     def _quantifier(self) -> tuple[bool, bool]:
-        """Whether the element may be absent, and whether it occurs exactly once."""
+        """Parse a quantifier: whether the element may be absent, and whether it occurs once."""
         char = self._peek()
         if char in _OPTIONAL or char == "+":
             self.at += 1
@@ -133,23 +133,23 @@ class _Parser:
 
 
 Level = Literal["fatal", "general", "loss", "notice"]
-"""`fatal` names one cause; `general` a class of errors that a fatal one on the same line explains
-better; `loss` goes on with less than was asked for; `notice` is noise that worries people."""
+"""`fatal`: a specific cause. `general`: a class of errors; a fatal cause on the same line takes
+precedence. `loss`: the build continues with less than requested. `notice`: a harmless message."""
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_SHORTEST_FRAGMENT = 4
+_MIN_FRAGMENT = 4
 _FLAGS = re.IGNORECASE | re.ASCII
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Advice for some releases or machines only."""
+    """Fixes for some releases or machines only."""
 
     since: str = ""
-    """First release it is for."""
+    """First release it applies to."""
     before: str = ""
-    """First release it is not for."""
+    """First release it no longer applies to."""
     machines: tuple[str, ...] = ()
     remedy: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
@@ -159,8 +159,8 @@ class Case:
 class Signature:
     """One known cause.
 
-    Patterns are regular expressions that ignore case and see one line each, or one whole message
-    of CMake with its line breaks undone.
+    Patterns are regular expressions that ignore case and are applied to one line, or to one
+    message of CMake without line breaks.
     """
 
     id: str
@@ -173,29 +173,29 @@ class Signature:
     all: tuple[str, ...] = ()
     """Each of these must match as well, within `window` lines of it."""
     window: int = 20
-    """0 means anywhere in the log."""
+    """In lines; 0 means anywhere in the log."""
     exit_codes: tuple[int, ...] = ()
-    """One of these is enough by itself, without any line."""
+    """One of these is sufficient, without any line."""
     network: bool = False
-    """The names that an offline build asked for are enough by themselves, and fill {names}."""
+    """Hosts that an offline build tried to reach are sufficient, and fill {names}."""
     since: str = ""
     before: str = ""
     machines: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     cases: tuple[Case, ...] = ()
     defaults: dict[str, str] = field(default_factory=dict)
-    """Values of placeholders that a pattern may leave without a capture."""
+    """Values of placeholders that a pattern may not capture."""
     explains: tuple[str, ...] = ()
-    """Ids of causes that are only consequences when this one is there."""
+    """Ids of causes that are consequences of this one."""
     references: tuple[str, ...] = ()
     only_as_cause: bool = False
-    """Of a loss: reported only where it explains a failure; many builds mean to go without."""
+    """Of a loss: reported only if it explains a failure; many builds disable components on purpose."""
     examples: tuple[str, ...] = ()
-    """Logs of the tests that show it."""
+    """Test logs that show it."""
 
     @property
     def is_loss(self) -> bool:
-        """Whether it comes before the failure that it may cause, also in an earlier attempt."""
+        """Whether it precedes the failure that it may cause, possibly in an earlier attempt."""
         return self.level in {"loss", "notice"}
 
 
@@ -206,46 +206,48 @@ class _File:
 
 @cache
 def load_signatures() -> tuple[Signature, ...]:
-    """All shipped signatures, in the order of their files."""
+    """Return all shipped signatures, in the order of their files."""
     folder = files("torchyard.builds.diagnosis") / "signatures"
     texts = sorted(
         (entry.name, entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()
         if entry.name.endswith(".toml")
     )
-    found = tuple(item for name, text in texts for item in parse_signatures(text, where=name))
-    _check_together(found)
-    return found
+    signatures = tuple(item for name, text in texts for item in parse_signatures(text, where=name))
+    _check_together(signatures)
+    return signatures
 
 
 def parse_signatures(text: str, *, where: str) -> tuple[Signature, ...]:
-    """The signatures of one file; raises UsageError with the file, the key and the mend."""
+    """Return the signatures of one file; raise UsageError with the file, the key and a hint."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: {error}", hint="mend the TOML there") from None
-    found = decode(_File, raw, where=where).signature
-    for signature in found:
+        raise UsageError(f"{where}: {error}", hint="correct the TOML syntax") from None
+    signatures = decode(_File, raw, where=where).signature
+    for signature in signatures:
         _check(signature, where)
-    return found
+    return signatures
 
 
 def placeholders(texts: Iterable[str]) -> set[str]:
-    """The names that the texts want filled in."""
+    """Return the names of the placeholders in the texts."""
     return {name for text in texts for name in _PLACEHOLDER.findall(text)}
 
 
 def all_remedies(signature: Signature) -> tuple[str, ...]:
-    """The advice for every release and machine."""
+    """Return the fixes for all releases and machines."""
     return signature.remedy + tuple(text for case in signature.cases for text in case.remedy)
 
 
 def _check(signature: Signature, where: str) -> None:
     here = f"{where}: signature {signature.id!r}"
     if not _ID.fullmatch(signature.id):
-        raise UsageError(f"{here}: an id is words of a-z and 0-9, joined by '-'", hint="rename it")
+        raise UsageError(
+            f"{here}: an id must be words of a-z and 0-9, joined by '-'", hint="rename it"
+        )
     if not (signature.any or signature.exit_codes or signature.network):
-        raise UsageError(f"{here}: nothing can match it", hint="give patterns in `any`")
+        raise UsageError(f"{here}: it has no patterns", hint="add patterns to `any`")
     for pattern in signature.any + signature.all:
         _check_pattern(pattern, here)
     _check_placeholders(signature, here)
@@ -255,20 +257,22 @@ def _check_pattern(pattern: str, here: str) -> None:
     try:
         re.compile(pattern, _FLAGS)
     except re.error as error:
-        raise UsageError(f"{here}: {pattern!r} is no pattern: {error}", hint="mend it") from None
+        raise UsageError(
+            f"{here}: {pattern!r} is not a valid pattern: {error}", hint="correct it"
+        ) from None
     fragments = required_fragments(pattern)
-    if not fragments or min(map(len, fragments)) < _SHORTEST_FRAGMENT:
+    if not fragments or min(map(len, fragments)) < _MIN_FRAGMENT:
         raise UsageError(
             f"{here}: {pattern!r} has no literal part that every match contains",
-            why="such a pattern would have to be tried on every line of the log",
-            hint=f"give it at least {_SHORTEST_FRAGMENT} literal characters in a row",
+            why="such a pattern would have to be tried on every line of a log",
+            hint=f"use at least {_MIN_FRAGMENT} consecutive literal characters",
         )
 
 
 def _check_placeholders(signature: Signature, here: str) -> None:
-    wanted = placeholders((signature.title, signature.cause, *all_remedies(signature)))
-    wanted |= placeholders(signature.commands)
-    wanted |= placeholders(text for case in signature.cases for text in case.commands)
+    used = placeholders((signature.title, signature.cause, *all_remedies(signature)))
+    used |= placeholders(signature.commands)
+    used |= placeholders(text for case in signature.cases for text in case.commands)
     names = [set(re.compile(pattern, _FLAGS).groupindex) for pattern in signature.any]
     always = set.intersection(*names) if names else set()
     if signature.exit_codes or signature.network:
@@ -276,23 +280,23 @@ def _check_placeholders(signature: Signature, here: str) -> None:
     for pattern in signature.all:
         always |= set(re.compile(pattern, _FLAGS).groupindex)
     filled = always | set(signature.defaults)
-    for name in sorted(wanted - filled):
+    for name in sorted(used - filled):
         raise UsageError(
-            f"{here}: nothing fills the placeholder {{{name}}} in every case",
-            hint=f"capture it with (?P<{name}>...) in every pattern, or give defaults.{name}; "
+            f"{here}: the placeholder {{{name}}} is not always filled",
+            hint=f"capture it with (?P<{name}>...) in every pattern, or set defaults.{name}; "
             + nearest_hint(name, sorted(filled), what="name"),
         )
 
 
-def _check_together(found: tuple[Signature, ...]) -> None:
-    ids = [signature.id for signature in found]
+def _check_together(signatures: tuple[Signature, ...]) -> None:
+    ids = [signature.id for signature in signatures]
     for twice in sorted({name for name in ids if ids.count(name) > 1}):
-        raise UsageError(f"the signature {twice!r} is there twice", hint="remove one of them")
-    for signature in found:
+        raise UsageError(f"duplicate signature {twice!r}", hint="remove one of them")
+    for signature in signatures:
         for other in signature.explains:
             if other not in ids:
                 raise UsageError(
-                    f"the signature {signature.id!r} explains the unknown {other!r}",
+                    f"the signature {signature.id!r} explains an unknown id {other!r}",
                     hint=nearest_hint(other, ids, what="id"),
                 )
 
@@ -316,14 +320,14 @@ class SignatureRow:
     title: str
     level: str
     signs: tuple[str, ...]
-    """What the log says, with NAMES where the words differ; (a|b) means one of them."""
+    """Log lines, with NAMES for variable parts; (a|b) means one of them."""
     cause: str
     remedy: tuple[str, ...]
     references: tuple[str, ...]
 
 
 def signature_rows() -> tuple[SignatureRow, ...]:
-    """The reference of all signatures, in the order of their files."""
+    """Return the rows of the reference page, in the order of the files."""
     return tuple(
         SignatureRow(
             id=signature.id,
@@ -349,7 +353,7 @@ def _signs(signature: Signature) -> tuple[str, ...]:
 
 
 def readable(pattern: str) -> str:
-    """A pattern as a person would quote the line."""
+    """Return a pattern as a readable log line."""
     text = _NAMED.sub(lambda match: match[1].upper(), pattern)
     for searched, replacement in _READABLE:
         text = searched.sub(replacement, text)

@@ -1,4 +1,4 @@
-"""The doctor: predict before anything compiles whether a build can work, and suggest fixes.
+"""The doctor: check before compiling whether a build can succeed, and suggest fixes.
 
 `examination` runs all checks; each check is a `Check` in one of the sibling modules.
 """

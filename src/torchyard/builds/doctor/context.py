@@ -1,7 +1,7 @@
-"""What the checks of the doctor examine: machine, programs, plan, recipes, variables.
+"""Input of the checks of the doctor: machine, programs, plan, recipes, variables.
 
-Collects facts and judges none. `Toolbox` finds programs and asks each for its version; the answers
-are cached in a file. Which versions are good is decided by `builds.compatibility`.
+Collects facts only. `Toolbox` finds programs and their versions, which are cached in a file. Which
+versions are supported is decided by `builds.compatibility`.
 """
 
 from __future__ import annotations
@@ -33,130 +33,130 @@ _NUMBER: Final = r"(\d+(?:\.\d+)+)"
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A program that was found and what it says about itself."""
+    """A program and its version."""
 
     name: str
-    """What was asked for, such as `cmake`."""
+    """The requested name, such as `cmake`."""
     path: str
     version: str
-    """Empty when it gave no answer that could be understood; `raw` says what it did say."""
+    """Empty if its output could not be parsed; `raw` has the output."""
     raw: str
     family: str = ""
-    """`gcc` or `clang` for compilers, whatever name they were found under."""
+    """`gcc` or `clang` for compilers, whatever their name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Spelling:
-    """How a program is found and read."""
+class _VersionQuery:
+    """How to find a program and read its version."""
 
     programs: tuple[str, ...]
     pattern: str
     arguments: tuple[str, ...] = ("--version",)
 
 
-# The version of GCC stands behind the packager's brackets: `g++ (Debian 12.2.0-14) 12.2.0`. Programs
-# that call themselves cc may be clang, which says so.
+# The version of GCC follows the packager's parentheses: `g++ (Debian 12.2.0-14) 12.2.0`. A program
+# named cc may be clang, whose output says so.
 _GNU_PATTERN: Final = rf"(?m)^[^\n(]*\([^\n)]*\)\s+{_NUMBER}"
 _CLANG_PATTERN: Final = rf"clang version {_NUMBER}"
 _COMPILERS: Final = ("cc", "c++", "gcc", "g++", "clang", "clang++")
 
-_SPELLINGS: Final[Mapping[str, _Spelling]] = {
-    **{name: _Spelling(programs=(name,), pattern=_GNU_PATTERN) for name in _COMPILERS},
-    "gfortran": _Spelling(programs=("gfortran",), pattern=_GNU_PATTERN),
-    "cmake": _Spelling(programs=("cmake",), pattern=rf"cmake version {_NUMBER}"),
-    "ninja": _Spelling(programs=("ninja", "ninja-build"), pattern=rf"^{_NUMBER}"),
-    "nvcc": _Spelling(programs=("nvcc",), pattern=rf"release [\d.]+, V{_NUMBER}"),
-    "hipcc": _Spelling(programs=("hipcc",), pattern=rf"HIP version: {_NUMBER}"),
-    "ld": _Spelling(programs=("ld",), pattern=rf"(?m)^GNU (?:ld|gold) .*?{_NUMBER}\S*$"),
-    "mold": _Spelling(programs=("mold", "ld.mold"), pattern=rf"mold {_NUMBER}"),
-    "lld": _Spelling(programs=("ld.lld", "lld"), pattern=rf"LLD {_NUMBER}"),
-    "python": _Spelling(programs=("python3", "python"), pattern=rf"Python {_NUMBER}"),
-    "git": _Spelling(programs=("git",), pattern=rf"git version {_NUMBER}"),
-    "ccache": _Spelling(programs=("ccache",), pattern=rf"ccache version {_NUMBER}"),
-    "sccache": _Spelling(programs=("sccache",), pattern=rf"sccache {_NUMBER}"),
-    "scons": _Spelling(programs=("scons",), pattern=rf"SCons: v?{_NUMBER}"),
-    "patchelf": _Spelling(programs=("patchelf",), pattern=rf"patchelf {_NUMBER}"),
-    "curl": _Spelling(programs=("curl",), pattern=rf"curl {_NUMBER}"),
-    "apt-get": _Spelling(programs=("apt-get",), pattern=rf"apt {_NUMBER}"),
-    "dpkg-source": _Spelling(programs=("dpkg-source",), pattern=rf"version {_NUMBER}"),
-    "mmdebstrap": _Spelling(programs=("mmdebstrap",), pattern=rf"mmdebstrap {_NUMBER}"),
-    "debootstrap": _Spelling(programs=("debootstrap",), pattern=rf"debootstrap {_NUMBER}"),
-    "glibc": _Spelling(programs=("ldd",), pattern=rf"ldd \([^)]*\) {_NUMBER}"),
+_QUERIES: Final[Mapping[str, _VersionQuery]] = {
+    **{name: _VersionQuery(programs=(name,), pattern=_GNU_PATTERN) for name in _COMPILERS},
+    "gfortran": _VersionQuery(programs=("gfortran",), pattern=_GNU_PATTERN),
+    "cmake": _VersionQuery(programs=("cmake",), pattern=rf"cmake version {_NUMBER}"),
+    "ninja": _VersionQuery(programs=("ninja", "ninja-build"), pattern=rf"^{_NUMBER}"),
+    "nvcc": _VersionQuery(programs=("nvcc",), pattern=rf"release [\d.]+, V{_NUMBER}"),
+    "hipcc": _VersionQuery(programs=("hipcc",), pattern=rf"HIP version: {_NUMBER}"),
+    "ld": _VersionQuery(programs=("ld",), pattern=rf"(?m)^GNU (?:ld|gold) .*?{_NUMBER}\S*$"),
+    "mold": _VersionQuery(programs=("mold", "ld.mold"), pattern=rf"mold {_NUMBER}"),
+    "lld": _VersionQuery(programs=("ld.lld", "lld"), pattern=rf"LLD {_NUMBER}"),
+    "python": _VersionQuery(programs=("python3", "python"), pattern=rf"Python {_NUMBER}"),
+    "git": _VersionQuery(programs=("git",), pattern=rf"git version {_NUMBER}"),
+    "ccache": _VersionQuery(programs=("ccache",), pattern=rf"ccache version {_NUMBER}"),
+    "sccache": _VersionQuery(programs=("sccache",), pattern=rf"sccache {_NUMBER}"),
+    "scons": _VersionQuery(programs=("scons",), pattern=rf"SCons: v?{_NUMBER}"),
+    "patchelf": _VersionQuery(programs=("patchelf",), pattern=rf"patchelf {_NUMBER}"),
+    "curl": _VersionQuery(programs=("curl",), pattern=rf"curl {_NUMBER}"),
+    "apt-get": _VersionQuery(programs=("apt-get",), pattern=rf"apt {_NUMBER}"),
+    "dpkg-source": _VersionQuery(programs=("dpkg-source",), pattern=rf"version {_NUMBER}"),
+    "mmdebstrap": _VersionQuery(programs=("mmdebstrap",), pattern=rf"mmdebstrap {_NUMBER}"),
+    "debootstrap": _VersionQuery(programs=("debootstrap",), pattern=rf"debootstrap {_NUMBER}"),
+    "glibc": _VersionQuery(programs=("ldd",), pattern=rf"ldd \([^)]*\) {_NUMBER}"),
 }
 
-TOOL_NAMES: Final = tuple(_SPELLINGS)
+TOOL_NAMES: Final = tuple(_QUERIES)
 
 
 @dataclass(kw_only=True)
 class Toolbox:
-    """Programs of one search path; what they said is remembered while the file stays the same."""
+    """Programs of one search path; versions are cached until the file of the program changes."""
 
     search_path: str
     cache_file: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Further variables for the programs that are asked; their PATH is the search path."""
-    _known: dict[str, Any] = field(init=False, default_factory=dict)
-    _asked: bool = field(init=False, default=False)
+    """Further variables for the programs; their PATH is the search path."""
+    _cache: dict[str, Any] = field(init=False, default_factory=dict)
+    _changed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Read what earlier runs were told; a file that can't be read is as good as none."""
+        """Read the cache file; an unreadable file counts as none."""
         if self.cache_file is not None:
             with suppress(OSError, ValueError, RecursionError):
-                known = json.loads(self.cache_file.read_bytes())
-                self._known = known if isinstance(known, dict) else {}
+                content = json.loads(self.cache_file.read_bytes())
+                self._cache = content if isinstance(content, dict) else {}
 
     def find(self, name: str) -> Tool | None:
-        """The first program of that name (or at that path), with its version; None if none."""
+        """Return the first program of that name (or at that path) with its version, or None."""
         path = self.find_path(name)
-        return None if path is None else self._described(name, path, _spelling(name))
+        return None if path is None else self._tool_at(name, path, _query_for(name))
 
     def find_path(self, name: str) -> str | None:
-        """Where the program is, without asking it anything."""
-        for program in (name,) if "/" in name else _spelling(name).programs:
+        """Return the path of a program without running it."""
+        for program in (name,) if "/" in name else _query_for(name).programs:
             path = _executable(program, self.search_path)
             if path is not None:
                 return path
         return None
 
     def version(self, name: str) -> str:
-        """The version of a program; empty when it is not there or does not say."""
+        """Return the version of a program; empty if it is missing or unknown."""
         tool = self.find(name)
         return tool.version if tool else ""
 
     def save(self) -> None:
-        """Remember for the next run; a disk that can't be written to costs only time."""
-        if self.cache_file is None or not self._asked:
+        """Write the cache file; failures are ignored."""
+        if self.cache_file is None or not self._changed:
             return
         with suppress(OSError, TorchyardError):
             self.cache_file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.cache_file, to_json_text(self._known))
-            self._asked = False
+            replace_file(self.cache_file, to_json_text(self._cache))
+            self._changed = False
 
-    def _described(self, name: str, path: str, spelling: _Spelling) -> Tool:
+    def _tool_at(self, name: str, path: str, query: _VersionQuery) -> Tool:
         facts = Path(path).stat()
-        # The stamp is that of the file behind links: `gcc` stays and `gcc-12` changes under it.
+        # Stat of the link target: `gcc` may stay while `gcc-12` behind it changes.
         stamp = [facts.st_mtime_ns, facts.st_size, facts.st_ino]
-        key = " ".join((path, *spelling.arguments))
-        known = self._known.get(key)
-        if isinstance(known, dict) and known.get("stamp") == stamp:
+        key = " ".join((path, *query.arguments))
+        cached = self._cache.get(key)
+        if isinstance(cached, dict) and cached.get("stamp") == stamp:
             with suppress(KeyError, TypeError):
-                return Tool(name=name, path=path, **{k: str(known[k]) for k in _REMEMBERED})
-        tool = _read(name, path, _ask(path, spelling.arguments, self._environ()), spelling)
+                return Tool(name=name, path=path, **{k: str(cached[k]) for k in _CACHED_FIELDS})
+        tool = _parse(name, path, _output_of(path, query.arguments, self._environ()), query)
         if tool.version:
             described = encode(tool)
-            self._known[key] = {"stamp": stamp, **{k: described[k] for k in _REMEMBERED}}
-            self._asked = True
+            self._cache[key] = {"stamp": stamp, **{k: described[k] for k in _CACHED_FIELDS}}
+            self._changed = True
         return tool
 
     def _environ(self) -> dict[str, str]:
         return {**self.variables, "PATH": self.search_path, "LC_ALL": "C"}
 
 
-_REMEMBERED: Final = ("version", "raw", "family")
+_CACHED_FIELDS: Final = ("version", "raw", "family")
 
 
 def find_tool(name: str, path: str | None = None, *, cache_file: Path | None = None) -> Tool | None:
-    """One program of a search path (PATH when none is given); see Toolbox for many."""
+    """Return one program of a search path [default: PATH]."""
     box = Toolbox(
         search_path=os.environ.get("PATH", os.defpath) if path is None else path,
         cache_file=cache_file,
@@ -170,37 +170,37 @@ def find_tool(name: str, path: str | None = None, *, cache_file: Path | None = N
 def installed_versions(
     python: str, distributions: tuple[str, ...], *, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Versions of packages that an interpreter sees; those it does not see are left out.
+    """Return the versions of packages installed for an interpreter; missing ones are omitted.
 
-    Asked anew each time: packages come and go while the interpreter's file stays the same.
+    Not cached: packages change while the file of the interpreter stays the same.
     """
     program = (
         "import importlib.metadata as m, json, sys\n"
-        "found = {}\n"
+        "versions = {}\n"
         "for name in sys.argv[1:]:\n"
-        "    try: found[name] = m.version(name)\n"
+        "    try: versions[name] = m.version(name)\n"
         "    except m.PackageNotFoundError: pass\n"
-        "print(json.dumps(found))"
+        "print(json.dumps(versions))"
     )
-    # `-c` puts the working folder into the module path, and packages there must not count.
-    text = _ask(python, ("-c", program, *distributions), environ, folder="/")
+    # `-c` adds the working folder to the module path, and packages there must not count.
+    text = _output_of(python, ("-c", program, *distributions), environ, folder="/")
     with suppress(ValueError, IndexError):
-        found = json.loads(text.strip().splitlines()[-1])
-        if isinstance(found, dict):
-            return {str(name): str(version) for name, version in found.items()}
+        versions = json.loads(text.strip().splitlines()[-1])
+        if isinstance(versions, dict):
+            return {str(name): str(version) for name, version in versions.items()}
     return {}
 
 
-def _spelling(name: str) -> _Spelling:
-    """How to read a program; one with a path or a suffix (`g++-12`) reads as its plain name."""
+def _query_for(name: str) -> _VersionQuery:
+    """Return the query for a program; a path or a version suffix (`g++-12`) is ignored."""
     plain = re.sub(r"-\d+(\.\d+)*$", "", Path(name).name)
-    known = _SPELLINGS.get(plain) or _SPELLINGS.get(plain.rsplit("-", 1)[-1])
-    if known is None and plain.startswith("python"):
-        known = _SPELLINGS["python"]
-    pattern = known.pattern if known else _NUMBER
-    arguments = known.arguments if known else ("--version",)
-    programs = known.programs if known and name in _SPELLINGS else (name,)
-    return _Spelling(programs=programs, pattern=pattern, arguments=arguments)
+    query = _QUERIES.get(plain) or _QUERIES.get(plain.rsplit("-", 1)[-1])
+    if query is None and plain.startswith("python"):
+        query = _QUERIES["python"]
+    pattern = query.pattern if query else _NUMBER
+    arguments = query.arguments if query else ("--version",)
+    programs = query.programs if query and name in _QUERIES else (name,)
+    return _VersionQuery(programs=programs, pattern=pattern, arguments=arguments)
 
 
 def _executable(program: str, search_path: str) -> str | None:
@@ -208,13 +208,13 @@ def _executable(program: str, search_path: str) -> str | None:
         return program if os.access(program, os.X_OK) and Path(program).is_file() else None
     for folder in search_path.split(os.pathsep):
         path = Path(folder or ".") / program
-        # Not `shutil.which`: with an empty search path that one falls back to the process's own.
+        # Not `shutil.which`: with an empty search path it falls back to PATH of this process.
         if path.is_file() and os.access(path, os.X_OK):
             return str(path.absolute())
     return None
 
 
-def _ask(
+def _output_of(
     program: str,
     arguments: tuple[str, ...],
     environ: Mapping[str, str] | None,
@@ -236,17 +236,17 @@ def _ask(
     return done.stdout.decode(errors="replace")
 
 
-def _read(name: str, path: str, raw: str, spelling: _Spelling) -> Tool:
+def _parse(name: str, path: str, raw: str, query: _VersionQuery) -> Tool:
     family = ""
-    found = re.search(spelling.pattern, raw)
-    if spelling.pattern == _GNU_PATTERN:
+    match = re.search(query.pattern, raw)
+    if query.pattern == _GNU_PATTERN:
         clang = re.search(_CLANG_PATTERN, raw)
-        found = clang or found
-        family = "clang" if clang else "gcc" if found else ""
+        match = clang or match
+        family = "clang" if clang else "gcc" if match else ""
     return Tool(
         name=name,
         path=path,
-        version=found[1] if found else "",
+        version=match[1] if match else "",
         raw=raw.strip()[:2000],
         family=family,
     )
@@ -257,64 +257,64 @@ _PROGRAM_LIMIT_S: Final = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing the doctor looks at."""
+    """One check of the doctor."""
 
     name: str
-    looks_at: str
-    """In a few words, for people."""
-    run: Callable[[Patient], Iterable[DoctorFinding]]
+    subject: str
+    """What it checks, as a phrase for reports."""
+    run: Callable[[DoctorContext], Iterable[DoctorFinding]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What a program that was started answered."""
+class ProgramOutput:
+    """Exit code and output of a program."""
 
     exit_code: int
-    """-1 when it could not be started or did not end in time."""
+    """-1 if it could not be started or timed out."""
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patient:
-    """A machine before a build."""
+class DoctorContext:
+    """A machine and the build that is planned on it."""
 
     root: Path
-    """Folder below which /proc, /sys and the system's own folders are looked for."""
+    """Folder that contains /proc, /sys and the system folders."""
     environ: Mapping[str, str]
-    """The variables of the user's shell."""
+    """Environment variables of the user."""
     plan: Plan | None
     recipes: tuple[Recipe, ...]
     architecture: str
     given_environment: EnvironmentTable | None = None
-    """The environment all parts share, where it is not that of the last recipe."""
+    """The environment that all components share, if it is not that of the last recipe."""
     tool_cache: Path | None = None
 
     # --- the build -------------------------------------------------------------------------------
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
-        """What the compilers of the build see: the plan's variables, or the shell's without one."""
+        """Environment variables of the compilers: those of the plan, else those of the user."""
         if self.plan is not None:
             steps = [step for step in self.plan.steps if step.compiles] or list(self.plan.steps)
-            found: dict[str, str] = {}
+            planned: dict[str, str] = {}
             for step in steps:
-                found.update(step.variables)
-            if found:
-                return found
-        own = dict(self.environ)
+                planned.update(step.variables)
+            if planned:
+                return planned
+        merged = dict(self.environ)
         for recipe in self.recipes:
             table = recipe.environment
-            own.update(table.variables)
+            merged.update(table.variables)
             if table.path:
-                own["PATH"] = os.pathsep.join((*table.path, own.get("PATH", "")))
-        return own
+                merged["PATH"] = os.pathsep.join((*table.path, merged.get("PATH", "")))
+        return merged
 
     @cached_property
     def environment(self) -> EnvironmentTable | None:
         """The environment of the build; None without a recipe.
 
-        A plan does not say it. That its steps run in a root folder can be seen; apart from that the
-        last recipe's is taken, because companions come last and share it.
+        A plan does not contain it, apart from the root folder of its steps. The environment of the
+        last recipe is used, because companion packages come last and share it.
         """
         if self.given_environment is None and not self.recipes:
             return None
@@ -323,7 +323,7 @@ class Patient:
         root = next((step.root for step in steps if step.root), "")
         if not root or own.use == "debian-root":
             return own
-        # A virtual environment over a base that lives in a root: the tools are the root's.
+        # A virtual environment on a base inside a root: the tools are those of the root.
         suite = _suite_of(Path(root)) or own.debian_root.suite
         return replace(own, use="debian-root", debian_root=replace(own.debian_root, suite=suite))
 
@@ -334,43 +334,43 @@ class Patient:
 
     @property
     def tools_come_later(self) -> bool:
-        """Whether compilers are in an environment that is not made yet, so that none can be asked."""
+        """Whether the compilers are in an environment that does not exist yet."""
         if self.environment_kind == "debian-root":
             return True
         return self.environment_kind == "conda" and not self.environment_made
 
     @cached_property
     def environment_made(self) -> bool:
-        """Whether the plan's environment has an interpreter already."""
+        """Whether the environment of the plan exists."""
         return any(part.python and Path(part.python).exists() for part in self.components)
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """The parts of the plan."""
+        """The components of the plan."""
         return self.plan.components if self.plan else ()
 
     def component(self, recipe: Recipe) -> Component | None:
-        """The part of the plan that a recipe makes."""
+        """Return the component of the plan that a recipe builds."""
         return next((part for part in self.components if part.name == recipe.name), None)
 
     def facts(self, recipe: Recipe) -> ReleaseFacts | None:
-        """What the coupling table knows of a recipe; None for projects it has not."""
+        """Return the entry of the coupling table for a recipe; None for unknown projects."""
         project = recipe.known_release or recipe.name
         return release_facts(project, recipe.version) if known_releases(project) else None
 
     def settings(self, recipe: Recipe) -> dict[str, str]:
-        """Variables and options that a recipe's build gets, as texts."""
+        """Return variables and options of a recipe's build, as text."""
         options = {name: _as_text(value) for name, value in recipe.options.items()}
         return {**self.variables, **recipe.environment.variables, **options}
 
     @cached_property
     def wants_cuda(self) -> bool:
-        """Whether a recipe builds for CUDA; without a recipe, whether a toolkit is here."""
+        """Whether a recipe builds for CUDA; without a recipe, whether a toolkit is installed."""
         return self._wants("USE_CUDA", self.nvcc)
 
     @cached_property
     def wants_rocm(self) -> bool:
-        """Whether a recipe builds for ROCm; without a recipe, whether one is here."""
+        """Whether a recipe builds for ROCm; without a recipe, whether ROCm is installed."""
         return self._wants("USE_ROCM", self.hipcc)
 
     def _wants(self, option: str, tool: Tool | None) -> bool:
@@ -401,47 +401,49 @@ class Patient:
 
     @cached_property
     def nvcc(self) -> Tool | None:
-        """CUDA's compiler: the one that is named, the toolkit's, or the one on the search path."""
+        """The CUDA compiler: from its variables, from the toolkit, or from the search path."""
         for name in ("CUDACXX", "CMAKE_CUDA_COMPILER", "CUDA_NVCC_EXECUTABLE"):
             if self.variables.get(name):
                 return self.toolbox.find(self.variables[name])
         for name in ("CUDA_HOME", "CUDA_PATH"):
             if self.variables.get(name):
-                found = self.toolbox.find(f"{self.variables[name]}/bin/nvcc")
-                if found:
-                    return found
+                tool = self.toolbox.find(f"{self.variables[name]}/bin/nvcc")
+                if tool:
+                    return tool
         return self.toolbox.find("nvcc")
 
     @cached_property
     def hipcc(self) -> Tool | None:
-        """ROCm's compiler."""
-        found = self.toolbox.find(f"{self.rocm_path}/bin/hipcc")
-        return found or self.toolbox.find("hipcc")
+        """The ROCm compiler."""
+        in_rocm = self.toolbox.find(f"{self.rocm_path}/bin/hipcc")
+        return in_rocm or self.toolbox.find("hipcc")
 
     @property
     def rocm_path(self) -> str:
-        """Where ROCm is."""
+        """Folder of ROCm."""
         return self.variables.get("ROCM_PATH") or "/opt/rocm"
 
     def words(self, variable: str) -> list[str]:
-        """A variable of the build as the words a shell would make of it."""
+        """Split a variable of the build into words, like a shell."""
         text = self.variables.get(variable, "")
         try:
             return shlex.split(text)
         except ValueError:
-            # A quote without an end: somebody's mistake, and no reason to see nothing at all.
+            # An unbalanced quote: split at white space instead.
             return text.split()
 
     def _compiler(self, variable: str, names: Sequence[str]) -> Tool | None:
-        # A variable may hold a launcher and flags: `ccache g++ -m64`. The last word that is a
-        # program is the compiler.
+        # A variable may contain a launcher and flags: `ccache g++ -m64`. The last word that is not
+        # a flag is the compiler.
         words = [word for word in self.words(variable) if not word.startswith("-")]
         if words:
             return self.toolbox.find(words[-1])
         return next((tool for name in names if (tool := self.toolbox.find(name))), None)
 
-    def ask(self, argv: Sequence[str], *, folder: Path | None = None, given: bytes = b"") -> Said:
-        """Start a program with the variables of the build and wait for its answer."""
+    def run_program(
+        self, argv: Sequence[str], *, folder: Path | None = None, given: bytes = b""
+    ) -> ProgramOutput:
+        """Run a program with the variables of the build."""
         variables = {**self.variables, "LC_ALL": "C"}
         try:
             done = subprocess.run(
@@ -455,11 +457,11 @@ class Patient:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Said(exit_code=-1, text=str(error))
-        return Said(exit_code=done.returncode, text=done.stdout.decode(errors="replace"))
+            return ProgramOutput(exit_code=-1, text=str(error))
+        return ProgramOutput(exit_code=done.returncode, text=done.stdout.decode(errors="replace"))
 
     def system(self, path: str) -> Path:
-        """A path of the system, below the root."""
+        """Return a system path below the root."""
         return self.root / path.lstrip("/")
 
 
@@ -470,7 +472,7 @@ def _as_text(value: object) -> str:
 
 
 def _suite_of(root: Path) -> str:
-    """Code name of the Debian in a root folder; empty where it does not say."""
+    """Return the code name of the Debian release in a root folder; empty if unknown."""
     try:
         lines = (root / "etc/os-release").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

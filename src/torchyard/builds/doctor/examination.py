@@ -21,38 +21,29 @@ from torchyard.builds.doctor import (
     variables,
     versions,
 )
-from torchyard.builds.doctor import capacity as memory
-from torchyard.builds.doctor import gpu_toolkits as nvidia
-from torchyard.builds.doctor import gpu_toolkits as rocm
-from torchyard.builds.doctor import libraries as library_path
-from torchyard.builds.doctor import libraries as libstdcxx
-from torchyard.builds.doctor import source_tree as submodules
-from torchyard.builds.doctor import toolchain as programs
-from torchyard.builds.doctor import toolchain as python_headers
-from torchyard.builds.doctor import versions as stack
-from torchyard.builds.doctor.context import Check, Patient
+from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding
 from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
-__all__ = ["CHECKS", "Check", "Patient", "can_build", "examine"]
+__all__ = ["CHECKS", "Check", "DoctorContext", "can_build", "examine"]
 
 CHECKS: Final[tuple[Check, ...]] = (
     versions.VERSIONS_CHECK,
-    stack.STACK_CHECK,
-    memory.MEMORY_CHECK,
+    versions.STACK_CHECK,
+    capacity.MEMORY_CHECK,
     capacity.DISK_CHECK,
-    programs.PROGRAMS_CHECK,
+    toolchain.PROGRAMS_CHECK,
     toolchain.COMPILERS_CHECK,
-    python_headers.PYTHON_HEADERS_CHECK,
-    submodules.SUBMODULES_CHECK,
+    toolchain.PYTHON_HEADERS_CHECK,
+    source_tree.SUBMODULES_CHECK,
     source_tree.STALE_CACHE_CHECK,
-    nvidia.NVIDIA_CHECK,
+    gpu_toolkits.NVIDIA_CHECK,
     gpu_toolkits.NVCC_HOST_CHECK,
-    rocm.ROCM_CHECK,
+    gpu_toolkits.ROCM_CHECK,
     libraries.BLAS_CHECK,
-    libstdcxx.LIBSTDCXX_CHECK,
-    library_path.LIBRARY_PATH_CHECK,
+    libraries.LIBSTDCXX_CHECK,
+    libraries.LIBRARY_PATH_CHECK,
     variables.VARIABLES_CHECK,
     include_order.INCLUDE_ORDER_CHECK,
 )
@@ -69,13 +60,13 @@ def examine(
     tool_cache: Path | None = None,
     checks: Iterable[Check] = CHECKS,
 ) -> tuple[DoctorFinding, ...]:
-    """Everything the checks find, worst first; without a plan or recipe, the general health.
+    """Run the checks and return their findings, worst first.
 
-    The recipes are those of the plan where none are given. `environment` is the one that all parts
-    of a stack share. `root` is where /proc, /sys and the system's folders are; `tool_cache` a file
-    that remembers versions of programs.
+    `recipes` defaults to those of the plan; without a plan or recipe, only the machine is checked.
+    `environment` is the one that all components of a stack share. `root` contains /proc, /sys and
+    the system folders; `tool_cache` is the cache file of program versions.
     """
-    patient = Patient(
+    context = DoctorContext(
         root=root,
         environ=os.environ if environ is None else environ,
         plan=plan,
@@ -84,25 +75,25 @@ def examine(
         given_environment=environment,
         tool_cache=tool_cache,
     )
-    found: dict[DoctorFinding, None] = {}
+    findings: dict[DoctorFinding, None] = {}
     for check in checks:
         try:
-            # One by one: what was found before something could not be read still counts.
-            for finding in check.run(patient):
-                found[finding] = None
+            # One by one: findings before an unreadable file still count.
+            for finding in check.run(context):
+                findings[finding] = None
         except OSError as error:
-            found[
+            findings[
                 DoctorFinding(
                     check=check.name,
                     severity="notes",
-                    what=f"{check.looks_at} could not be examined",
+                    what=f"{check.subject}: could not be checked",
                     why=str(error),
                 )
             ] = None
-    patient.toolbox.save()
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    context.toolbox.save()
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def can_build(findings: Iterable[DoctorFinding]) -> bool:
-    """Whether nothing was found that makes the build impossible."""
+    """Return whether no finding blocks the build."""
     return all(finding.severity != "blocks" for finding in findings)

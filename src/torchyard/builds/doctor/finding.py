@@ -9,12 +9,12 @@ from typing import Final, Literal
 Severity = Literal["blocks", "warns", "notes"]
 
 SEVERITIES: tuple[Severity, ...] = ("blocks", "warns", "notes")
-"""Worst first: the build can't work, it may fail or disappoint, it is good to know."""
+"""Worst first: the build cannot succeed; it may fail or be degraded; for information."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """What is wrong, why it matters, and the command that mends it."""
+    """A problem, why it matters, and the suggested fix."""
 
     check: str
     """Name of the check that found it, such as `memory`."""
@@ -22,16 +22,16 @@ class DoctorFinding:
     what: str
     why: str = ""
     mend: str = ""
-    """A command, or a sentence where no single command does it."""
+    """The suggested fix: a command, or a sentence. The name is that of the JSON key."""
     detail: tuple[str, ...] = ()
-    """Further lines for people who want to see the evidence."""
+    """Further lines with the evidence."""
 
 
-_LABELS: Final[dict[Severity, str]] = {"blocks": "BLOCKS", "warns": "warns", "notes": "note"}
+_LABELS: Final[dict[Severity, str]] = {"blocks": "BLOCKS", "warns": "warning", "notes": "note"}
 
 
 def findings_text(findings: Sequence[DoctorFinding], *, details: bool = True) -> str:
-    """Every finding with its reason and its mend, and the verdict at the end."""
+    """Return every finding with its reason and fix, and the verdict at the end."""
     lines: list[str] = []
     for severity in SEVERITIES:
         for finding in findings:
@@ -41,13 +41,13 @@ def findings_text(findings: Sequence[DoctorFinding], *, details: bool = True) ->
 
 
 def verdict_text(findings: Sequence[DoctorFinding]) -> str:
-    """One sentence: whether the build can work."""
+    """Return one sentence: whether the build can succeed."""
     counts = {severity: sum(f.severity == severity for f in findings) for severity in SEVERITIES}
     if counts["blocks"]:
-        return f"The build can't work: {_things(counts['blocks'], 'thing')} to mend first."
+        return f"The build cannot succeed: {_counted(counts['blocks'], 'problem')} to fix first."
     if counts["warns"]:
-        return f"The build can work; {_things(counts['warns'], 'warning')}."
-    return "The build can work."
+        return f"The build can succeed; {_counted(counts['warns'], 'warning')}."
+    return "The build can succeed."
 
 
 def _lines(finding: DoctorFinding, *, details: bool) -> list[str]:
@@ -55,11 +55,11 @@ def _lines(finding: DoctorFinding, *, details: bool) -> list[str]:
     if finding.why:
         lines.append(f"    why: {finding.why}")
     if finding.mend:
-        lines.append(f"    mend: {finding.mend}")
+        lines.append(f"    fix: {finding.mend}")
     if details:
         lines += [f"      {line}" for line in finding.detail]
     return lines
 
 
-def _things(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

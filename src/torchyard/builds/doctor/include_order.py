@@ -1,7 +1,6 @@
-"""Check: which copy of a header is found first, according to the real compiler.
+"""Check: which copy of a header the compiler finds first.
 
-The compiler is asked for its header search list: which folders, in which order, and which it
-ignores.
+Reads the header search list of the compiler (`-E -v`): folders, their order, and those it ignores.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.doctor.context import Check, Patient
+from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 
 _QUOTED: Final = '#include "..." search starts here:'
@@ -31,38 +30,38 @@ class SearchList:
 
     compiler: str
     folders: tuple[str, ...]
-    """In the order they are searched, as the compiler spells them."""
+    """In search order, as printed by the compiler."""
     missing: tuple[str, ...] = ()
-    """Asked for, but not there."""
+    """Requested, but nonexistent."""
     duplicates: tuple[str, ...] = ()
-    """Asked for, and left out because they come later anyway."""
+    """Requested, and ignored because they come later anyway."""
 
     def owners(self, header: str) -> tuple[str, ...]:
-        """Folders that have the header; the first one wins."""
+        """Return the folders that contain the header; the first one is used."""
         return tuple(folder for folder in self.folders if (Path(folder) / header).is_file())
 
-    def place(self, folder: str) -> int | None:
-        """Where a folder stands; None when it is not searched."""
-        wanted = Path(folder).resolve()
+    def index_of(self, folder: str) -> int | None:
+        """Return the position of a folder; None if it is not searched."""
+        resolved = Path(folder).resolve()
         for index, item in enumerate(self.folders):
-            if Path(item).resolve() == wanted:
+            if Path(item).resolve() == resolved:
                 return index
         return None
 
 
-def header_flags(patient: Patient) -> tuple[str, ...]:
-    """Flags of the build that say where headers are: -I and its like, --gcc-install-dir."""
-    words = [*patient.words("CPPFLAGS"), *patient.words("CXXFLAGS")]
+def header_flags(context: DoctorContext) -> tuple[str, ...]:
+    """Return the flags of the build that affect the header search: -I, --gcc-install-dir, ..."""
+    words = [*context.words("CPPFLAGS"), *context.words("CXXFLAGS")]
     # PyTorch uses CFLAGS for C++ where CXXFLAGS is not set.
-    return tuple(_kept(words or patient.words("CFLAGS")))
+    return tuple(_kept(words or context.words("CFLAGS")))
 
 
-def asked_folders(patient: Patient, flags: Sequence[str]) -> tuple[str, ...]:
-    """Folders that are asked for, first to last: by flags, then by variables."""
-    found = [word.removeprefix("-I") for word in flags if word.startswith("-I")]
+def requested_folders(context: DoctorContext, flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested header folders: those of flags, then those of variables."""
+    folders = [word.removeprefix("-I") for word in flags if word.startswith("-I")]
     for name in ("CPATH", "CPLUS_INCLUDE_PATH"):
-        found += patient.variables.get(name, "").split(":")
-    return tuple(dict.fromkeys(folder for folder in found if folder))
+        folders += context.variables.get(name, "").split(":")
+    return tuple(dict.fromkeys(folder for folder in folders if folder))
 
 
 def _kept(words: Sequence[str]) -> list[str]:
@@ -70,7 +69,7 @@ def _kept(words: Sequence[str]) -> list[str]:
     rest = iter(words)
     for word in rest:
         if word in _TAKES_FOLDER:
-            # `-I folder` and `-Ifolder` mean the same; one spelling is enough for what follows.
+            # `-I folder` and `-Ifolder` mean the same; use one spelling below.
             folder = next(rest, "")
             kept += [f"-I{folder}"] if word == "-I" else [word, folder]
         elif word.startswith(("-I", *_KEEPS)):
@@ -78,25 +77,26 @@ def _kept(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def ask_search_list(
-    patient: Patient, compiler: str, *, flags: Sequence[str] = (), language: str = "c++"
+def read_search_list(
+    context: DoctorContext, compiler: str, *, flags: Sequence[str] = (), language: str = "c++"
 ) -> SearchList | None:
-    """The compiler's own answer; None when it has none that can be understood."""
+    """Return the search list of a compiler; None if its output cannot be parsed."""
     with tempfile.TemporaryDirectory(prefix="torchyard-doctor-") as folder:
         suffix = {"hip": "hip", "c": "c"}.get(language, "cpp")
         source = Path(folder) / f"empty.{suffix}"
         source.write_bytes(b"")
-        # hipcc decides by the name of the file, compilers by -x.
+        # hipcc determines the language from the file name, other compilers from -x.
         kind = () if language == "hip" else ("-x", language)
-        said = patient.ask((compiler, "-E", *kind, "-v", *flags, str(source)), folder=Path(folder))
-    return parse_search_list(compiler, said.text)
+        argv = (compiler, "-E", *kind, "-v", *flags, str(source))
+        result = context.run_program(argv, folder=Path(folder))
+    return parse_search_list(compiler, result.text)
 
 
 def parse_search_list(compiler: str, text: str) -> SearchList | None:
-    """The search list in what a compiler printed; the last one where there are several.
+    """Parse the search list in the output of a compiler; the last one if there are several.
 
-    hipcc compiles for the device first and for the host last, and the host's list is the one that
-    ordinary headers follow.
+    hipcc compiles for the device first and for the host last; ordinary headers follow the list of
+    the host.
     """
     folders: list[str] = []
     current: list[str] | None = None
@@ -144,126 +144,132 @@ HEADERS: Final = (
     "Eigen/Core",
     "torch/extension.h",
 )
-"""Headers that are often there more than once and do not agree with each other."""
+"""Headers of which there are often several incompatible copies."""
 
 _ROCM_HEADERS: Final = ("thrust/version.h", "hip/hip_runtime.h", "rocblas/rocblas.h", "omp.h")
 _PROTOBUF: Final = "google/protobuf/message.h"
 
 
-def _examine_include_order(patient: Patient) -> Iterator[DoctorFinding]:
-    if patient.tools_come_later:
+def _examine_include_order(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if context.tools_come_later:
         return
-    flags = header_flags(patient)
-    if patient.cxx is not None:
-        listed = ask_search_list(patient, patient.cxx.path, flags=flags)
+    flags = header_flags(context)
+    if context.cxx is not None:
+        listed = read_search_list(context, context.cxx.path, flags=flags)
         if listed is None:
-            yield _no_answer(patient.cxx.path)
+            yield _no_list(context.cxx.path)
         else:
-            yield from _common(patient, listed, flags)
-    if patient.wants_rocm and patient.hipcc is not None:
-        listed = ask_search_list(patient, patient.hipcc.path, flags=flags, language="hip")
+            yield from _common(context, listed, flags)
+    if context.wants_rocm and context.hipcc is not None:
+        listed = read_search_list(context, context.hipcc.path, flags=flags, language="hip")
         if listed is None:
-            yield _no_answer(patient.hipcc.path)
+            yield _no_list(context.hipcc.path)
         else:
-            yield from _hipcc_trap(patient, listed, flags)
+            yield from _hipcc_trap(context, listed, flags)
             yield _order(listed)
 
 
 def _common(
-    patient: Patient, listed: SearchList, flags: tuple[str, ...]
+    context: DoctorContext, listed: SearchList, flags: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
-    asked = asked_folders(patient, flags)
-    yield from _foreign_protobuf(patient, listed, asked)
-    yield from _foreign_openmp(patient, listed)
+    requested = requested_folders(context, flags)
+    yield from _foreign_protobuf(context, listed, requested)
+    yield from _foreign_openmp(context, listed)
     yield from _torch_headers(listed)
-    gone = [folder for folder in asked if folder in listed.missing and not _coming(patient, folder)]
-    if gone:
+    missing = [
+        folder
+        for folder in requested
+        if folder in listed.missing and not _made_by_build(context, folder)
+    ]
+    if missing:
         yield DoctorFinding(
             check=INCLUDE_ORDER_CHECK.name,
             severity="warns",
-            what=f"header folders that are not there: {', '.join(gone)}",
-            why="the compiler passes them over, and takes the headers from elsewhere",
-            mend="mend -I in CXXFLAGS, or CPATH",
+            what=f"header folders do not exist: {', '.join(missing)}",
+            why="the compiler ignores them and may use other copies of the headers",
+            mend="correct -I in CXXFLAGS, or CPATH",
         )
     yield _order(listed)
 
 
-def _coming(patient: Patient, folder: str) -> bool:
-    """Whether the build itself will make the folder."""
-    return patient.plan is not None and Path(folder).is_relative_to(patient.plan.folder)
+def _made_by_build(context: DoctorContext, folder: str) -> bool:
+    """Return whether the build creates the folder."""
+    return context.plan is not None and Path(folder).is_relative_to(context.plan.folder)
 
 
 def _hipcc_trap(
-    patient: Patient, listed: SearchList, flags: tuple[str, ...]
+    context: DoctorContext, listed: SearchList, flags: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
-    """Hipcc puts ROCm's own include folder last, whatever -I says (ROCm/HIP issue 3587)."""
-    rocm = f"{patient.rocm_path}/include"
-    asked = asked_folders(patient, flags)
-    wanted = [folder for folder in asked if Path(folder).resolve() == Path(rocm).resolve()]
-    place = listed.place(rocm)
-    if not wanted or place is None:
+    """Find folders before the one of ROCm, which hipcc puts last despite -I (ROCm/HIP issue 3587)."""
+    rocm = f"{context.rocm_path}/include"
+    requested = requested_folders(context, flags)
+    same = [folder for folder in requested if Path(folder).resolve() == Path(rocm).resolve()]
+    rocm_index = listed.index_of(rocm)
+    if not same or rocm_index is None:
         return
-    behind = asked[asked.index(wanted[0]) + 1 :]
+    after = requested[requested.index(same[0]) + 1 :]
     before = [
-        folder for folder in behind if (at := listed.place(folder)) is not None and at < place
+        folder
+        for folder in after
+        if (index := listed.index_of(folder)) is not None and index < rocm_index
     ]
     if not before:
         return
-    lost = [
-        f"{header}: {owners[0]} wins over {rocm}"
+    shadowed = [
+        f"{header}: {owners[0]} is used instead of {rocm}"
         for header in _ROCM_HEADERS
         if (owners := listed.owners(header)) and len(owners) > 1 and owners[0] in before
     ]
     copy = f"{before[0].removesuffix('/include')}/rocm-include"
     yield DoctorFinding(
         check=INCLUDE_ORDER_CHECK.name,
-        severity="blocks" if lost else "warns",
-        what=f"hipcc searches {rocm} behind {', '.join(before)}, although it was asked for first",
-        why="hipcc moves ROCm's own folder to the end of the list, so that the environment's"
-        " thrust, OpenMP and others win",
-        mend=f"cp -rLT {shlex.quote(rocm)} {shlex.quote(copy)}, and use -I{copy} in place of"
-        f" -I{rocm}: a folder of another name stays where it is put",
-        detail=tuple(lost),
+        severity="blocks" if shadowed else "warns",
+        what=f"hipcc searches {rocm} after {', '.join(before)}, although it was requested first",
+        why="hipcc moves the include folder of ROCm to the end of the list, so the copies of thrust,"
+        " OpenMP and others in the environment are used",
+        mend=f"cp -rLT {shlex.quote(rocm)} {shlex.quote(copy)}, and use -I{copy} instead of"
+        f" -I{rocm}: hipcc does not move a folder of another name",
+        detail=tuple(shadowed),
     )
 
 
 def _foreign_protobuf(
-    patient: Patient, listed: SearchList, asked: tuple[str, ...]
+    context: DoctorContext, listed: SearchList, requested: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
     owners = listed.owners(_PROTOBUF)
     pytorch = any(
-        (facts := patient.facts(recipe)) is not None and facts.project == "pytorch"
-        for recipe in patient.recipes
+        (facts := context.facts(recipe)) is not None and facts.project == "pytorch"
+        for recipe in context.recipes
     )
     system = any(
         str(recipe.options.get("USE_SYSTEM_LIBS", "")).lower() in {"true", "on", "1"}
-        for recipe in patient.recipes
+        for recipe in context.recipes
     )
-    if pytorch and not system and owners and owners[0] in asked:
+    if pytorch and not system and owners and owners[0] in requested:
         yield DoctorFinding(
             check=INCLUDE_ORDER_CHECK.name,
             severity="warns",
-            what=f"the protobuf of {owners[0]} comes before PyTorch's own",
-            why="`generated by a newer version of protoc` is what its headers say to code made by"
-            " another version",
-            mend=f"take protobuf out of {owners[0]}, or the folder out of CPATH and CXXFLAGS;"
+            what=f"protobuf in {owners[0]} is found before the copy of PyTorch",
+            why="its headers reject code generated by another version:"
+            " `generated by a newer version of protoc`",
+            mend=f"remove protobuf from {owners[0]}, or the folder from CPATH and CXXFLAGS;"
             " keep BUILD_CUSTOM_PROTOBUF=ON",
         )
 
 
-def _foreign_openmp(patient: Patient, listed: SearchList) -> Iterator[DoctorFinding]:
+def _foreign_openmp(context: DoctorContext, listed: SearchList) -> Iterator[DoctorFinding]:
     owners = listed.owners("omp.h")
-    if patient.cxx is None or not owners:
+    if context.cxx is None or not owners:
         return
-    own = patient.ask((patient.cxx.path, "-print-file-name=include")).text.strip()
+    own = context.run_program((context.cxx.path, "-print-file-name=include")).text.strip()
     has_own = (Path(own) / "omp.h").is_file()
     if has_own and Path(owners[0]).resolve() != Path(own).resolve():
         yield DoctorFinding(
             check=INCLUDE_ORDER_CHECK.name,
             severity="warns",
-            what=f"omp.h of {owners[0]} wins over the compiler's own",
-            why=f"{patient.cxx.path} links its own OpenMP runtime, which belongs to {own}/omp.h",
-            mend=f"take {owners[0]} out of CPATH and CXXFLAGS, or put it behind with -idirafter",
+            what=f"omp.h in {owners[0]} is used instead of the one of the compiler",
+            why=f"{context.cxx.path} links its own OpenMP runtime, which matches {own}/omp.h",
+            mend=f"remove {owners[0]} from CPATH and CXXFLAGS, or add it with -idirafter",
         )
 
 
@@ -272,9 +278,9 @@ def _torch_headers(listed: SearchList) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             check=INCLUDE_ORDER_CHECK.name,
             severity="warns",
-            what=f"headers of another PyTorch are found in {owner}",
-            why="code that is compiled with them does not fit the torch that is built",
-            mend=f"take {owner} out of CPATH and CXXFLAGS",
+            what=f"{owner} contains headers of another PyTorch",
+            why="code compiled with them is incompatible with the torch being built",
+            mend=f"remove {owner} from CPATH and CXXFLAGS",
         )
 
 
@@ -289,21 +295,21 @@ def _order(listed: SearchList) -> DoctorFinding:
     return DoctorFinding(
         check=INCLUDE_ORDER_CHECK.name,
         severity="notes",
-        what=f"{listed.compiler} looks for headers in {count} folder{'' if count == 1 else 's'}",
-        why="in this order; the first that has a header wins",
+        what=f"{listed.compiler} searches {count} folder{'' if count == 1 else 's'} for headers",
+        why="in this order; the first folder that contains a header is used",
         detail=tuple(lines),
     )
 
 
-def _no_answer(compiler: str) -> DoctorFinding:
+def _no_list(compiler: str) -> DoctorFinding:
     return DoctorFinding(
         check=INCLUDE_ORDER_CHECK.name,
         severity="notes",
-        what=f"{compiler} does not say where it looks for headers",
-        why="it was asked with -E -v",
+        what=f"the header search list of {compiler} is unknown",
+        why="its output with -E -v could not be parsed",
     )
 
 
 INCLUDE_ORDER_CHECK = Check(
-    name="include-order", looks_at="which copy of a header wins", run=_examine_include_order
+    name="include-order", subject="which copy of a header is used", run=_examine_include_order
 )

@@ -11,34 +11,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.doctor.context import Check, Patient
+from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.recipe import Recipe
 
 
-def library_folders(patient: Patient) -> tuple[str, ...]:
-    """Folders of LD_LIBRARY_PATH as the build has it, empty entries included."""
-    text = patient.variables.get("LD_LIBRARY_PATH", "")
+def library_folders(context: DoctorContext) -> tuple[str, ...]:
+    """Return the folders of LD_LIBRARY_PATH of the build, including empty entries."""
+    text = context.variables.get("LD_LIBRARY_PATH", "")
     return tuple(text.split(":")) if text else ()
 
 
-def compilers_library(patient: Patient, name: str) -> Path | None:
-    """The copy of a library that the C++ compiler links against."""
-    if patient.cxx is None:
+def compilers_library(context: DoctorContext, name: str) -> Path | None:
+    """Return the copy of a library that the C++ compiler links."""
+    if context.cxx is None:
         return None
-    said = patient.ask((patient.cxx.path, f"-print-file-name={name}")).text.strip()
-    path = Path(said.splitlines()[-1] if said else "")
-    # A compiler that does not have it answers with the bare name.
+    output = context.run_program((context.cxx.path, f"-print-file-name={name}")).text.strip()
+    path = Path(output.splitlines()[-1] if output else "")
+    # A compiler without it prints the bare name.
     return path.resolve() if path.is_absolute() and path.exists() else None
 
 
 def glibcxx_of(path: Path) -> tuple[int, ...]:
-    """Newest GLIBCXX version a libstdc++ offers, as (3, 4, 30); empty when it can't be read."""
+    """Return the newest GLIBCXX version of a libstdc++, as (3, 4, 30); empty if unreadable."""
     try:
-        found = re.findall(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", path.read_bytes())
+        versions = re.findall(rb"GLIBCXX_(\d+(?:\.\d+)+)\0", path.read_bytes())
     except OSError:
         return ()
-    return max((tuple(int(part) for part in text.split(b".")) for text in found), default=())
+    return max((tuple(int(part) for part in text.split(b".")) for text in versions), default=())
 
 
 _LIBRARIES: Final = {
@@ -62,56 +62,58 @@ _NAMED_BY: Final = ("OpenBLAS_HOME", "MKLROOT", "INTEL_MKL_DIR", "CONDA_PREFIX")
 _EIGEN: Final = {"eigen", ""}
 
 
-def _examine_blas(patient: Patient) -> Iterator[DoctorFinding]:
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
-        if facts is None or facts.project != "pytorch" or patient.tools_come_later:
+def _examine_blas(context: DoctorContext) -> Iterator[DoctorFinding]:
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
+        if facts is None or facts.project != "pytorch" or context.tools_come_later:
             continue
-        wanted = str(recipe.options.get("BLAS", "") or patient.variables.get("BLAS", ""))
-        yield from _judge(patient, recipe, wanted)
+        requested = str(recipe.options.get("BLAS", "") or context.variables.get("BLAS", ""))
+        yield from _check_blas(context, recipe, requested)
 
 
-def _judge(patient: Patient, recipe: Recipe, wanted: str) -> Iterator[DoctorFinding]:
-    name = wanted.lower()
+def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Iterator[DoctorFinding]:
+    name = requested.lower()
     if name in _EIGEN:
-        if wanted == "" and not any(_seen(patient, recipe, item) for item in _LIBRARIES):
+        if requested == "" and not any(_is_installed(context, recipe, item) for item in _LIBRARIES):
             yield DoctorFinding(
                 check=BLAS_CHECK.name,
                 severity="warns",
-                what="no BLAS can be seen",
-                why="PyTorch falls back to Eigen without a word: slow products, and no LAPACK",
+                what="no BLAS was found",
+                why="PyTorch silently falls back to Eigen: slow matrix products and no LAPACK",
                 mend="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
             )
         return
-    if name not in _LIBRARIES or _built_first(patient, recipe, name):
+    if name not in _LIBRARIES or _built_first(context, recipe, name):
         return
-    if not _seen(patient, recipe, name):
+    if not _is_installed(context, recipe, name):
         yield DoctorFinding(
             check=BLAS_CHECK.name,
             severity="blocks",
-            what=f"BLAS={wanted}, and no {_LIBRARIES[name]} can be seen",
-            why=f"`Preferred BLAS ({wanted}) cannot be found` would be the end of the configure step",
-            mend=_PACKAGES.get(name, f"install {wanted} and put its folder into CMAKE_PREFIX_PATH"),
+            what=f"BLAS={requested}, but {_LIBRARIES[name]} was not found",
+            why=f"the configure step would fail with `Preferred BLAS ({requested}) cannot be found`",
+            mend=_PACKAGES.get(
+                name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"
+            ),
         )
 
 
-def _built_first(patient: Patient, recipe: Recipe, name: str) -> bool:
-    return name in recipe.needs or any(other.name == name for other in patient.recipes)
+def _built_first(context: DoctorContext, recipe: Recipe, name: str) -> bool:
+    return name in recipe.needs or any(other.name == name for other in context.recipes)
 
 
-def _seen(patient: Patient, recipe: Recipe, name: str) -> bool:
-    settings = patient.settings(recipe)
+def _is_installed(context: DoctorContext, recipe: Recipe, name: str) -> bool:
+    settings = context.settings(recipe)
     prefixes = [Path(settings[key]) for key in _NAMED_BY if settings.get(key)]
     listed = settings.get("CMAKE_PREFIX_PATH", "").replace(";", ":").split(":")
     prefixes += [Path(item) for item in listed if item]
-    prefixes += [patient.system("usr"), patient.system("usr/local"), patient.system("opt/OpenBLAS")]
+    prefixes += [context.system("usr"), context.system("usr/local"), context.system("opt/OpenBLAS")]
     searched = [prefix / "lib" for prefix in prefixes] + [prefix / "lib64" for prefix in prefixes]
     loose = settings.get("LIBRARY_PATH", "").split(":")
     searched += [Path(item) for item in loose if item]
-    # Debian keeps libraries one folder deeper, by architecture, and two by provider.
-    triplet = f"{patient.architecture}-linux-gnu"
+    # Debian keeps libraries one folder deeper, by architecture, or two, by provider.
+    triplet = f"{context.architecture}-linux-gnu"
     deeper = ("", f"{triplet}/", f"{triplet}/*/")
-    # The linker takes names without a number only: libopenblas.so.0 alone is for programs that run.
+    # The linker uses only names without a version: libopenblas.so.0 is for the loader.
     return any(
         path.suffix in {".so", ".a"}
         for folder in searched
@@ -120,105 +122,105 @@ def _seen(patient: Patient, recipe: Recipe, name: str) -> bool:
     )
 
 
-BLAS_CHECK = Check(name="blas", looks_at="the BLAS that was asked for", run=_examine_blas)
+BLAS_CHECK = Check(name="blas", subject="the requested BLAS", run=_examine_blas)
 
 
 _TRAPS: Final = {
-    "libtorch*.so*": "a PyTorch from elsewhere is loaded instead of the one that is built",
-    "libc10*.so*": "a PyTorch from elsewhere is loaded instead of the one that is built",
-    "libgomp*.so*": "two OpenMP runtimes in one process waste cores or hang",
-    "libiomp5*.so*": "two OpenMP runtimes in one process waste cores or hang",
-    "libomp*.so*": "two OpenMP runtimes in one process waste cores or hang",
-    "libopenblas*.so*": "another BLAS computes than the one that was linked",
-    "libblas*.so*": "another BLAS computes than the one that was linked",
-    "libmkl_rt*.so*": "another BLAS computes than the one that was linked",
+    "libtorch*.so*": "another PyTorch is loaded instead of the one being built",
+    "libc10*.so*": "another PyTorch is loaded instead of the one being built",
+    "libgomp*.so*": "two OpenMP runtimes in one process waste cores or deadlock",
+    "libiomp5*.so*": "two OpenMP runtimes in one process waste cores or deadlock",
+    "libomp*.so*": "two OpenMP runtimes in one process waste cores or deadlock",
+    "libopenblas*.so*": "another BLAS is used than the one that was linked",
+    "libblas*.so*": "another BLAS is used than the one that was linked",
+    "libmkl_rt*.so*": "another BLAS is used than the one that was linked",
 }
 _SYSTEM: Final = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 
 
-def _examine_library_path(patient: Patient) -> Iterator[DoctorFinding]:
-    folders = library_folders(patient)
+def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
+    folders = library_folders(context)
     if "" in folders:
         yield DoctorFinding(
             check=LIBRARY_PATH_CHECK.name,
             severity="warns",
             what="LD_LIBRARY_PATH has an empty entry",
-            why="it means the working folder, so that libraries in a build folder are loaded",
+            why="an empty entry means the working directory, so libraries in a build folder are loaded",
             mend='export LD_LIBRARY_PATH="FOLDER${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" where'
             " it is set",
         )
     for name in dict.fromkeys(folder for folder in folders if folder):
-        yield from _folder(patient, Path(name))
-    preload = patient.variables.get("LD_PRELOAD", "")
+        yield from _folder(context, Path(name))
+    preload = context.variables.get("LD_PRELOAD", "")
     if preload:
         yield DoctorFinding(
             check=LIBRARY_PATH_CHECK.name,
             severity="notes",
             what=f"LD_PRELOAD is set: {preload}",
-            why="every compiler and every program of the build loads it",
+            why="it is loaded into every compiler and program of the build",
             mend="unset LD_PRELOAD",
         )
 
 
-def _folder(patient: Patient, folder: Path) -> Iterator[DoctorFinding]:
+def _folder(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
     if folder.name == "stubs":
         yield DoctorFinding(
             check=LIBRARY_PATH_CHECK.name,
             severity="warns",
             what=f"{folder} is in LD_LIBRARY_PATH",
             why="stubs are for the linker; a program that loads them finds no device",
-            mend="use LIBRARY_PATH for it instead",
+            mend="add it to LIBRARY_PATH instead",
         )
-    if not folder.is_dir() or _expected(patient, folder):
+    if not folder.is_dir() or _expected(context, folder):
         return
     reasons: dict[str, list[str]] = {}
     for pattern, reason in _TRAPS.items():
         for path in sorted(folder.glob(pattern)):
-            if not _compilers_own(patient, path):
+            if not _compilers_own(context, path):
                 reasons.setdefault(reason, []).append(path.name)
     for reason, names in reasons.items():
         yield DoctorFinding(
             check=LIBRARY_PATH_CHECK.name,
             severity="warns",
-            what=f"LD_LIBRARY_PATH leads to {names[0]} in {folder}",
+            what=f"LD_LIBRARY_PATH contains {names[0]} in {folder}",
             why=f"it is found before any other copy: {reason}",
-            mend=f"take {folder} out of LD_LIBRARY_PATH",
+            mend=f"remove {folder} from LD_LIBRARY_PATH",
             detail=tuple(names[1:]),
         )
 
 
-def _expected(patient: Patient, folder: Path) -> bool:
-    """Folders that are meant: the build's own, the recipe's, the environment's, the system's."""
+def _expected(context: DoctorContext, folder: Path) -> bool:
+    """Return whether a folder belongs to the build, the recipe or the system."""
     if str(folder) in _SYSTEM or any(str(folder).startswith(f"{name}/") for name in _SYSTEM):
         return True
-    meant = [name for recipe in patient.recipes for name in recipe.environment.libraries]
-    if patient.plan is not None:
-        meant.append(patient.plan.folder)
-    return any(folder.is_relative_to(name) for name in meant)
+    expected = [name for recipe in context.recipes for name in recipe.environment.libraries]
+    if context.plan is not None:
+        expected.append(context.plan.folder)
+    return any(folder.is_relative_to(name) for name in expected)
 
 
-def _compilers_own(patient: Patient, path: Path) -> bool:
+def _compilers_own(context: DoctorContext, path: Path) -> bool:
     plain = path.name.split(".so")[0] + ".so"
-    own = compilers_library(patient, plain)
+    own = compilers_library(context, plain)
     return own is not None and own == path.resolve()
 
 
 LIBRARY_PATH_CHECK = Check(
-    name="library-path", looks_at="LD_LIBRARY_PATH and LD_PRELOAD", run=_examine_library_path
+    name="library-path", subject="LD_LIBRARY_PATH and LD_PRELOAD", run=_examine_library_path
 )
 
 
 _NAME = "libstdc++.so.6"
 
 
-def _examine_libstdcxx(patient: Patient) -> Iterator[DoctorFinding]:
-    if patient.tools_come_later:
+def _examine_libstdcxx(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if context.tools_come_later:
         return
-    linked = compilers_library(patient, _NAME)
+    linked = compilers_library(context, _NAME)
     if linked is None:
         return
     offered = glibcxx_of(linked)
-    for path, reason in _loaded_first(patient):
+    for path, reason in _loaded_first(context):
         loaded = glibcxx_of(path)
         if path.resolve() == linked or not loaded:
             return
@@ -227,27 +229,27 @@ def _examine_libstdcxx(patient: Patient) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 check=LIBSTDCXX_CHECK.name,
                 severity="warns",
-                what=f"{path} is older than the compiler's own libstdc++",
-                why=f"it would be loaded first ({reason}) and ends at GLIBCXX_{_text(loaded)};"
-                f" {linked} has {_text(offered)}. `GLIBCXX_{_text(offered)}' not found` is what"
-                " an import would say",
+                what=f"{path} is older than the libstdc++ of the compiler",
+                why=f"it is loaded first ({reason}) and only has GLIBCXX_{_text(loaded)};"
+                f" {linked} has {_text(offered)}. An import would fail with"
+                f" `GLIBCXX_{_text(offered)}' not found`",
                 mend="conda install -c conda-forge 'libstdcxx-ng>=12', or build with conda's"
                 " compiler: conda install -c conda-forge gxx"
                 if conda
-                else f"take {path.parent} out of LD_LIBRARY_PATH",
+                else f"remove {path.parent} from LD_LIBRARY_PATH",
             )
         # Only the first copy is loaded.
         return
 
 
-def _loaded_first(patient: Patient) -> Iterator[tuple[Path, str]]:
-    """Copies in the order the loader of the environment's Python finds them."""
-    for folder in library_folders(patient):
+def _loaded_first(context: DoctorContext) -> Iterator[tuple[Path, str]]:
+    """Yield the copies in the order in which the loader finds them, with the reason."""
+    for folder in library_folders(context):
         path = Path(folder or ".") / _NAME
         if path.is_file():
             yield path, "LD_LIBRARY_PATH"
-    prefix = patient.variables.get("CONDA_PREFIX") or patient.environ.get("CONDA_PREFIX", "")
-    # A conda interpreter has a search path of its own: the lib folder beside its bin.
+    prefix = context.variables.get("CONDA_PREFIX") or context.environ.get("CONDA_PREFIX", "")
+    # A conda interpreter also searches the lib folder next to its bin.
     if prefix and (Path(prefix) / "lib" / _NAME).is_file():
         yield Path(prefix) / "lib" / _NAME, "the conda environment"
 
@@ -257,5 +259,5 @@ def _text(version: tuple[int, ...]) -> str:
 
 
 LIBSTDCXX_CHECK = Check(
-    name="libstdc++", looks_at="the libstdc++ that will be loaded", run=_examine_libstdcxx
+    name="libstdc++", subject="the libstdc++ that will be loaded", run=_examine_libstdcxx
 )

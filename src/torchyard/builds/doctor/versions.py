@@ -1,6 +1,6 @@
-"""Checks: versions of tools fit the release, and the parts of a stack fit each other.
+"""Checks: versions of tools match the release, and components of a stack match each other.
 
-Tools are compilers, build programs and GPU toolkits. The parts of a stack are torch and its
+Tools are compilers, build programs and GPU toolkits. The components of a stack are torch and its
 companions, oneDNN and Arm Compute Library.
 """
 
@@ -25,7 +25,7 @@ from torchyard.builds.compatibility import (
     parse_version,
     release_facts,
 )
-from torchyard.builds.doctor.context import Check, Patient, installed_versions
+from torchyard.builds.doctor.context import Check, DoctorContext, installed_versions
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.environments.base_interpreter import find_interpreter
 from torchyard.builds.recipe import EnvironmentTable, Recipe
@@ -46,51 +46,51 @@ _CONDA_TOOLS: Final = {
 _PACKAGES: Final = ("setuptools", "scikit-build-core")
 
 
-def found_versions(patient: Patient, recipe: Recipe) -> dict[str, str]:
-    """Tool -> version, as the coupling table names the tools."""
-    table = patient.environment or recipe.environment
+def found_versions(context: DoctorContext, recipe: Recipe) -> dict[str, str]:
+    """Return tool -> version, with the tool names of the coupling table."""
+    table = context.environment or recipe.environment
     if table.use == "debian-root":
         return debian_toolchain(table.debian_root.suite)
-    found = _on_the_machine(patient)
-    if table.use == "conda" and not patient.environment_made:
+    versions = _machine_versions(context)
+    if table.use == "conda" and not context.environment_made:
         for tool, version in _conda_versions(table.conda.packages).items():
-            found.pop(tool, None)
+            versions.pop(tool, None)
             if version:
-                found[tool] = version
-    elif not patient.environment_made:
-        for tool in environment_brings(patient):
-            found.pop(tool, None)
-    found |= _of_the_interpreter(patient, recipe)
-    if not patient.wants_cuda:
-        found.pop("cuda", None)
-        found.pop("cudnn", None)
-    return {tool: version for tool, version in found.items() if version}
+                versions[tool] = version
+    elif not context.environment_made:
+        for tool in environment_brings(context):
+            versions.pop(tool, None)
+    versions |= _interpreter_versions(context, recipe)
+    if not context.wants_cuda:
+        versions.pop("cuda", None)
+        versions.pop("cudnn", None)
+    return {tool: version for tool, version in versions.items() if version}
 
 
-def _on_the_machine(patient: Patient) -> dict[str, str]:
-    box = patient.toolbox
-    found = {name: box.version(name) for name in ("cmake", "ninja", "glibc")}
-    if patient.cxx is not None:
-        found[patient.cxx.family] = patient.cxx.version
-    if patient.nvcc is not None:
-        found["cuda"] = patient.nvcc.version
-        found["cudnn"] = cudnn_version(patient)
-    return found
+def _machine_versions(context: DoctorContext) -> dict[str, str]:
+    box = context.toolbox
+    versions = {name: box.version(name) for name in ("cmake", "ninja", "glibc")}
+    if context.cxx is not None:
+        versions[context.cxx.family] = context.cxx.version
+    if context.nvcc is not None:
+        versions["cuda"] = context.nvcc.version
+        versions["cudnn"] = cudnn_version(context)
+    return versions
 
 
-def environment_brings(patient: Patient) -> set[str]:
-    """Programs that the environment will install, so that the machine's own do not matter."""
-    if patient.environment is None or patient.environment.use in {"current", "debian-root"}:
+def environment_brings(context: DoctorContext) -> set[str]:
+    """Return the programs that the environment installs, which replace those of the machine."""
+    if context.environment is None or context.environment.use in {"current", "debian-root"}:
         return set()
-    if patient.environment.use == "conda":
-        return set(_conda_versions(patient.environment.conda.packages))
-    wanted = list(patient.environment.venv.packages)
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
-        wanted += recipe.environment.venv.packages
-        wanted += facts.build_requires if facts and recipe.builder == "python" else ()
+    if context.environment.use == "conda":
+        return set(_conda_versions(context.environment.conda.packages))
+    requirements = list(context.environment.venv.packages)
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
+        requirements += recipe.environment.venv.packages
+        requirements += facts.build_requires if facts and recipe.builder == "python" else ()
     names: set[str] = set()
-    for text in wanted:
+    for text in requirements:
         try:
             names.add(Requirement(text).name.lower())
         except InvalidRequirement:
@@ -99,8 +99,8 @@ def environment_brings(patient: Patient) -> set[str]:
 
 
 def _conda_versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Tools that conda brings -> the version that is pinned, or nothing where a range is."""
-    found: dict[str, str] = {}
+    """Return tool -> pinned version for the packages of conda; empty for a range."""
+    versions: dict[str, str] = {}
     for text in packages:
         match = re.fullmatch(r"(?:.*::)?([\w.-]+)\s*(?:==?\s*([\d.]+)\*?)?.*", text.strip())
         if match is None:
@@ -109,45 +109,45 @@ def _conda_versions(packages: tuple[str, ...]) -> dict[str, str]:
         label = re.match(r".*/label/cuda-([\d.]+)::", text)
         if label and not version:
             version = label[1]
-        found[_CONDA_TOOLS.get(name, name)] = version.rstrip(".")
-    return found
+        versions[_CONDA_TOOLS.get(name, name)] = version.rstrip(".")
+    return versions
 
 
-def interpreter(patient: Patient, recipe: Recipe) -> str:
-    """The interpreter whose headers and packages can be looked at now; empty when there is none."""
-    component = patient.component(recipe)
+def interpreter(context: DoctorContext, recipe: Recipe) -> str:
+    """Return the interpreter of a build, if it exists already; otherwise an empty text."""
+    component = context.component(recipe)
     if component is not None and component.python and Path(component.python).exists():
         return component.python
-    table = patient.environment or recipe.environment
+    table = context.environment or recipe.environment
     if table.use == "current" and not table.python:
-        tool = patient.toolbox.find("python")
+        tool = context.toolbox.find("python")
         return tool.path if tool else ""
     try:
-        found = find_interpreter(table.python or table.base, patient.environ, where="the doctor")
+        python = find_interpreter(table.python or table.base, context.environ, where="the doctor")
     except UsageError:
         return ""
-    return found.path if found.version else ""
+    return python.path if python.version else ""
 
 
-def _of_the_interpreter(patient: Patient, recipe: Recipe) -> dict[str, str]:
-    if patient.environment_kind == "conda" and not patient.environment_made:
+def _interpreter_versions(context: DoctorContext, recipe: Recipe) -> dict[str, str]:
+    if context.environment_kind == "conda" and not context.environment_made:
         return {}
-    python = interpreter(patient, recipe)
+    python = interpreter(context, recipe)
     if not python:
         return {}
-    tool = patient.toolbox.find(python)
-    found = {"python": tool.version} if tool else {}
-    if patient.environment_kind == "current" or patient.environment_made:
-        found |= installed_versions(python, _PACKAGES, environ=patient.variables)
-    return found
+    tool = context.toolbox.find(python)
+    versions = {"python": tool.version} if tool else {}
+    if context.environment_kind == "current" or context.environment_made:
+        versions |= installed_versions(python, _PACKAGES, environ=context.variables)
+    return versions
 
 
-def cudnn_version(patient: Patient) -> str:
-    """Version of the cuDNN whose header the build would find; empty when none is found."""
+def cudnn_version(context: DoctorContext) -> str:
+    """Return the version of the cuDNN header that the build would find; empty if none."""
     names = ("CUDNN_ROOT", "CUDNN_INCLUDE_DIR", "CUDA_HOME", "CONDA_PREFIX")
-    roots = [Path(patient.variables[name]) for name in names if patient.variables.get(name)]
-    system = [patient.system("usr"), patient.system("usr/local/cuda")]
-    triplet = f"{patient.architecture}-linux-gnu"
+    roots = [Path(context.variables[name]) for name in names if context.variables.get(name)]
+    system = [context.system("usr"), context.system("usr/local/cuda")]
+    triplet = f"{context.architecture}-linux-gnu"
     for folder in (*roots, *system):
         for place in ("include", ".", f"include/{triplet}"):
             header = folder / place / "cudnn_version.h"
@@ -164,37 +164,37 @@ def cudnn_version(patient: Patient) -> str:
     return ""
 
 
-def _examine_versions(patient: Patient) -> Iterator[DoctorFinding]:
-    if not patient.recipes:
-        yield from _general(patient)
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
+def _examine_versions(context: DoctorContext) -> Iterator[DoctorFinding]:
+    if not context.recipes:
+        yield from _without_recipe(context)
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
         if facts is None:
             continue
-        found = found_versions(patient, recipe)
+        versions = found_versions(context, recipe)
         yield from check_versions(
             facts,
-            found,
-            architecture=patient.architecture,
-            variables=patient.settings(recipe),
+            versions,
+            architecture=context.architecture,
+            variables=context.settings(recipe),
         )
         for note in facts.notes:
             yield DoctorFinding(check=VERSIONS_CHECK.name, severity="notes", what=note)
 
 
-def _general(patient: Patient) -> Iterator[DoctorFinding]:
-    """Without a recipe nothing is going to be built, so nothing can block."""
+def _without_recipe(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check against the newest release. Nothing is built, so all findings are notes."""
     newest = known_releases("pytorch")[-1]
     recipe = Recipe(name="pytorch", environment=EnvironmentTable(use="current"))
-    found = found_versions(patient, recipe)
+    versions = found_versions(context, recipe)
     facts = release_facts("pytorch", newest)
-    for finding in check_versions(facts, found, architecture=patient.architecture):
+    for finding in check_versions(facts, versions, architecture=context.architecture):
         yield replace(finding, severity="notes")
 
 
 VERSIONS_CHECK = Check(
     name="versions",
-    looks_at="versions of tools against the release's table",
+    subject="versions of tools against those of the release",
     run=_examine_versions,
 )
 
@@ -202,36 +202,36 @@ VERSIONS_CHECK = Check(
 _ONEDNN_FOLDER: Final = "third_party/ideep/mkl-dnn"
 
 
-def _examine_stack(patient: Patient) -> Iterator[DoctorFinding]:
-    torch, whence = _torch_version(patient)
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
+def _examine_stack(context: DoctorContext) -> Iterator[DoctorFinding]:
+    torch, origin = _torch_version(context)
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
         if facts is None:
             continue
         if facts.project == "pytorch":
-            yield from _acl(patient, recipe)
+            yield from _acl(context, recipe)
         elif torch and parse_version(recipe.version) and known_releases(facts.project):
-            yield from _companion(recipe, facts.project, torch, whence)
-    for recipe in patient.recipes:
+            yield from _companion(recipe, facts.project, torch, origin)
+    for recipe in context.recipes:
         if recipe.name == "onednn" and recipe.version:
-            yield from _acl_fits(patient, recipe.version, "the recipe onednn")
+            yield from _acl_fits(context, recipe.version, "the recipe onednn")
 
 
-def _torch_version(patient: Patient) -> tuple[str, str]:
-    """Version of the torch that companions are built against, and where it comes from."""
-    for recipe in patient.recipes:
-        facts = patient.facts(recipe)
+def _torch_version(context: DoctorContext) -> tuple[str, str]:
+    """Return the version of torch that companions are built against, and where it comes from."""
+    for recipe in context.recipes:
+        facts = context.facts(recipe)
         if facts is not None and facts.project == "pytorch":
             return recipe.version, "the stack"
-    base = patient.environment.base if patient.environment else ""
+    base = context.environment.base if context.environment else ""
     if base and Path(base).exists():
-        return installed_versions(base, ("torch",), environ=patient.variables).get(
+        return installed_versions(base, ("torch",), environ=context.variables).get(
             "torch", ""
         ), base
     return "", ""
 
 
-def _companion(recipe: Recipe, project: str, torch: str, whence: str) -> Iterator[DoctorFinding]:
+def _companion(recipe: Recipe, project: str, torch: str, origin: str) -> Iterator[DoctorFinding]:
     if fits_torch(project, recipe.version, torch):
         return
     own = release_facts(project, recipe.version).companions.get("pytorch", "")
@@ -239,58 +239,58 @@ def _companion(recipe: Recipe, project: str, torch: str, whence: str) -> Iterato
     yield DoctorFinding(
         check=STACK_CHECK.name,
         severity="warns",
-        what=f"{project} {recipe.version} belongs to torch {own}, and {whence} has torch {torch}",
-        why="each release is made for one torch; with another it may not compile, or lack"
+        what=f"{project} {recipe.version} belongs to torch {own}, but {origin} has torch {torch}",
+        why="each release supports one version of torch; with another it may not compile, or may lack"
         " operators at run time",
         mend=f"--set {recipe.name}/version={right}.0" if right else "",
     )
 
 
-def _acl(patient: Patient, recipe: Recipe) -> Iterator[DoctorFinding]:
+def _acl(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
     if not as_truth(str(recipe.options.get("USE_MKLDNN_ACL", ""))):
         return
-    facts = patient.facts(recipe)
-    version, whence = (facts.onednn if facts else ""), f"pytorch {recipe.version}"
+    facts = context.facts(recipe)
+    version, origin = (facts.onednn if facts else ""), f"pytorch {recipe.version}"
     usual = facts.acl if facts else ""
     if recipe.source.git is not None and _ONEDNN_FOLDER in recipe.source.git.overrides:
         version = recipe.source.git.overrides[_ONEDNN_FOLDER].removeprefix("v")
-        whence, usual = f"the override of {_ONEDNN_FOLDER}", ""
-    settings = patient.settings(recipe)
+        origin, usual = f"the override of {_ONEDNN_FOLDER}", ""
+    settings = context.settings(recipe)
     if not settings.get("ACL_ROOT_DIR"):
         yield DoctorFinding(
             check=STACK_CHECK.name,
             severity="blocks",
             what="USE_MKLDNN_ACL is on and ACL_ROOT_DIR is not set",
-            why="the Arm Compute Library is looked for there only",
+            why="Arm Compute Library is searched for only there",
             mend="build the variant cpu-arm, or set environment.variables.ACL_ROOT_DIR",
         )
     if version:
         root = settings.get("ACL_ROOT_DIR", "")
-        yield from _acl_fits(patient, version, whence, root=root, usual=usual)
+        yield from _acl_fits(context, version, origin, root=root, usual=usual)
 
 
 def _acl_fits(
-    patient: Patient, onednn: str, whence: str, *, root: str = "", usual: str = ""
+    context: DoctorContext, onednn: str, origin: str, *, root: str = "", usual: str = ""
 ) -> Iterator[DoctorFinding]:
-    known = onednn_acl(onednn)
-    acl = next((r.version for r in patient.recipes if r.name == "arm-compute-library"), "")
+    limits = onednn_acl(onednn)
+    acl = next((r.version for r in context.recipes if r.name == "arm-compute-library"), "")
     acl = acl or (_acl_version(Path(root)) if root else "")
-    if known is None or not acl or allows(known.accepts, acl):
+    if limits is None or not acl or allows(limits.accepts, acl):
         return
-    doubt = "" if known.confirmed else "; where exactly the limit of this oneDNN is was not read"
+    doubt = "" if limits.confirmed else "; the exact limit of this oneDNN is not confirmed"
     yield DoctorFinding(
         check=STACK_CHECK.name,
-        severity="blocks" if known.confirmed else "warns",
-        what=f"oneDNN {onednn} ({whence}) does not take Arm Compute Library {acl}",
-        why=f"it accepts {known.accepts}{doubt}. `Detected ACL version ..., but minimum required`"
-        " would be the end",
+        severity="blocks" if limits.confirmed else "warns",
+        what=f"oneDNN {onednn} ({origin}) does not support Arm Compute Library {acl}",
+        why=f"it accepts {limits.accepts}{doubt}. CMake would fail with"
+        " `Detected ACL version ..., but minimum required`",
         mend=f"--set arm-compute-library/version={usual or 'VERSION'}"
-        + (", which PyTorch's own Arm wheels of this release carry" if usual else ""),
+        + (", as in the official Arm wheels of this release" if usual else ""),
     )
 
 
 def _acl_version(root: Path) -> str:
-    """Version in the tree of a built Arm Compute Library; empty when it does not say."""
+    """Return the version of a built Arm Compute Library; empty if unknown."""
     for path in sorted(root.glob("**/arm_compute_version.embed"))[:1]:
         match = re.search(r"arm_compute_version=v?([\d.]+)", path.read_text(errors="replace"))
         if match:
@@ -298,4 +298,6 @@ def _acl_version(root: Path) -> str:
     return ""
 
 
-STACK_CHECK = Check(name="stack", looks_at="versions of a stack's parts", run=_examine_stack)
+STACK_CHECK = Check(
+    name="stack", subject="versions of the components of a stack", run=_examine_stack
+)

@@ -38,7 +38,7 @@ DEFAULT_EXPORT: Final = "text"
 
 
 def export_plan(plan: Plan, name: str, facts: ExportFacts) -> tuple[ExportedFile, ...]:
-    """The plan in the format of that name; the first file is the main one."""
+    """Return the files of a plan in a format; the first one is the main file."""
     if name not in EXPORTS:
         raise UsageError(
             f"--format {name}: there is no such format",

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Write an apt configuration of its own: sh write-apt-sources.sh FOLDER SUITE "deb deb-src"
+# Write a separate apt configuration: sh write-apt-sources.sh FOLDER SUITE "deb deb-src"
 #
-# The mirrors, keys and options are this machine's; the suite may be another one. An empty SUITE means
-# the machine's own suites. Everything apt keeps goes below FOLDER: `apt-get -c FOLDER/apt.conf`.
+# Mirrors, keys and options are those of this machine; the suite may differ. An empty SUITE means the
+# suites of this machine. All files of apt are below FOLDER: `apt-get -c FOLDER/apt.conf`.
 set -eu
 
 folder=$1 suite=$2 kinds=$3
 case $folder in
     *[\"\;]*)
-        echo "apt has no way to write the path $folder: choose another folder" >&2
+        echo "apt cannot represent the path $folder: choose another folder" >&2
         exit 1
         ;;
 esac
@@ -17,7 +17,7 @@ mkdir -p "$folder/state/lists/partial" "$folder/cache/archives/partial" "$folder
     "$folder/etc/sources.list.d" "$folder/etc/preferences.d" "$folder/etc/keys"
 : >"$folder/state/status"
 
-# Every key apt trusts here: those in its folder, and those that single sources name.
+# All keys that apt trusts: those in its folder, and those of single sources.
 for key in /etc/apt/trusted.gpg.d/*.gpg /etc/apt/trusted.gpg.d/*.asc \
     /usr/share/keyrings/debian-archive-keyring.gpg \
     $(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
@@ -25,8 +25,8 @@ for key in /etc/apt/trusted.gpg.d/*.gpg /etc/apt/trusted.gpg.d/*.asc \
     [ ! -f "$key" ] || cp -L -- "$key" "$folder/etc/keys/"
 done
 
-# Mirrors of Debian, as far as apt knows whose they are. A suite that is not listed here is looked for
-# where the plain suite of this machine is, and `other-security` where `own-security` is.
+# Mirrors of Debian, if apt knows their origin. A suite that is not listed is expected on the mirror of
+# the plain suite of this machine, and `other-security` on that of `own-security`.
 apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)' 'Created-By: Packages' |
     awk -v wanted="$suite" -v kinds="$kinds" '
         function pocket(name) { return index(name, "-") ? substr(name, index(name, "-") + 1) : "" }

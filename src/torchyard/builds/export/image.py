@@ -1,8 +1,8 @@
 """A plan as it runs inside a container image. No I/O.
 
-It uses other folders, and the system of the image instead of a root folder. This is what a
-Dockerfile and an Apptainer definition share: paths are rewritten in commands, files and variables
-alike; packages are installed before the steps and checks run after them.
+Shared by Dockerfiles and Apptainer definitions: the build uses other folders, and the system of the
+image instead of a root folder. Paths are rewritten in commands, files and variables; packages are
+installed before the steps, and checks run after them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class PathRewrite:
-    """Replaces folders by folders; of two that both fit, the longer one counts."""
+    """Replaces folders in texts; the longest match is used."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._texts = {
@@ -58,19 +58,19 @@ class PathRewrite:
             for form in (_address, _inside_quotes, str)
         }
         longest_first = sorted(self._texts, key=len, reverse=True)
-        # `/yard/builds/one` must not be found in `/yard/builds/one-more` or in `/yard/builds/one.old`.
+        # `/home/builds/one` must not match in `/home/builds/one-more` or in `/home/builds/one.old`.
         self._pattern = re.compile(
             "(" + "|".join(map(re.escape, longest_first)) + r")(?![\w+-]|\.\w)"
         )
 
     def text(self, text: str) -> str:
-        """The text with all paths in it replaced."""
-        return self._pattern.sub(lambda found: self._texts[found[1]], text)
+        """Replace all paths in a text."""
+        return self._pattern.sub(lambda match: self._texts[match[1]], text)
 
     def apply(self, value: T) -> T:
-        """A dataclass with all paths in it replaced, however deep they are."""
-        moved: T = self._walk(value)
-        return moved
+        """Replace all paths in a dataclass, recursively."""
+        rewritten: T = self._walk(value)
+        return rewritten
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -88,7 +88,7 @@ class PathRewrite:
 
 
 def _inside_quotes(path: str) -> str:
-    """As `shlex.quote` writes it between its own quotes."""
+    """Escape quotes as `shlex.quote` does."""
     return path.replace("'", "'\"'\"'")
 
 
@@ -100,53 +100,53 @@ _AT_RUN_TIME: Final = (
     *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONNOUSERSITE"),
     *("CUDA_HOME", "ROCM_PATH", "HIP_PLATFORM"),
 )
-"""What programs need of the build's variables; the others are for compilers."""
+"""Variables of the build that programs need at run time; the others are for compilers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """Everything a definition of an image is written from."""
+    """The content of an image definition."""
 
     plan: Plan
-    """With the folders it has inside the image; without smoke tests where they want a GPU."""
+    """With the folders inside the image; without smoke tests if they need a GPU."""
     checks: tuple[tuple[str, ...], ...]
-    """Commands that check the finished image, to be started in an empty folder."""
+    """Commands that check the finished image, to be run in an empty folder."""
     base: ImageBase
     packages: tuple[str, ...]
     conda: str
-    """Program for conda that must be installed first; empty where none is needed."""
+    """Conda program that must be installed first; empty if none is needed."""
     source_packages: bool
-    """Whether a step asks for build dependencies, so that apt must list source packages."""
+    """Whether a step needs build dependencies, so that apt must list source packages."""
     inputs: tuple[LocalInput, ...]
     """Files and folders of this machine that the build needs."""
     gpu: str
-    """`cuda`, `rocm` or nothing."""
+    """`cuda`, `rocm` or empty."""
     rooted: bool
-    """Whether the plan had a root folder: then the image is that root."""
+    """Whether the plan has a root folder, which the image replaces."""
     in_conda: bool
     variables: Variables
-    """For the environment of the finished image."""
+    """Environment of the finished image."""
     kept: tuple[str, ...]
     """Folders and files that the finished image needs."""
 
     @property
     def shared(self) -> Variables:
-        """Variables that most steps have, set once for all; ENV of a Dockerfile holds one line."""
+        """Variables that most steps share, set once. ENV of a Dockerfile cannot have line breaks."""
         return tuple(pair for pair in shared_by_most(self.plan.steps) if "\n" not in pair[1])
 
     @property
     def freeze_file(self) -> str:
-        """Where the list of Python packages goes."""
+        """Path of the list of Python packages."""
         return str(BuildFolder(folder=Path(self.plan.folder)).freeze_file)
 
     @property
     def python(self) -> str:
-        """Interpreter of the environment; empty where there is none."""
+        """Interpreter of the environment; empty if there is none."""
         return next((part.python for part in self.plan.components if part.python), "")
 
     @property
     def not_kept(self) -> tuple[str, ...]:
-        """What only the build needed."""
+        """Folders that only the build needs."""
         folder = self.plan.folder
         trees = [part.tree for part in self.plan.components if part.tree not in self.kept]
         wheels = [f"{part.tree}.dist" for part in self.plan.components if part.python]
@@ -155,7 +155,7 @@ class Image:
 
 
 def image_of(plan: Plan, facts: ExportFacts) -> Image:
-    """Move the plan into an image; raises UsageError where it needs this machine's own Python."""
+    """Convert a plan to an image; raise UsageError if it needs the Python of this machine."""
     refuse_foreign_python(plan)
     base, gpu = choose_base(plan, facts), gpu_of(plan)
     root, _ = root_of(plan)
@@ -172,10 +172,10 @@ def image_of(plan: Plan, facts: ExportFacts) -> Image:
     tools = [tool for step in plan.steps if (tool := conda_tool(step)[0])]
     steps = tuple(_inside(step, root, facts) for step in without_own_steps(plan).steps)
     steps = tuple(step for step in steps if step.actions)
-    moved = rewrite.apply(replace(plan, steps=steps))
+    rewritten = rewrite.apply(replace(plan, steps=steps))
     return Image(
-        plan=_without_smoke_tests(moved) if gpu else moved,
-        checks=tuple(argv for part in moved.components for argv in check_commands(part)),
+        plan=_without_smoke_tests(rewritten) if gpu else rewritten,
+        checks=tuple(argv for part in rewritten.components for argv in check_commands(part)),
         base=base,
         packages=system_packages(plan, base),
         conda=tools[0] if tools and not facts.conda_program else "",
@@ -184,13 +184,13 @@ def image_of(plan: Plan, facts: ExportFacts) -> Image:
         gpu=gpu,
         rooted=bool(root),
         in_conda=bool(tools),
-        variables=_run_time_variables(moved),
-        kept=_kept(moved),
+        variables=_run_time_variables(rewritten),
+        kept=_kept(rewritten),
     )
 
 
 def _inside(step: Step, root: str, facts: ExportFacts) -> Step:
-    """The step where the image is the machine: no root folder, no other programs than its own."""
+    """Convert a step: the image replaces the root folder and the programs of this machine."""
     makes_root = bool(root) and not step.root and any(_below(path, root) for path in step.creates)
     actions = () if makes_root else tuple(_inside_actions(step, root, facts))
     variables = tuple(
@@ -204,13 +204,13 @@ def _inside_actions(step: Step, root: str, facts: ExportFacts) -> Iterator[Actio
         if not isinstance(action, Command):
             yield action
         elif root and not action.inside_root and any(_below(word, root) for word in action.argv):
-            continue  # keeps the root folder in order; the image is in order
+            continue  # maintains the root folder, which the image replaces
         else:
             yield replace(action, argv=_inside_argv(action.argv, facts, rooted=bool(root)))
 
 
 def _inside_argv(argv: tuple[str, ...], facts: ExportFacts, *, rooted: bool) -> tuple[str, ...]:
-    """Programs of this machine's user become those of the image; a root's own are there already."""
+    """Replace programs of this machine by those of the image."""
     name = PurePosixPath(argv[0]).name
     if name == "uv" and argv[1:2] == ("venv",):
         return ("python3", "-m", "venv", "--clear", "--", argv[-1])
@@ -224,7 +224,7 @@ def _inside_argv(argv: tuple[str, ...], facts: ExportFacts, *, rooted: bool) -> 
 
 
 def _without_smoke_tests(plan: Plan) -> Plan:
-    """No GPU is there while an image is built."""
+    """Remove the smoke tests: there is no GPU while an image is built."""
     return replace(
         plan,
         components=tuple(
@@ -249,20 +249,20 @@ def _below(path: str, folder: str) -> bool:
 
 
 def _run_time_variables(plan: Plan) -> Variables:
-    """Of all components together; folders with what was built come first."""
-    found: dict[str, str] = {}
+    """Return the variables of all components; folders of the build come first."""
+    merged: dict[str, str] = {}
     for component in plan.components:
         steps = [step for step in plan.steps if step.component == component.name]
-        # The last step sees the component as its users do, without options of the build.
+        # The last step has the variables of a user of the component, without build options.
         for name, value in (dict(steps[-1].variables) if steps else {}).items():
             if name in _AT_RUN_TIME:
                 is_path = name in SEARCH_PATHS
-                found[name] = joined_path(found.get(name, ""), value) if is_path else value
+                merged[name] = joined_path(merged.get(name, ""), value) if is_path else value
         if _installs(component):
             libraries = f"{component.prefix}/lib"
-            found["PATH"] = joined_path(f"{component.prefix}/bin", found.get("PATH", SYSTEM_PATH))
-            found["LD_LIBRARY_PATH"] = joined_path(libraries, found.get("LD_LIBRARY_PATH", ""))
-    return tuple(found.items())
+            merged["PATH"] = joined_path(f"{component.prefix}/bin", merged.get("PATH", SYSTEM_PATH))
+            merged["LD_LIBRARY_PATH"] = joined_path(libraries, merged.get("LD_LIBRARY_PATH", ""))
+    return tuple(merged.items())
 
 
 def _kept(plan: Plan) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ _INDENT: Final = "    "
 
 
 def package_statements(packages: tuple[str, ...]) -> list[str]:
-    """Install packages of the system, and leave no index behind."""
+    """Return statements that install system packages and remove the package lists."""
     install = ("apt-get", "install", "--yes", "--no-install-recommends", "--", *packages)
     words = command_text(install, (("DEBIAN_FRONTEND", "noninteractive"),))
     return [
@@ -308,7 +308,7 @@ def package_statements(packages: tuple[str, ...]) -> list[str]:
 
 
 def source_list_statements() -> list[str]:
-    """Let apt list source packages, in both kinds of its files; build dependencies need them."""
+    """Return statements that enable source packages in both formats of apt sources."""
     return [
         (
             f"{_INDENT}for file in /etc/apt/sources.list.d/*.sources; do"
@@ -322,12 +322,12 @@ def source_list_statements() -> list[str]:
 
 
 def conda_statements(image: Image) -> list[str]:
-    """Install the program that makes the conda environment."""
+    """Return statements that install the conda program."""
     return [_INDENT + text for text in CONDA_INSTALLERS[image.conda]]
 
 
 def one_step(image: Image, step: Step, *, jobs: str) -> list[str]:
-    """Everything one step does, where the shared variables are set; `jobs` is how many at once."""
+    """Return the statements of one step, given the shared variables; `jobs` is a shell word."""
     difference = Difference.of(step, image.shared)
     statements = difference_statements(difference, one_line=True)
     if step.compiles:
@@ -337,7 +337,7 @@ def one_step(image: Image, step: Step, *, jobs: str) -> list[str]:
 
 
 def freeze_statements(image: Image) -> list[str]:
-    """Write down every Python package; nothing where there is no Python."""
+    """Return statements that list all Python packages; none if there is no Python."""
     command = freeze_command(image.plan, image.freeze_file)
     if command is None:
         return []
@@ -346,7 +346,7 @@ def freeze_statements(image: Image) -> list[str]:
 
 
 def check_statements(image: Image, *, one_line: bool) -> list[str]:
-    """Import and smoke tests in the finished image, from an empty folder."""
+    """Return statements for the import and the smoke tests, run in an empty folder."""
     if not image.checks:
         return []
     checks = [wrapped(command_text(argv, one_line=one_line), _INDENT) for argv in image.checks]
@@ -355,8 +355,8 @@ def check_statements(image: Image, *, one_line: bool) -> list[str]:
 
 
 def check_file(image: Image) -> WriteFile:
-    """The checks as a file of the image, for a machine that has the GPU."""
-    lines = ["#!/bin/sh", "# Checks this build where there is a GPU.", "set -eu"]
+    """Return the checks as a script in the image, for a machine with a GPU."""
+    lines = ["#!/bin/sh", "# Check this build on a machine with a GPU.", "set -eu"]
     checks = [text.removeprefix(_INDENT) for text in check_statements(image, one_line=False)]
     return WriteFile(
         path=f"{image.plan.folder}/check.sh",
@@ -366,11 +366,11 @@ def check_file(image: Image) -> WriteFile:
 
 
 def input_lines(image: Image) -> list[str]:
-    """Commands, for people, that bring this machine's files beside the definition."""
+    """Return comments with the commands that copy local files next to the definition."""
     if not image.inputs:
         return []
     copies = [
         f"  mkdir -p local && cp -aT -- {shlex.quote(item.path)} local/{item.name}"
         for item in image.inputs
     ]
-    return ["", "Before building, bring these beside this file:", *copies]
+    return ["", "Before building, copy these files next to this one:", *copies]

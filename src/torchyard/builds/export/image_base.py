@@ -30,7 +30,7 @@ CONDA_PROGRAMS: Final = {
     "mamba": "/opt/conda/bin/mamba",
     "conda": "/opt/conda/bin/conda",
 }
-"""Where the installers put each program."""
+"""Path of each program after installation."""
 _MINIFORGE: Final = (
     (
         "curl -fL -o /tmp/miniforge.sh https://github.com/conda-forge/miniforge/releases/latest/download/"
@@ -56,7 +56,7 @@ CONDA_INSTALLERS: Final = {
     "mamba": _MINIFORGE,
     "conda": _MINIFORGE,
 }
-"""Statements of a shell; each takes the newest release."""
+"""Shell statements; each installs the newest release."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,28 +66,28 @@ class ImageBase:
     name: str
     why: str
     has_python: bool = False
-    """Whether it brings a Python of its own, so that none is installed."""
+    """Whether it contains Python, so that none is installed."""
 
 
 def choose_base(plan: Plan, facts: ExportFacts) -> ImageBase:
-    """The image that fits the plan's environment, unless the user names one."""
+    """Return the requested base image, or one that matches the environment of the plan."""
     if facts.base_image:
         if not _IMAGE_NAME.fullmatch(facts.base_image):
             raise UsageError(
-                f"{facts.base_image!r} names no image",
-                hint="give a name such as debian:trixie-slim",
+                f"{facts.base_image!r} is not the name of an image",
+                hint="use a name such as debian:trixie-slim",
             )
-        return ImageBase(name=facts.base_image, why="named by you; it must have apt-get")
+        return ImageBase(name=facts.base_image, why="requested; it must have apt-get")
     root, suite = root_of(plan)
     if root:
-        why = f"the plan builds in a Debian {suite} of its own; here the image is that Debian"
+        why = f"replaces the Debian {suite} root folder of the plan"
         return ImageBase(name=f"debian:{suite}-slim", why=why)
     outside = _system_toolkits(plan)
     if "ROCM_PATH" in outside:
-        why = "assumed to have ROCm in /opt/rocm; name another to build for another ROCm"
+        why = "assumed to have ROCm in /opt/rocm; choose another image for another ROCm"
         return ImageBase(name=_ROCM_IMAGE, why=why)
     if "CUDA_HOME" in outside:
-        why = "assumed to have the CUDA toolkit in /usr/local/cuda; name another for another CUDA"
+        why = "assumed to have CUDA in /usr/local/cuda; choose another image for another CUDA"
         return ImageBase(name=_CUDA_IMAGE, why=why)
     version = _python_version(plan)
     if not version:
@@ -101,18 +101,18 @@ def choose_base(plan: Plan, facts: ExportFacts) -> ImageBase:
 
 
 def root_of(plan: Plan) -> tuple[str, str]:
-    """The plan's root folder and its suite; nothing where it has none."""
+    """Return the root folder of a plan and its suite; empty if it has none."""
     root = next((step.root for step in plan.steps if step.root), "")
     for step in plan.steps:
         for action in step.actions:
-            # The command that makes the root names it, and the suite behind it.
+            # The command that creates the root has it as an argument, followed by the suite.
             if root and isinstance(action, Command) and not step.root and root in action.argv[:-1]:
                 return root, action.argv[action.argv.index(root) + 1]
     return root, _DEFAULT_SUITE if root else ""
 
 
 def conda_tool(step: Step) -> tuple[str, str]:
-    """Name and path of the conda program that the step starts; nothing where it starts none."""
+    """Return name and path of the conda program that a step runs; empty if none."""
     for action in step.actions:
         if isinstance(action, Command) and PurePosixPath(action.argv[0]).name in TOOLS:
             return PurePosixPath(action.argv[0]).name, action.argv[0]
@@ -120,7 +120,7 @@ def conda_tool(step: Step) -> tuple[str, str]:
 
 
 def gpu_of(plan: Plan) -> str:
-    """`cuda`, `rocm` or nothing: what the built thing wants to find at run time."""
+    """Return the GPU platform that the result needs at run time: `cuda`, `rocm` or empty."""
     recipes = [part.recipe for part in plan.components]
     if any(_is_on(recipe, "USE_ROCM") for recipe in recipes):
         return "rocm"
@@ -130,7 +130,7 @@ def gpu_of(plan: Plan) -> str:
 
 
 def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
-    """Debian packages the steps need, apart from those that a step installs itself."""
+    """Return the Debian packages that the steps need, except those that a step installs."""
     names = ["ca-certificates", "curl", "git", "patch", "unzip", "xz-utils"]
     root, _ = root_of(plan)
     conda = any(conda_tool(step)[0] for step in plan.steps)
@@ -153,7 +153,7 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
 
 
 def _system_toolkits(plan: Plan) -> set[str]:
-    """Names of the variables that lead to a GPU toolkit outside the build's own folder."""
+    """Return the variables that refer to a GPU toolkit outside the folder of the build."""
     return {name for name, value in _all_variables(plan) if not value.startswith(plan.folder)} & {
         "CUDA_HOME",
         "ROCM_PATH",
@@ -166,14 +166,14 @@ def _all_variables(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _python_version(plan: Plan) -> str:
-    """`3.12` of the interpreter that the virtual environment is made with, where it is known."""
+    """Return the Python version of the virtual environment, such as `3.12`; empty if unknown."""
     for step in plan.steps:
-        said = dict(step.inputs).get("python", "").rpartition(" ")[2].split(".")
-        if len(said) > 1 and all(part.isdigit() for part in said[:2]):
-            return ".".join(said[:2])
+        version = dict(step.inputs).get("python", "").rpartition(" ")[2].split(".")
+        if len(version) > 1 and all(part.isdigit() for part in version[:2]):
+            return ".".join(version[:2])
         for action in step.actions:
             if isinstance(action, Command) and action.argv[1:3] == ("-m", "venv"):
-                # A version that this machine does not have is planned by its bare name.
+                # A version that this machine does not have appears as a bare name.
                 named = _PYTHON.fullmatch(PurePosixPath(action.argv[0]).name)
                 if named:
                     return named[1]
@@ -191,16 +191,16 @@ class LocalInput:
 
     path: str
     name: str
-    """What it is called beside the definition, below `local`, and inside the image."""
+    """Its name in the folder `local`, next to the definition and inside the image."""
 
 
 def local_inputs(plan: Plan) -> tuple[LocalInput, ...]:
-    """Folders, archives and repositories on this machine, and patches of recipes."""
-    found: dict[str, LocalInput] = {}
+    """Return the folders, archives and repositories of this machine, and patches of recipes."""
+    inputs: dict[str, LocalInput] = {}
     for component in plan.components:
         for path, name in _paths(component):
-            found.setdefault(path, LocalInput(path=path, name=name))
-    return tuple(found.values())
+            inputs.setdefault(path, LocalInput(path=path, name=name))
+    return tuple(inputs.values())
 
 
 def _paths(component: Component) -> Iterator[tuple[str, str]]:
@@ -223,7 +223,7 @@ def _source_path(source: SourceTable) -> str:
     if chosen is source.folder and source.folder:
         return str(Path(source.folder.path).expanduser().absolute())
     address = getattr(chosen, "url", "")
-    # `github.com:owner/name` is an address too, and no path.
+    # `github.com:owner/name` is an address, not a path.
     starts = ("/", "./", "../", "~", "file://")
     path = local_path_of(address) if address.startswith(starts) else None
     return str(path.expanduser().absolute()) if path else ""
@@ -234,15 +234,15 @@ def _plain(name: str) -> str:
 
 
 def refuse_foreign_python(plan: Plan) -> None:
-    """A plan that builds with an interpreter of this machine, or against its packages, stays here."""
-    mend = 'build in an environment of its own: --set environment.use="venv", without --base'
+    """Raise UsageError for a plan that needs an interpreter or packages of this machine."""
+    fix = 'use a separate environment: --set environment.use="venv", without --base'
     for step in plan.steps:
         constraint = dict(step.variables).get("PIP_CONSTRAINT", "")
         if constraint.startswith(Path(plan.folder).as_uri()):
             raise UsageError(
-                f"{plan.name} builds against packages of this machine, which no image has",
+                f"{plan.name} needs packages of this machine, which an image does not have",
                 why="its environment has a base",
-                hint=f"{mend}; or export a script",
+                hint=f"{fix}; or export a script",
             )
     system = SYSTEM_PATH.split(":")
     for component in plan.components:
@@ -251,6 +251,6 @@ def refuse_foreign_python(plan: Plan) -> None:
             continue
         if "/" in python and str(PurePosixPath(python).parent) not in system:
             raise UsageError(
-                f"{plan.name} builds with {python} of this machine, which no image has",
-                hint=f"{mend}; or export a script",
+                f"{plan.name} needs {python} of this machine, which an image does not have",
+                hint=f"{fix}; or export a script",
             )

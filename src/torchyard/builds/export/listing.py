@@ -33,27 +33,27 @@ from torchyard.core.records import encode
 from torchyard.core.units import format_bytes
 
 _WHOLE_LINES: Final = 24
-"""A file up to this long is shown whole."""
+"""A file up to this length is shown completely."""
 _FIRST_LINES: Final = 6
 _INDENT: Final = "     "
 
 
 def export_text(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
-    """One file; nothing is left out but the middle of long files."""
+    """Return one file with the complete plan; only the middle of long files is omitted."""
     shared = shared_by_most(plan.steps)
     lines = [*_head(plan, facts), "", "components"]
     for component in plan.components:
         lines += _component(component)
-    lines += ["", "variables of every step, unless the step says otherwise"]
+    lines += ["", "variables of all steps, unless a step overrides them"]
     lines += [f"  {text}" for text in _variables(shared)]
     if plan.runner_variables:
-        lines += ["", "added while steps run; changing them makes no step run again"]
+        lines += ["", "added at run time; changing them does not rerun steps"]
         lines += [f"  {text}" for text in _variables(tuple(plan.runner_variables.items()))]
-    said: dict[str, dict[str, Difference]] = {}
+    differences: dict[str, dict[str, Difference]] = {}
     for number, step in enumerate(plan.steps, start=1):
         lines += ["", *_step(plan, step, number, done=step.name in facts.done)]
         difference = Difference.of(step, shared)
-        earlier = said.setdefault(step.component, {})
+        earlier = differences.setdefault(step.component, {})
         lines += _difference(difference, earlier)
         earlier[step.name] = difference
         lines += [f"{_INDENT}{line}" for line in _actions(plan, step)]
@@ -71,24 +71,23 @@ def _head(plan: Plan, facts: ExportFacts) -> list[str]:
         f"  sources   {facts.sources}",
     ]
     if root:
-        lines.append(f"  root      {root}: steps marked so run inside this Debian")
+        lines.append(f"  root      {root}: Debian root folder of the steps marked `in the root`")
     lines += [
         f"  jobs      {plan.jobs or 'not chosen yet'}{why}",
         (
-            f"  steps     {len(plan.steps)}, of which {done or 'none'} "
-            f"{'is' if done == 1 else 'are'} done already"
+            f"  steps     {len(plan.steps)}, of which {done or 'none'} {'is' if done == 1 else 'are'} done"
         ),
-        f"  network   allowed in {', '.join(fetching) or 'no step'}; cut off in all others",
+        f"  network   allowed in {', '.join(fetching) or 'no step'}; blocked in all others",
     ]
-    lines += [f"  missing   {text}: it cannot be run here" for text in plan.missing]
+    lines += [f"  missing   {text}: the plan cannot run here" for text in plan.missing]
     lines += [f"  note      {note}" for note in plan.notes]
     return lines
 
 
 def _component(component: Component) -> list[str]:
     recipe = component.recipe
-    told = [recipe.version, f"variant {recipe.variant}" if recipe.variant else "", recipe.builder]
-    lines = [f"  {component.name}: {', '.join(part for part in told if part)}"]
+    parts = [recipe.version, f"variant {recipe.variant}" if recipe.variant else "", recipe.builder]
+    lines = [f"  {component.name}: {', '.join(part for part in parts if part)}"]
     if component.needs:
         lines.append(f"    needs   {', '.join(component.needs)}")
     lines += [
@@ -100,22 +99,22 @@ def _component(component: Component) -> list[str]:
 
 def _step(plan: Plan, step: Step, number: int, *, done: bool) -> list[str]:
     marks = [
-        *(("done already",) if done else ()),
+        *(("done",) if done else ()),
         *(("network allowed",) if step.network else ()),
         *(("in the root",) if step.root else ()),
-        *((f"compiles, {plan.jobs or '?'} at once",) if step.compiles else ()),
+        *((f"compiles, {plan.jobs or '?'} jobs",) if step.compiles else ()),
     ]
     marked = f" [{'; '.join(marks)}]" if marks else ""
     lines = [f"{number:3}. {step.name}: {step.title}{marked}"]
     if step.needs:
         lines.append(f"{_INDENT}after: {', '.join(step.needs)}")
     lines += [f"{_INDENT}depends on {name}: {value}" for name, value in step.inputs]
-    lines += [f"{_INDENT}makes: {path}" for path in step.creates]
+    lines += [f"{_INDENT}creates: {path}" for path in step.creates]
     return lines
 
 
 def _difference(difference: Difference, earlier: Mapping[str, Difference]) -> list[str]:
-    """What the step has of its own; what an earlier one of the component said is not said again."""
+    """Return the variables of a step, relative to an earlier step of the component if shorter."""
     best, more = "", difference.more
     for name, other in earlier.items():
         beyond = difference.beyond(other)
@@ -123,7 +122,7 @@ def _difference(difference: Difference, earlier: Mapping[str, Difference]) -> li
             best, more = name, beyond
     lines = []
     if best:
-        lines.append(f"{_INDENT}variables: as {best}{', and' if more else ''}")
+        lines.append(f"{_INDENT}variables: as {best}{', plus' if more else ''}")
     else:
         if difference.without:
             lines.append(f"{_INDENT}variables: without {', '.join(difference.without)}")
@@ -155,15 +154,15 @@ def _other(plan: Plan, action: Action) -> list[str]:
     if isinstance(action, Download):
         return [f"download {action.url}", f"  to {action.path}", f"  with sha256 {action.sha256}"]
     if isinstance(action, SdistDownload):
-        known = f"sha256 {action.sha256}" if action.sha256 else "the checksum that the index gives"
-        what = (
-            f"download the source distribution {action.name} {action.version} through pip's index"
-        )
-        return [what, f"  to {action.path}", f"  with {known}"]
+        checksum = f"sha256 {action.sha256}" if action.sha256 else "the checksum of the index"
+        what = f"download the source distribution {action.name} {action.version} from the package index"
+        return [what, f"  to {action.path}", f"  with {checksum}"]
     if isinstance(action, AptSources):
-        suite = action.suite or "its own suites"
+        suite = action.suite or "the suites of this machine"
         kind = ", with source packages" if action.sources else ""
-        what = f"write an apt configuration for {suite}{kind}: this machine's mirrors and keys"
+        what = (
+            f"write an apt configuration for {suite}{kind}, with mirrors and keys of this machine"
+        )
         return [what, f"  to {action.folder}"]
     return _verify(plan, action) if isinstance(action, Verify) else []
 
@@ -178,7 +177,7 @@ def _command(plan: Plan, step: Step, command: Command) -> list[str]:
 
 
 def _reasons(plan: Plan, step: Step, command: Command) -> list[str]:
-    """Why the recipe has this command, where it says so."""
+    """Return the reasons that the recipe gives for a command."""
     return [
         prepare.why
         for component in plan.components
@@ -191,7 +190,7 @@ def _reasons(plan: Plan, step: Step, command: Command) -> list[str]:
 def _file(action: WriteFile) -> list[str]:
     content = action.text.encode(errors="surrogateescape")
     digest = hashlib.sha256(content).hexdigest()[:16]
-    program = ", a program" if action.executable else ""
+    program = ", executable" if action.executable else ""
     size = format_bytes(len(content))
     lines = [f"write {action.path} ({size}, sha256 {digest}{program})"]
     text = action.text.split("\n")
@@ -213,31 +212,31 @@ def _verify(plan: Plan, action: Verify) -> list[str]:
         *((f"the files {', '.join(table.files)}",) if table.files else ()),
         *(f"smoke test: {test.name}" for test in table.smoke),
     ]
-    lines = [f"check {action.component}, from outside its source"]
+    lines = [f"check {action.component}, from outside the source tree"]
     return [*lines, *(f"  - {check}" for check in checks), f"  report to {action.report}"]
 
 
 def _one_line(text: str) -> str:
-    """Text from outside, harmless in a terminal."""
+    """Escape unprintable characters."""
     return "".join(
         character if character.isprintable() or character == "\t" else repr(character)[1:-1]
         for character in text
     )
 
 
-SCHEMA: Final = "torchyard.builds-plan"
+SCHEMA: Final = "torchyard.build-plan"
 SCHEMA_VERSION: Final = 1
-"""Raised when a key changes its meaning or goes away; added keys do not raise it."""
+"""Increased when a key changes its meaning or is removed, not when keys are added."""
 
 
 def export_json(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
-    """The whole plan; each step with its kind of action, its fingerprint and whether it is done."""
+    """Return the complete plan, with the kinds of actions, fingerprints and states of steps."""
     prints = fingerprints(plan)
     document = encode(plan)
     for step, table in zip(plan.steps, document["steps"], strict=True):
         table["fingerprint"] = prints[step.name]
         table["done"] = step.name in facts.done
-        # Kinds are told by name: their fields alone do not always tell them apart.
+        # With the kind: the fields alone do not always distinguish them.
         table["actions"] = [
             {"kind": type(action).__name__, **fields}
             for action, fields in zip(step.actions, table["actions"], strict=True)

@@ -13,43 +13,43 @@ __all__ = ["Export", "ExportFacts", "ExportedFile"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFile:
-    """One file of an export; the first one of an export is the one to read or to run."""
+    """One file of an export; the first one is the main file."""
 
     name: str
-    """Relative, with folders where the format wants them: `.devcontainer/Dockerfile`."""
+    """Relative path, such as `.devcontainer/Dockerfile`."""
     text: str
     executable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFacts:
-    """What a plan does not say and an export needs."""
+    """Information that an export needs in addition to the plan."""
 
     home: str
-    """Folder of all builds of the user, absolute: fetched sources and downloads are below it."""
+    """Home directory of Torchyard (absolute), which contains fetched sources and downloads."""
     done: frozenset[str] = frozenset()
-    """Names of the steps that are done already."""
+    """Names of the steps that are done."""
     base_image: str = ""
-    """Image to start from; empty means the one that fits the plan's environment."""
+    """Base image; empty to choose one that matches the environment of the plan."""
     conda_program: str = ""
-    """Path of the conda program inside `base_image`; empty means that the export installs it."""
+    """Path of the conda program inside `base_image`; empty to install it."""
     image_folder: str = "/opt/torchyard"
-    """Where builds are inside an image."""
+    """Folder of builds inside an image."""
 
     @property
     def sources(self) -> str:
-        """Fetched sources, on this machine."""
+        """Folder of fetched sources on this machine."""
         return str(PurePosixPath(self.home, "sources"))
 
     @property
     def downloads(self) -> str:
-        """Archives and apt state, on this machine."""
+        """Folder of archives and apt state on this machine."""
         return str(PurePosixPath(self.home, "downloads"))
 
 
 class Export(Protocol):
-    """One format."""
+    """An export format."""
 
     def __call__(self, plan: Plan, facts: ExportFacts, /) -> tuple[ExportedFile, ...]:
-        """The plan in this format; the first file is the main one."""
+        """Return the files of the plan; the first one is the main file."""
         ...

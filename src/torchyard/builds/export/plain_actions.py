@@ -1,8 +1,8 @@
-"""Turn downloads, apt and checks, which only Torchyard performs, into plain commands and files.
+"""Convert downloads, apt and checks, which only Torchyard performs, to plain commands and files.
 
-After this every action of a plan is a command or a file, which all formats can write. What the
-runner does beyond that (sandbox, meter, checks of options and libraries) has no plain form;
-`without_own_steps` drops the steps that serve Torchyard only.
+Then every action of a plan is a command or a file, which all formats can express. Other features of
+the runner (sandbox, meter, checks of options and libraries) cannot be exported;
+`without_own_steps` removes the steps that only Torchyard needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PlainAction = Command | WriteFile
 
 _CHECK_SHA256: Final = """printf '%s  %s\\n' "$1" "$2" | sha256sum -c -"""
 _GLOB: Final = re.compile(r"[*?\[]")
-# find's `*` also matches `/`, so that `**` finds what it should, and now and then a little more.
+# `*` of find also matches `/`, so `**` works, but may match slightly more.
 _FIND: Final = """cd "$1" && [ -n "$(find . -path "./$2" -print -quit)" ]"""
 _TAKE_ONLY_FILE: Final = """set -- "$1" "$2" "$1"/*
 if [ $# -ne 3 ]; then echo "pip left more than one file in $1" >&2; exit 1; fi
@@ -40,20 +40,20 @@ _FREEZE: Final = """"$1" -m pip freeze --all >"$2.part" && mv -T -- "$2.part" "$
 
 
 def plain_actions(plan: Plan, action: Action) -> tuple[PlainAction, ...]:
-    """Commands and files that do the same as the action."""
+    """Return commands and files that are equivalent to an action."""
     if isinstance(action, Command | WriteFile):
         return (action,)
     if isinstance(action, Download):
         return _download(action)
     if isinstance(action, SdistDownload):
-        return _sdist(action, _python_beside(plan, action.path))
+        return _sdist(action, _python_for_sdist(plan, action.path))
     if isinstance(action, AptSources):
         return _apt(action)
     return verify_actions(plan, action)
 
 
 def freeze_command(plan: Plan, path: str) -> Command | None:
-    """Write down every Python package of the environment; None where the plan has no Python."""
+    """Return a command that lists all Python packages; None if the plan has no Python."""
     python = next((part.python for part in plan.components if part.python), "")
     if not python:
         return None
@@ -61,7 +61,7 @@ def freeze_command(plan: Plan, path: str) -> Command | None:
 
 
 def verify_actions(plan: Plan, action: Verify) -> tuple[PlainAction, ...]:
-    """The checks that can be made by hand, run from an empty folder."""
+    """Return the checks that need no Torchyard, run in an empty folder."""
     argvs = check_commands(plan.component(action.component))
     folder = f"{plan.folder}/check"
     make = (("rm", "-rf", "--", folder), ("mkdir", "-p", "--", folder)) if argvs else ()
@@ -72,14 +72,14 @@ def verify_actions(plan: Plan, action: Verify) -> tuple[PlainAction, ...]:
 
 
 def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
-    """Files that must exist, the import and the smoke tests; the folder they run in is empty."""
+    """Return commands that check files, import and smoke tests, to be run in an empty folder."""
     table = component.recipe.verify
     argvs = [_file_check(component.prefix, name) for name in table.files]
     snippets = [f"import {table.import_name}"] if table.import_name else []
     snippets += [test.python.strip("\n") for test in table.smoke]
     if not component.python:
         return tuple(argvs)
-    # -I: neither the working folder nor PYTHONPATH nor the user's packages can be imported.
+    # -I: nothing from the working folder, PYTHONPATH or user packages can be imported.
     return (*argvs, *((component.python, "-I", "-c", text) for text in snippets))
 
 
@@ -113,7 +113,7 @@ def _download(action: Download) -> tuple[PlainAction, ...]:
 def _sdist(action: SdistDownload, python: str) -> tuple[PlainAction, ...]:
     path = PurePosixPath(action.path)
     folder, arrived = str(path.parent), f"{path.name}.arrived"
-    # Only this package must be no wheel: `:all:` would also hold for what its metadata is made with.
+    # For this package only: `:all:` would also apply to its build requirements.
     pip = (python, "-m", "pip", "download", "--no-deps", "--no-binary", action.name)
     actions = [
         Command(argv=("rm", "-rf", "--", arrived), folder=folder, inside_root=False),
@@ -131,10 +131,10 @@ def _sdist(action: SdistDownload, python: str) -> tuple[PlainAction, ...]:
     return tuple(actions)
 
 
-def _python_beside(plan: Plan, path: str) -> str:
-    """The interpreter of the component that the sdist is for: its environment is made before.
+def _python_for_sdist(plan: Plan, path: str) -> str:
+    """Return the interpreter of the component of an sdist, whose environment exists already.
 
-    One that belongs to a root folder does not run on the machine, where sources are fetched.
+    An interpreter in a root folder does not run on the machine, where sources are fetched.
     """
     if any(step.root for step in plan.steps):
         return "python3"
@@ -157,13 +157,13 @@ def _apt(action: AptSources) -> tuple[PlainAction, ...]:
 
 
 def _check_sha256(sha256: str, name: str, folder: str) -> Command:
-    # The name alone: sha256sum reads backslashes in a path as escapes.
+    # Without the folder: sha256sum interprets backslashes in a path as escapes.
     argv = ("sh", "-c", _CHECK_SHA256, "check", sha256, name)
     return Command(argv=argv, folder=folder, inside_root=False)
 
 
 def without_own_steps(plan: Plan) -> Plan:
-    """The plan without what changes no result (the meter) and checks that only Torchyard makes."""
+    """Remove steps that do not affect the result (the meter) or that only Torchyard can run."""
     dropped = {
         step.name: step.needs
         for step in plan.steps
@@ -180,8 +180,8 @@ def without_own_steps(plan: Plan) -> Plan:
 
 
 def _needs(needs: tuple[str, ...], dropped: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Whoever needed a dropped step needs what that one needed."""
-    found: list[str] = []
+    """Replace dropped steps by the steps that they need."""
+    resolved: list[str] = []
     for name in needs:
-        found += _needs(dropped[name], dropped) if name in dropped else (name,)
-    return tuple(dict.fromkeys(found))
+        resolved += _needs(dropped[name], dropped) if name in dropped else (name,)
+    return tuple(dict.fromkeys(resolved))

@@ -1,7 +1,7 @@
 """A step as shell statements: quoted words, variables, folders, files, commands. No I/O.
 
-Words are quoted so that no text can become anything else. Variables that most steps share are
-written once; each step then states only how it differs.
+All words are quoted. Variables that most steps share are written once; each step then sets only the
+differences.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchyard.builds.plan import Command, Plan, Step, Variables, WriteFile
 from torchyard.errors import UsageError
 
 LINE_BREAK: Final = "nl=$(printf '\\nx'); nl=${nl%x}"
-"""Statement that must come before words quoted in one line."""
+"""Statement that must precede words quoted with `one_line`."""
 
 _WIDTH: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 _NOT_A_PROGRAM: Final = re.compile(
-    # words and commands of the shell itself, where they stand first
+    # keywords and builtins of the shell
     r"[.:!{}]|alias|bg|break|case|cd|command|continue|do|done|elif|else|esac|eval|exec|exit|export"
     r"|fc|fg|fi|for|getopts|hash|if|in|jobs|local|read|readonly|return|set|shift|then|times|trap"
     r"|type|ulimit|umask|unalias|unset|until|wait|while"
@@ -35,15 +35,15 @@ _NOT_A_PROGRAM: Final = re.compile(
 
 
 def quoted(text: str, *, one_line: bool = False) -> str:
-    """The text as one word.
+    """Quote a text as one word.
 
-    With `one_line` a line break becomes "$nl" and the physical line goes on behind a backslash:
-    Dockerfiles join such lines before any shell sees them.
+    With `one_line` a line break becomes "$nl" and the physical line continues after a backslash:
+    Dockerfiles join such lines before the shell sees them.
     """
     if "\0" in text:
         raise UsageError(
-            f"{text!r} holds a null character, which no shell can hand on",
-            hint="take it out of the recipe",
+            f"{text!r} contains a null character, which a shell cannot pass on",
+            hint="remove it from the recipe",
         )
     if not one_line:
         return shlex.quote(text)
@@ -51,19 +51,19 @@ def quoted(text: str, *, one_line: bool = False) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Quoted also against Apptainer: `%` starts its sections, two braces its placeholders.
+    """Quote also for Apptainer, where `%` starts sections and two braces start placeholders.
 
-    Braces are parted by the end of one quoted text and the start of the next, which are one word.
+    Braces are separated by empty quotes, which do not change the word.
     """
     word = f"'{text}'" if text.startswith("%") and shlex.quote(text) == text else shlex.quote(text)
     return re.sub(r"\{(?=\{)", "{''", word)
 
 
 def variable_name(name: str) -> str:
-    """The name, if a shell can export it."""
+    """Return the name; raise UsageError if a shell cannot export it."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a variable in a shell",
+            f"{name!r} is not a valid name of a shell variable",
             hint="use letters, digits and underscores in [environment.variables] and options",
         )
     return name
@@ -72,7 +72,7 @@ def variable_name(name: str) -> str:
 def command_text(
     argv: Sequence[str], variables: Sequence[tuple[str, str]] = (), *, one_line: bool = False
 ) -> list[str]:
-    """The words of one command, with variables of its own before it."""
+    """Return the words of a command, preceded by its variables."""
     words = [f"{variable_name(name)}={quoted(text, one_line=one_line)}" for name, text in variables]
     first = quoted(argv[0], one_line=one_line)
     if _NOT_A_PROGRAM.fullmatch(argv[0]):
@@ -83,9 +83,9 @@ def command_text(
 
 
 def wrapped(words: Sequence[str], indent: str) -> str:
-    """The words in lines of a readable width, each but the first further in than `indent`.
+    """Join words to lines of limited width; continuation lines are indented further.
 
-    An option stays on one line with its value, as far as that can be told.
+    An option and its value stay on one line where possible.
     """
     text, column = indent + words[0], len(indent) + _last_width(words[0])
     for number, word in enumerate(words[1:], start=1):
@@ -109,12 +109,12 @@ def _last_width(word: str) -> int:
 
 
 def comment(text: str) -> str:
-    """The text as it may stand behind a `#`: one line, nothing unprintable, no placeholder."""
+    """Return a text that is safe in a comment: one line, printable, no placeholder."""
     return _UNPRINTABLE.sub(" ", text).replace("{{", "{ {").rstrip().rstrip("\\")
 
 
 def heredoc(text: str, target: str) -> str:
-    """Write the text to `target` (a quoted word) as it is; it must end with a line break."""
+    """Return a statement that writes a text, ending with a line break, to a quoted `target`."""
     lines = set(text.splitlines())
     mark, count = "END_OF_FILE", 0
     while mark in lines:
@@ -125,55 +125,55 @@ def heredoc(text: str, target: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How a step's variables differ from those that most steps have."""
+    """How the variables of a step differ from the shared ones."""
 
     more: Variables
-    """Added, or with another value."""
+    """Added or changed."""
     without: tuple[str, ...]
-    """Names that this step does not have."""
+    """Names of shared variables that the step lacks."""
 
     @staticmethod
     def of(step: Step, shared: Variables) -> Difference:
-        """Of the step's variables from the shared ones."""
+        """Return the difference of a step from the shared variables."""
         own = dict(step.variables)
-        usual = dict(shared)
+        common = dict(shared)
         return Difference(
-            more=tuple(pair for pair in own.items() if usual.get(pair[0]) != pair[1]),
-            without=tuple(name for name in usual if name not in own),
+            more=tuple(pair for pair in own.items() if common.get(pair[0]) != pair[1]),
+            without=tuple(name for name in common if name not in own),
         )
 
     def beyond(self, other: Difference) -> Variables | None:
-        """What this one has more than the other; None where it does not hold all of the other."""
+        """Return the variables beyond those of another; None if it does not include the other."""
         if self.without != other.without or not set(other.more) <= set(self.more):
             return None
         return tuple(pair for pair in self.more if pair not in other.more)
 
 
 def shared_by_most(steps: Sequence[Step]) -> Variables:
-    """Variables that more than half of the steps have with the same value, in the first's order."""
+    """Return the variables that more than half of the steps have with the same value."""
     pairs = Counter(pair for step in steps for pair in dict(step.variables).items())
     return tuple(pair for pair, count in pairs.items() if 2 * count > len(steps))
 
 
 def distinct_differences(steps: Sequence[Step]) -> dict[Difference, tuple[str, ...]]:
-    """Every difference from the shared variables -> names of the steps that have it."""
+    """Return difference from the shared variables -> names of the steps with it."""
     shared = shared_by_most(steps)
-    found: dict[Difference, tuple[str, ...]] = {}
+    users: dict[Difference, tuple[str, ...]] = {}
     for step in steps:
         difference = Difference.of(step, shared)
         if difference.more or difference.without:
-            found[difference] = (*found.get(difference, ()), step.name)
-    return found
+            users[difference] = (*users.get(difference, ()), step.name)
+    return users
 
 
 def own_variables(step: Step, command: Command) -> Variables:
-    """Variables of a command that its step does not have already."""
-    usual = dict(step.variables)
-    return tuple(pair for pair in command.variables if usual.get(pair[0]) != pair[1])
+    """Return the variables of a command that its step does not have."""
+    common = dict(step.variables)
+    return tuple(pair for pair in command.variables if common.get(pair[0]) != pair[1])
 
 
 JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
-"""Both are needed: some projects read the first, CMake, make and SCons steps the second."""
+"""Both are needed: some projects read the first; CMake, make and SCons steps the second."""
 
 _INDENT: Final = "    "
 
@@ -181,7 +181,7 @@ _INDENT: Final = "    "
 def step_statements(
     plan: Plan, step: Step, *, one_line: bool, more: tuple[PlainAction, ...] = ()
 ) -> list[str]:
-    """Everything the step does; `more` is done after it."""
+    """Return the statements of a step, followed by those of `more`."""
     actions = [plain for action in step.actions for plain in plain_actions(plan, action)]
     statements: list[str] = []
     here = ""
@@ -202,14 +202,14 @@ def step_statements(
 
 
 def with_line_break(statements: list[str]) -> list[str]:
-    """The statements of one shell, behind the one that defines a line break where they use it."""
+    """Prepend the definition of the line break if the statements use it."""
     if any('"$nl"' in statement for statement in statements):
         return [_INDENT + LINE_BREAK, *statements]
     return statements
 
 
 def exports(variables: Variables, *, one_line: bool) -> list[str]:
-    """Statements that export the variables; of a name that is there twice the last one counts."""
+    """Return statements that export the variables; the last value of a name is used."""
     return [
         f"{_INDENT}export {variable_name(name)}={quoted(text, one_line=one_line)}"
         for name, text in dict(variables).items()
@@ -226,7 +226,7 @@ def difference_statements(difference: Difference, *, one_line: bool) -> list[str
 
 
 def file_statements(file: WriteFile, *, one_line: bool) -> list[str]:
-    """Statements that write a file, whole or not at all."""
+    """Return statements that write a file atomically."""
     part = f"{file.path}.part"
     make = ("mkdir", "-p", "--", str(PurePosixPath(file.path).parent))
     finish: list[tuple[str, ...]] = [("mv", "-T", "--", part, file.path)]
@@ -261,7 +261,7 @@ def _checked(text: str) -> str:
 
 
 def _in_root(command: Command, step: Step, folder: str) -> str:
-    # Variables before a function would stay set after it in some shells; env sets them for one.
+    # In some shells, variables before a function call persist; env limits them to one command.
     own = [f"{variable_name(name)}={value}" for name, value in own_variables(step, command)]
     argv = ("env", *own, *command.argv) if own else command.argv
     words = ["in_root", *(quoted(word) for word in (step.root, folder, *argv))]

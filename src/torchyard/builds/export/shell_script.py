@@ -1,6 +1,6 @@
 """A plan as one POSIX shell script that runs the same steps without Torchyard. No I/O.
 
-Its fixed parts are a clean start, markers of finished steps, and a root folder where the plan has
+Its fixed parts are a clean environment, markers of finished steps, and a root folder if the plan has
 one.
 """
 
@@ -28,10 +28,10 @@ from torchyard.builds.export.shell import (
 )
 from torchyard.builds.plan import Plan, Step, fingerprints
 
-# The same rule as `environments.base_variables.passed_through`; a test holds the two together.
+# The same rule as `environments.base_variables.passed_through`; a test compares the two.
 CLEAN_START: Final = """\
-# Settings of your shell (CC, CFLAGS, LD_LIBRARY_PATH, an active environment) are not passed on:
-# they would change the result. Proxies, certificates, settings of installers and caches are.
+# Variables of your shell (CC, CFLAGS, LD_LIBRARY_PATH, an active environment) are unset, because
+# they would change the result. Proxies, certificates and settings of installers and caches are kept.
 for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
     case $name in
         JOBS | TORCHYARD_MOUNTS) continue ;;
@@ -55,11 +55,11 @@ export PATH
 """
 
 STEP_FUNCTION: Final = """\
-# A step that came to its end leaves a mark, and is not done again. The mark's name holds a
-# fingerprint: a script exported from a changed plan does the changed steps again.
+# A finished step leaves a marker file and is not run again. The name of the marker contains a
+# fingerprint: a script exported from a changed plan runs the changed steps again.
 step() {
     if [ -e "$marks/$2" ]; then
-        printf 'done already: %s\\n' "$1"
+        printf 'already done: %s\\n' "$1"
         return 0
     fi
     printf '\\n== %s\\n' "$1"
@@ -69,10 +69,10 @@ step() {
 """
 
 PRIVATE_MOUNTS: Final = """\
-# What is mounted in the root folder is seen by this script alone, and is gone when it ends.
+# Mounts in the root folder are visible only to this script, and end with it.
 if [ "${TORCHYARD_MOUNTS-}" != private ]; then
     if [ "$(id -u)" != 0 ]; then
-        echo "a root folder is made and entered here: run this script as root" >&2
+        echo "this script creates and enters a root folder: run it as root" >&2
         exit 1
     fi
     export TORCHYARD_MOUNTS=private
@@ -82,8 +82,8 @@ unset TORCHYARD_MOUNTS
 """
 
 ROOT_FUNCTIONS: Final = """\
-# in_root ROOT FOLDER COMMAND...: run a command in a root folder, which sees the folders of this
-# machine that are no part of its system at the same paths.
+# in_root ROOT FOLDER COMMAND...: run a command in a root folder. Folders of this machine that are
+# not part of its system are visible there at the same paths.
 in_root() {{
     root=$1 folder=$2
     shift 2
@@ -113,30 +113,28 @@ _SYSTEM: Final = re.compile(r"/(bin|boot|dev|etc|lib[^/]*|lost\+found|proc|run|s
 
 _HEAD: Final = """\
 #!/bin/sh
-# Builds {name} by hand, as Torchyard would: {title}
+# Build {name} without Torchyard: {title}
 #
-#   sh build.sh             do what is not done yet; run it again after a failure
-#   JOBS=2 sh build.sh      compile two files at once{default}
+#   sh build.sh             run the steps that are not done; run it again after a failure
+#   JOBS=2 sh build.sh      compile two files in parallel{default}
 #
 # Sources are fetched to {sources}
-# Everything else goes below {folder}
-# To have everything done again, remove the folder by-hand there.
+# Everything else is written below {folder}
+# To run all steps again, remove the folder by-hand there.
 {notes}#
-# Not the same as with Torchyard:
-# - the network is not cut off in the steps that do not fetch, and nothing is kept from the
-#   files of this machine;
-# - compiles are not measured, and not held back by the memory they need: lower JOBS if they are
-#   killed;
-# - of the checks, only the import and the smoke tests are made, not those of options and libraries;
+# Differences from a build with Torchyard:
+# - all steps have network access and access to the files of this machine;
+# - compile jobs are not measured and not scheduled by memory: lower JOBS if they are killed;
+# - only the import and the smoke tests are checked, not options and libraries;
 # - steps run one after the other.
 #
-# Quoted text that looks like shell is meant for the shell that gets it.
+# Quoted text that looks like shell code is for an inner shell.
 # shellcheck disable=SC2016
 """
 
 
 def export_script(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
-    """One file, to be run with `sh`."""
+    """Return one file, to be run with `sh`."""
     plan = without_own_steps(plan)
     rooted = any(step.root for step in plan.steps)
     differences = distinct_differences(plan.steps)
@@ -146,7 +144,7 @@ def export_script(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
         "set -eu\n",
         CLEAN_START,
         *((PRIVATE_MOUNTS,) if rooted else ()),
-        _places(plan),
+        _folders(plan),
         _shared(plan),
         STEP_FUNCTION,
         *((_root_functions(plan, facts),) if rooted else ()),
@@ -164,7 +162,7 @@ def _numbered(plan: Plan) -> list[tuple[int, Step]]:
 
 def _head(plan: Plan, facts: ExportFacts) -> str:
     names = [f"{part.name} {part.recipe.version}".strip() for part in plan.components]
-    default = f" ({plan.jobs} without it)" if plan.jobs else " (one for each core without it)"
+    default = f" [default: {plan.jobs}]" if plan.jobs else " [default: one per core]"
     return _HEAD.format(
         name=comment(plan.name),
         title=comment(", ".join(names)),
@@ -175,7 +173,7 @@ def _head(plan: Plan, facts: ExportFacts) -> str:
     )
 
 
-def _places(plan: Plan) -> str:
+def _folders(plan: Plan) -> str:
     jobs = str(plan.jobs) if plan.jobs else "$(nproc)"
     folder = quoted(plan.folder)
     return f"JOBS=${{JOBS:-{jobs}}}\nmarks={folder}/by-hand\nmkdir -p -- {folder}/by-hand\n"
@@ -184,14 +182,14 @@ def _places(plan: Plan) -> str:
 def _shared(plan: Plan) -> str:
     lines = exports(shared_by_most(plan.steps), one_line=False)
     jobs = " ".join(f'{name}="$JOBS"' for name in JOB_VARIABLES)
-    limit = ("# For steps that compile", "limit_jobs() {", f"    export {jobs}", "}", "")
-    return "\n".join(("# For all steps", *(line.strip(" ") for line in lines), "", *limit))
+    limit = ("# Steps that compile", "limit_jobs() {", f"    export {jobs}", "}", "")
+    return "\n".join(("# All steps", *(line.strip(" ") for line in lines), "", *limit))
 
 
 def _variables_function(name: str, difference: Difference, users: tuple[str, ...]) -> str:
-    told = [f"# {comment(user)}" for user in users]
+    comments = [f"# {comment(user)}" for user in users]
     body = difference_statements(difference, one_line=False)
-    return "\n".join((*told, f"{name}() {{", *body, "}", ""))
+    return "\n".join((*comments, f"{name}() {{", *body, "}", ""))
 
 
 def _step_function(plan: Plan, step: Step, number: int, names: Mapping[Difference, str]) -> str:
@@ -209,7 +207,7 @@ def _own_variables(plan: Plan, step: Step, names: Mapping[Difference, str]) -> l
 
 
 def _freeze(plan: Plan, names: Mapping[Difference, str]) -> tuple[str, ...]:
-    """The list of Python packages, made anew each time: it costs a second."""
+    """Return the function that lists Python packages, updated at every run: it takes a second."""
     command = freeze_command(plan, str(_freeze_file(plan)))
     if command is None or not plan.steps:
         return ()
@@ -241,7 +239,7 @@ def _function(number: int, step: Step) -> str:
 
 
 def _root_functions(plan: Plan, facts: ExportFacts) -> str:
-    """Folders of the build that lie in the machine's system folders are shown one by one."""
+    """Return the functions; build folders inside system folders are mounted individually."""
     folders = [facts.home] if PurePosixPath(plan.folder).is_relative_to(facts.home) else []
     folders = folders or [plan.folder, facts.home]
     hidden = [folder for folder in folders if _SYSTEM.match(f"{folder}/")]

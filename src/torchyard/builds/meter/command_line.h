@@ -1,6 +1,6 @@
-/* What a compiler's command line asks for: compile, link or probe; which output, which source.
+/* Parse the command line of a compiler: compile, link or probe; output and source.
  *
- * Knows gcc, clang and nvcc, and a compiler cache before them. Part of meter.c.
+ * Supports gcc, clang and nvcc, with or without a compiler cache. Part of meter.c.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 
 struct job {
     const char *kind, *language, *tool, *output, *source;
-    char made_output[PATH_MAX]; /* the compiler's own choice of name when there is no -o */
-    char id[64];                /* joins begin and end in the log */
+    char made_output[PATH_MAX]; /* default output name without -o */
+    char id[64];                /* connects begin and end in the log */
 };
 
 static const char *basename_of(const char *path) {
@@ -18,15 +18,15 @@ static const char *basename_of(const char *path) {
 }
 
 static const char *language_of(const char *name) {
-    static const char *const known[][2] = {
+    static const char *const languages[][2] = {
         {"c", "c"}, {"i", "c"}, {"cc", "c++"}, {"cpp", "c++"}, {"cxx", "c++"}, {"c++", "c++"},
         {"C", "c++"}, {"ii", "c++"}, {"cu", "cuda"}, {"hip", "hip"}, {"s", "assembler"},
         {"S", "assembler"}, {"sx", "assembler"}, {"asm", "assembler"}, {"m", "objective-c"},
         {"mm", "objective-c++"}, {"f", "fortran"}, {"F", "fortran"}, {"for", "fortran"},
         {"f90", "fortran"}, {"F90", "fortran"}, {"f95", "fortran"}, {"f03", "fortran"}};
     const char *dot = strrchr(basename_of(name), '.');
-    for (size_t i = 0; dot && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(dot + 1, known[i][0])) return known[i][1];
+    for (size_t i = 0; dot && i < sizeof languages / sizeof *languages; i++)
+        if (!strcmp(dot + 1, languages[i][0])) return languages[i][1];
     return NULL;
 }
 
@@ -36,8 +36,8 @@ static int is_any(const char *word, const char *const *list) {
     return 0;
 }
 
-/* False for a probe (a version, a search path, preprocessing), which is not worth measuring. */
-static int understand(char **argv, struct job *job) {
+/* Return 0 for a probe (a version, a search path, preprocessing), which is not measured. */
+static int parse_command(char **argv, struct job *job) {
     static const char *const compiling[] = {"-c", "-S", "--compile", "-dc", "--device-c", "-dw",
                                             "-ptx", "-cubin", "-fatbin", NULL};
     static const char *const probing[] = {"-E", "-M", "-MM", "--version", "-###", "--help",

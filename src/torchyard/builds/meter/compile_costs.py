@@ -34,11 +34,11 @@ class Compile:
     output: str
     """Absolute."""
     source: str
-    """As the command line had it; empty for a link."""
+    """As on the command line; empty for a link."""
     kind: Literal["compile", "link"]
     language: str
     tool: str
-    """Program that was started: a compiler, or the cache before it."""
+    """Program that was started: a compiler or a compiler cache."""
     start_s: float
     """Seconds since 1970."""
     end_s: float
@@ -47,7 +47,7 @@ class Compile:
     peak_mib: float
     """Of the largest single process (the compiler proper), not of driver and assembler together."""
     waited_s: float
-    """Until a slot and the memory were free."""
+    """Time until a job slot and the memory were free."""
     expected_mib: int
     status: int
     """Exit status; -1 when a signal ended it."""
@@ -55,92 +55,84 @@ class Compile:
     attempt: int
     out_of_memory: bool
     retried: bool
-    """It was killed for want of memory, and a second attempt, alone, follows."""
+    """It was killed for lack of memory, and is retried alone."""
 
     @property
     def name(self) -> str:
-        """Basename of the output."""
+        """Base name of the output."""
         return Path(self.output).name
 
     @property
     def succeeded(self) -> bool:
-        """The compiler was content."""
+        """Whether the compiler succeeded."""
         return self.status == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeterLog:
-    """All that a meter log tells."""
+    """Content of a meter log."""
 
     compiles: tuple[Compile, ...] = ()
-    """In the order of their ends."""
+    """Ordered by end time."""
     unfinished: tuple[str, ...] = ()
-    """Outputs whose last compile was cut short or failed: they may be half-written."""
+    """Outputs whose last compile was interrupted or failed: they may be incomplete."""
     damaged_lines: int = 0
 
     @property
     def cpu_s(self) -> float:
-        """User and system time of everything."""
+        """User and system time of all compiles."""
         return sum(compile_.cpu_s for compile_ in self.compiles)
 
     @property
     def peak_mib(self) -> float:
-        """Of the biggest compile."""
+        """Peak memory of the largest compile."""
         return max((compile_.peak_mib for compile_ in self.compiles), default=0.0)
 
     @property
     def waited_s(self) -> float:
-        """Time that compiles waited for a slot or for memory, added up."""
+        """Total time that compiles waited for a job slot or memory."""
         return sum(compile_.waited_s for compile_ in self.compiles)
 
     @property
     def retried(self) -> tuple[Compile, ...]:
-        """Compiles that were killed for want of memory and tried again alone."""
+        """Compiles that were killed for lack of memory and retried alone."""
         return tuple(compile_ for compile_ in self.compiles if compile_.retried)
 
     def since(self, start_s: float) -> MeterLog:
-        """Only the compiles that began at that time (seconds since 1970) or later."""
+        """Return only the compiles started at or after a time (seconds since 1970)."""
         return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
 
     def made(self) -> MeterLog:
-        """Of what is on disk now, the compiles and links that made it: each output once."""
+        """Return the last successful compile or link of each output that exists."""
         last = {one.output: one for one in self.compiles if one.succeeded}
-        there = (one for one in last.values() if Path(one.output).exists())
-        return replace(self, compiles=tuple(there))
+        existing = (one for one in last.values() if Path(one.output).exists())
+        return replace(self, compiles=tuple(existing))
 
     @property
     def busy_s(self) -> float:
-        """Wall time during which anything was compiled, over all runs."""
+        """Wall time during which at least one compile ran, over all runs."""
         total = until = 0.0
         for start_s, end_s in sorted((one.start_s, one.end_s) for one in self.compiles):
             total += max(end_s - max(start_s, until), 0.0)
             until = max(until, end_s)
         return total
 
-    def slowest(self, count: int = 10) -> tuple[Compile, ...]:
-        """Those that took the most CPU time."""
-        return tuple(sorted(self.compiles, key=lambda one: one.cpu_s, reverse=True)[:count])
-
-    def biggest(self, count: int = 10) -> tuple[Compile, ...]:
-        """Those that took the most memory."""
-        return tuple(sorted(self.compiles, key=lambda one: one.peak_mib, reverse=True)[:count])
-
     def together_mib(self) -> float:
-        """The most memory that compiles running at one time can have used together."""
+        """Return an upper bound of the memory used by simultaneous compiles."""
         changes = sorted(
             change
             for one in self.compiles
             for change in ((one.start_s, one.peak_mib), (one.end_s, -one.peak_mib))
         )
-        most = present = 0.0
+        maximum = current = 0.0
         for _, change in changes:
-            present += change
-            most = max(most, present)
-        return most
+            current += change
+            maximum = max(maximum, current)
+        return maximum
 
 
 def read_meter_log(path: Path) -> MeterLog:
-    """Read a log; one that is not there is empty."""
+    """Read a log; a missing file is an empty log."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
@@ -165,7 +157,7 @@ def read_meter_log(path: Path) -> MeterLog:
             continue
         compiles.append(compile_)
         open_outputs.pop(name, None)
-        # A later success makes up for an earlier interruption of the same output.
+        # A later success supersedes an earlier interruption of the same output.
         open_outputs = {key: value for key, value in open_outputs.items() if value != output}
         if compile_.succeeded:
             failed.pop(output, None)
@@ -176,10 +168,9 @@ def read_meter_log(path: Path) -> MeterLog:
 
 
 def remove_unfinished(log: MeterLog, *, below: Path | None = None) -> tuple[Path, ...]:
-    """Delete half-written outputs, so that make does not take them for whole.
+    """Delete incomplete outputs, so that make does not treat them as finished.
 
-    Only regular files, because a compile may well have had `-o /dev/null`; and only those below
-    the folder, where one is given.
+    Only regular files (a compile may have used `-o /dev/null`), and only below the given folder.
     """
     removed: list[Path] = []
     for output in log.unfinished:
@@ -191,7 +182,7 @@ def remove_unfinished(log: MeterLog, *, below: Path | None = None) -> tuple[Path
                 path.unlink()
                 removed.append(path)
         except (OSError, ValueError):
-            # Gone already, or not ours to remove: the compiler deletes its failed outputs itself.
+            # Already removed (by the compiler), or not writable.
             continue
     return tuple(removed)
 
@@ -220,48 +211,48 @@ def _compile(record: dict[str, Any]) -> Compile:
 
 
 _FORMAT: Final = 1
-_MOST_FILES: Final = 20_000
-_MOST_STEPS: Final = 40
-_MOST_POINTS: Final = 120
+_MAX_FILES: Final = 20_000
+_MAX_STEPS: Final = 40
+_MAX_POINTS: Final = 120
 _TABLE_MARGIN: Final = 1.1
-"""Files grow from release to release, and ru_maxrss leaves out driver and assembler."""
-_FORGET: Final = 0.25
-"""Share by which a remembered peak above the new one comes down at each measurement."""
+"""Files grow from release to release, and ru_maxrss excludes driver and assembler."""
+_DECAY: Final = 0.25
+"""Fraction by which a larger recorded peak decreases towards each new measurement."""
 _HIT_MIB: Final = 16.0
-"""Less than a compiler proper takes: measured, gcc 12 takes 20 MiB for a one-line C file, and
-ccache 4.7 takes 4 MiB for a hit."""
+"""Below the memory of a real compile: gcc 12 takes 20 MiB for a one-line C file, and ccache 4.7
+takes 4 MiB for a hit (measured)."""
 _HIT_CPU_SHARE: Final = 0.5
-_ELSEWHERE: Final = {"sccache", "distcc", "icecc"}
-"""Their compiles run in another process than the one that the meter waits for."""
+_REMOTE_TOOLS: Final = {"sccache", "distcc", "icecc"}
+"""Their compiles run in another process than the one that the meter measures."""
 _PROBES: Final = re.compile(r"/CMakeFiles/CMake(Tmp|Scratch)/|/cmTC_[^/]*$|/TryCompile-|/conftest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCost:
-    """What one file of a component needs."""
+    """Cost of compiling one file of a component."""
 
     peak_mib: float
     cpu_s: float
     copies: int = 1
-    """Outputs of this basename in one build."""
+    """Number of outputs with this base name in one build."""
     seen: int = 0
-    """Day of the last measurement, for dropping the oldest."""
+    """Day of the last measurement; the oldest entries are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Where a step was at a time: in its n-th counted build, so many of so many."""
+    """Progress of a step at a time: steps done in its n-th counted build."""
 
     build: int
     done: int
     total: int
-    """0: that build gave no total."""
+    """0 if the build reported no total."""
     elapsed_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRun:
-    """One whole run of a step."""
+    """One complete run of a step."""
 
     wall_s: float
     jobs: int = 0
@@ -271,20 +262,20 @@ class StepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentHistory:
-    """All that is remembered of a component."""
+    """Recorded costs of a component."""
 
     files: Mapping[str, FileCost] = field(default_factory=dict)
-    """By basename of the output."""
+    """By base name of the output."""
     steps: Mapping[str, StepRun] = field(default_factory=dict)
-    """The last whole run of each step."""
+    """The last complete run of each step."""
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of a build of everything remembered."""
+        """CPU time of compiling all recorded files."""
         return sum(cost.cpu_s * cost.copies for cost in self.files.values())
 
     def needs_mib(self) -> dict[str, int]:
-        """Memory to reserve for each file, with a margin."""
+        """Return the memory to reserve for each file, with a margin."""
         return {
             name: max(math.ceil(cost.peak_mib * _TABLE_MARGIN), 1)
             for name, cost in self.files.items()
@@ -292,19 +283,19 @@ class ComponentHistory:
         }
 
     def peak_quantile_mib(self, share: float) -> float | None:
-        """The peak that this share of the files stays under; None when nothing is known."""
+        """Return a quantile of the peaks of all files; None if nothing is recorded."""
         peaks = sorted(cost.peak_mib for cost in self.files.values() if cost.peak_mib > 0)
         return peaks[min(int(share * len(peaks)), len(peaks) - 1)] if peaks else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The folder of all components' histories."""
+    """The folder with the histories of all components."""
 
     folder: Path
 
     def read(self, component: str) -> ComponentHistory:
-        """What is known of a component; empty when nothing is, or when the file is damaged."""
+        """Return the history of a component; empty if there is none or the file is damaged."""
         try:
             content = json.loads(self._path(component).read_bytes())
             if content["format"] != _FORMAT:
@@ -317,19 +308,19 @@ class History:
             return ComponentHistory()
 
     def learn(self, component: str, log: MeterLog) -> bool:
-        """Add the compiles of a log; False when it could not be kept."""
+        """Add the compiles of a log; return False if the history cannot be written."""
         return self._change(
-            component, lambda known: replace(known, files=_merged(known.files, log))
+            component, lambda history: replace(history, files=_merged(history.files, log))
         )
 
     def learn_step(self, component: str, step: str, run: StepRun) -> bool:
-        """Remember the whole run of a step; False when it could not be kept."""
+        """Record a complete run of a step; return False if the history cannot be written."""
         thinned = replace(run, curve=_thinned(run.curve))
 
-        def add(known: ComponentHistory) -> ComponentHistory:
-            steps = {name: other for name, other in known.steps.items() if name != step}
-            newest = [*steps.items(), (step, thinned)][-_MOST_STEPS:]
-            return replace(known, steps=dict(newest))
+        def add(history: ComponentHistory) -> ComponentHistory:
+            steps = {name: other for name, other in history.steps.items() if name != step}
+            newest = [*steps.items(), (step, thinned)][-_MAX_STEPS:]
+            return replace(history, steps=dict(newest))
 
         return self._change(component, add)
 
@@ -349,8 +340,8 @@ class History:
         return self.folder / f"{quote(component, safe='')}.json"
 
 
-def _merged(known: Mapping[str, FileCost], log: MeterLog) -> dict[str, FileCost]:
-    files = dict(known)
+def _merged(recorded: Mapping[str, FileCost], log: MeterLog) -> dict[str, FileCost]:
+    files = dict(recorded)
     for name, compiles in _by_name(log).items():
         old = files.get(name)
         real = [one for one in compiles if not _is_hit(one, old)]
@@ -359,32 +350,32 @@ def _merged(known: Mapping[str, FileCost], log: MeterLog) -> dict[str, FileCost]
         peak = max(one.peak_mib for one in real)
         cpu = sum(one.cpu_s for one in real) / len(real)
         if old is not None:
-            peak = max(peak, old.peak_mib - (old.peak_mib - peak) * _FORGET)
+            peak = max(peak, old.peak_mib - (old.peak_mib - peak) * _DECAY)
             cpu = (cpu + old.cpu_s) / 2
         copies = max(len({one.output for one in real}), old.copies if old else 1)
         today = int(time.time() // 86_400)
         files[name] = FileCost(peak_mib=peak, cpu_s=cpu, copies=copies, seen=today)
-    if len(files) > _MOST_FILES:
-        newest = sorted(files.items(), key=lambda item: item[1].seen, reverse=True)[:_MOST_FILES]
+    if len(files) > _MAX_FILES:
+        newest = sorted(files.items(), key=lambda item: item[1].seen, reverse=True)[:_MAX_FILES]
         files = dict(newest)
     return files
 
 
 def _by_name(log: MeterLog) -> dict[str, list[Compile]]:
-    """Compiles worth learning from, by basename: real ones that ended well or for want of memory.
+    """Return successful compiles, and those killed for lack of memory, by base name.
 
-    Of a failed compile neither time nor memory is that of the whole file; of one that the kernel
-    killed, the memory is a lower bound worth having.
+    Time and memory of other failed compiles do not represent the whole file; the memory of a killed
+    one is a lower bound.
     """
-    found: dict[str, list[Compile]] = {}
+    compiles: dict[str, list[Compile]] = {}
     for one in log.compiles:
         if (one.succeeded or one.out_of_memory) and not _PROBES.search(one.output):
-            found.setdefault(one.name, []).append(one)
-    return found
+            compiles.setdefault(one.name, []).append(one)
+    return compiles
 
 
 def _is_hit(one: Compile, old: FileCost | None) -> bool:
-    if one.tool in _ELSEWHERE:
+    if one.tool in _REMOTE_TOOLS:
         return True
     if one.tool != "ccache":
         return False
@@ -392,10 +383,10 @@ def _is_hit(one: Compile, old: FileCost | None) -> bool:
 
 
 def _thinned(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
-    if len(curve) <= _MOST_POINTS:
+    if len(curve) <= _MAX_POINTS:
         return curve
     last = len(curve) - 1
-    picks = sorted({round(index * last / (_MOST_POINTS - 1)) for index in range(_MOST_POINTS)})
+    picks = sorted({round(index * last / (_MAX_POINTS - 1)) for index in range(_MAX_POINTS)})
     return tuple(curve[index] for index in picks)
 
 
@@ -418,7 +409,7 @@ def _step_run(content: Mapping[str, Any]) -> StepRun:
 
 
 def _history_text(history: ComponentHistory) -> str:
-    """Lists instead of named values: a component may have thousands of files."""
+    """Return the JSON text, with lists instead of objects: there may be thousands of files."""
     files = {
         name: [round(cost.peak_mib, 1), round(cost.cpu_s, 3), cost.copies, cost.seen]
         for name, cost in history.files.items()
@@ -440,7 +431,7 @@ def _history_text(history: ComponentHistory) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file: reading, merging and replacing is one act, whoever else does it too."""
+    """Hold an exclusive lock, so that reading, merging and replacing is atomic."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """Put the compile meter and a compiler cache (ccache, sccache) in front of every compile.
 
-The meter itself is `meter.c`; this module makes the actions that compile it and the variables that
-enable it. A cache is tried on a real compile before it is used, so that a broken cache means a cold
-build and never a failed one; its hits are counted.
+The meter itself is `meter.c`; this module provides the actions that compile it and the variables
+that enable it. A cache is tested with a real compile before it is used, so that a broken cache makes a
+build slower but never fails it; its hits are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CacheName = Literal["ccache", "sccache"]
 CacheRequest = Literal["auto", "ccache", "sccache", "none"]
 
 _ORDER: Final[tuple[CacheName, ...]] = ("ccache", "sccache")
-"""ccache first: it compiles in its own process, where the meter sees the memory; the compiles of
+"""ccache first: it compiles in its own process, where the meter can measure the memory; compiles of
 sccache are children of its server."""
 _LIMIT_S: Final = 60.0
 _PROBE_SOURCE: Final = "int torchyard_probe(int value) { return value + 1; }\n"
@@ -34,17 +34,17 @@ _PROBE_SOURCE: Final = "int torchyard_probe(int value) { return value + 1; }\n"
 
 @dataclass(frozen=True, kw_only=True)
 class CacheChoice:
-    """A compiler cache that has been seen to work."""
+    """A compiler cache that works."""
 
     name: CacheName
     program: str
-    """Absolute path, as seen by the build."""
+    """Absolute path in the environment of the build."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheDecision:
-    """The cache to use, or none, and the reason in words."""
+    """The cache to use, or None, and the reason."""
 
     choice: CacheChoice | None
     why: str
@@ -59,9 +59,9 @@ class CacheCounts:
 
     @property
     def rate(self) -> float | None:
-        """Share of hits; None when nothing was looked up."""
-        looked_up = self.hits + self.misses
-        return self.hits / looked_up if looked_up else None
+        """Hit rate; None if there were no lookups."""
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else None
 
 
 def choose_cache(
@@ -72,14 +72,14 @@ def choose_cache(
     compiler: str = "cc",
     before: Sequence[str] = (),
 ) -> CacheDecision:
-    """The cache to build with: the requested one, or the first that works.
+    """Return the requested cache, or the first that works.
 
-    `variables` is the whole environment of the build. `before` is put before every command: what
-    enters the build's root folder, whose programs and network are not this machine's.
+    `variables` is the complete environment of the build. `before` is prepended to every command, to
+    enter the root folder of the build.
     """
     if requested not in get_args(CacheRequest):
         raise UsageError(
-            f"no compiler cache is called {requested!r}",
+            f"there is no compiler cache {requested!r}",
             hint=f"use one of {', '.join(get_args(CacheRequest))}",
         )
     if requested == "none":
@@ -94,17 +94,17 @@ def choose_cache(
         choice = CacheChoice(
             name=cache, program=program, variables=_cache_variables(cache, base_folder, variables)
         )
-        trouble = _trouble(choice, variables, compiler, before)
-        if not trouble:
-            return CacheDecision(choice=choice, why=f"{program}: compiled a file through it, twice")
-        failures.append(f"{cache} is not used: {trouble}")
+        problem = _problem_with(choice, variables, compiler, before)
+        if not problem:
+            return CacheDecision(choice=choice, why=f"{program}: tested with two compiles")
+        failures.append(f"{cache} is not used: {problem}")
     return CacheDecision(choice=None, why="; ".join(failures))
 
 
 def read_counts(
     choice: CacheChoice, *, variables: Mapping[str, str], before: Sequence[str] = ()
 ) -> CacheCounts | None:
-    """What the cache has counted so far; None when it does not say."""
+    """Return the counters of the cache; None if they cannot be read."""
     options: tuple[str, ...] = ("--print-stats",)
     if choice.name == "sccache":
         options = ("--show-stats", "--stats-format=json")
@@ -122,21 +122,21 @@ def read_counts(
 
 
 def logged_counts(log: Path) -> CacheCounts | None:
-    """What ccache wrote to CCACHE_STATSLOG; None where there is nothing, as of an old ccache.
+    """Return the counts in CCACHE_STATSLOG; None if it is empty, as with an old ccache.
 
-    Only of its own caller, while the counters of a cache are those of everybody who shares it.
+    It covers one build, while the counters of a cache cover everyone who shares it.
     """
     try:
         lines = Counter(log.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return None
     hits = lines["direct_cache_hit"] + lines["preprocessed_cache_hit"]
-    counted = CacheCounts(hits=hits, misses=lines["cache_miss"])
-    return counted if counted.rate is not None else None
+    counts = CacheCounts(hits=hits, misses=lines["cache_miss"])
+    return counts if counts.rate is not None else None
 
 
 def cache_statistics(before: CacheCounts | None, after: CacheCounts | None) -> CacheCounts | None:
-    """Hits and misses between two countings; None when one is missing or the cache was reset."""
+    """Return hits and misses between two readings; None if one is missing or the cache was reset."""
     if before is None or after is None:
         return None
     hits, misses = after.hits - before.hits, after.misses - before.misses
@@ -146,12 +146,12 @@ def cache_statistics(before: CacheCounts | None, after: CacheCounts | None) -> C
 def _cache_variables(
     name: CacheName, base_folder: Path | None, variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables that let builds of other names share the cache.
+    """Return variables that let several builds share the cache.
 
-    CCACHE_BASEDIR makes names below it relative, so that one source built in two folders hits.
-    CCACHE_NOHASHDIR is left alone: with -g the working folder is part of the object, and a hit from
-    another build would send debuggers and profilers to that build's sources. The cache's own
-    folder and size, and a base folder that is set, stay as the user has them.
+    CCACHE_BASEDIR makes paths below it relative, so that one source built in two folders hits.
+    CCACHE_NOHASHDIR is not set: with -g the working folder is part of the object, and a hit from
+    another build would direct debuggers and profilers to the sources of that build. Folder and size
+    of the cache, and a base folder set by the user, are not changed.
     """
     if name == "ccache" and base_folder is not None and "CCACHE_BASEDIR" not in variables:
         return {"CCACHE_BASEDIR": str(base_folder)}
@@ -171,21 +171,21 @@ def _find(name: CacheName, variables: Mapping[str, str], before: Sequence[str]) 
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = result.stdout.strip()
-    return found if result.returncode == 0 and found.startswith("/") else ""
+    path = result.stdout.strip()
+    return path if result.returncode == 0 and path.startswith("/") else ""
 
 
-def _trouble(
+def _problem_with(
     choice: CacheChoice, variables: Mapping[str, str], compiler: str, before: Sequence[str]
 ) -> str:
-    """Why the cache cannot be used; empty when it can."""
+    """Return why the cache cannot be used; empty if it can."""
     with tempfile.TemporaryDirectory(prefix="torchyard-cache-") as name:
         source, output = Path(name) / "probe.c", Path(name) / "probe.o"
         source.write_text(_PROBE_SOURCE, encoding="ascii")
         plain = (*before, compiler, "-c", str(source), "-o", str(output))
         result = _run(choice, variables, plain)
         if result is None or result.returncode or not output.is_file():
-            return f"{compiler} compiles nothing even without it: {_last_line(result)}"
+            return f"{compiler} fails even without it: {_last_line(result)}"
         cached = (*before, choice.program, *plain[len(before) :])
         earlier = read_counts(choice, variables=variables, before=before)
         for _ in range(2):
@@ -194,10 +194,10 @@ def _trouble(
             if result is None or result.returncode:
                 return f"{shlex.join(cached)} failed: {_last_line(result)}"
             if not output.is_file() or not output.stat().st_size:
-                return f"{shlex.join(cached)} made no object"
+                return f"{shlex.join(cached)} created no object file"
         counts = cache_statistics(earlier, read_counts(choice, variables=variables, before=before))
         if counts is not None and not counts.hits:
-            return "the same file compiled twice was no hit the second time"
+            return "compiling the same file twice gave no cache hit"
     return ""
 
 
@@ -221,9 +221,9 @@ def _run(
 
 def _last_line(result: subprocess.CompletedProcess[str] | None) -> str:
     if result is None:
-        return "it could not be started, or took too long"
+        return "it could not be started, or timed out"
     lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
-    return lines[-1].strip()[:300] if lines else f"exit code {result.returncode}, and no message"
+    return lines[-1].strip()[:300] if lines else f"exit code {result.returncode} without a message"
 
 
 def _ccache_counts(text: str) -> CacheCounts:
@@ -241,19 +241,19 @@ def _sccache_counts(text: str) -> CacheCounts:
 
 
 UNIT_MIB: Final = 64
-"""Memory is admitted in steps of this size: fine enough for small C files, few enough to lock."""
+"""Granularity of memory scheduling: fine enough for small C files, coarse enough for locking."""
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _METER_FILES: Final = ("meter.c", "command_line.h", "make_meter.sh")
-_MOST_UNITS: Final = (1 << 20) - 1
-"""What meter.c accepts; 64 TiB."""
+_MAX_UNITS: Final = (1 << 20) - 1
+"""Maximum of meter.c; 64 TiB."""
 _LANGUAGES: Final = ("C", "CXX", "CUDA", "HIP", "Fortran")
 _LINKED_LANGUAGES: Final = ("C", "CXX")
 
 
 def meter_actions(folder: Path) -> tuple[Action, ...]:
-    """Compile the meter in `folder`, in the step's own root, and link compiler names to it."""
+    """Return actions that compile the meter in `folder` and link compiler names to it."""
     files = resources.files("torchyard.builds.meter")
     texts = (
         WriteFile(path=str(folder / name), text=(files / name).read_text(encoding="utf-8"))
@@ -264,8 +264,8 @@ def meter_actions(folder: Path) -> tuple[Action, ...]:
 
 
 def memory_units(memory_mib: int) -> int:
-    """Whole units in that much memory; at least one."""
-    return min(max(memory_mib // UNIT_MIB, 1), _MOST_UNITS)
+    """Return the number of whole units in an amount of memory, at least one."""
+    return min(max(memory_mib // UNIT_MIB, 1), _MAX_UNITS)
 
 
 def meter_variables(
@@ -278,17 +278,17 @@ def meter_variables(
     default_mib: int = 1024,
     path: str = DEFAULT_PATH,
 ) -> dict[str, str]:
-    """Variables that put the meter (and a compiler cache behind it) before every compile.
+    """Return variables that run the meter (and a compiler cache) before every compile.
 
-    CMake takes launchers from the environment at the first configure. Projects that start the
-    compiler themselves get a folder of links before `path`. With both, a compile is still metered
-    once: the meter marks its children. Log and table are each step's own: see `step_variables`.
+    CMake reads launchers from the environment at the first configure. For projects that start the
+    compiler themselves, a folder of links precedes `path`. With both, a compile is still measured
+    once: the meter marks its children. Log and table are separate per step: see `step_variables`.
     """
     meter = str(folder / "meter")
     if ";" in meter or ":" in meter:
         raise UsageError(
-            f"the build folder {folder} has a ';' or ':' in its name",
-            why="CMake and PATH split names there",
+            f"the path of the build folder {folder} contains ';' or ':'",
+            why="CMake and PATH use these characters as separators",
             hint="choose another folder with TORCHYARD_HOME or --name",
         )
     variables = {
@@ -300,8 +300,8 @@ def meter_variables(
         **step_variables(log=folder / "compiles.log", table=folder / "table"),
     }
     if cache is not None:
-        # The meter starts the cache, so that each run of a build chooses anew: CMake keeps the
-        # launcher of the first configure for good, and a cache that is gone would end the build.
+        # The meter starts the cache, so that each run of a build can choose another one: CMake keeps
+        # the launcher of the first configure, and a removed cache would fail the build.
         variables.update(cache.variables)
         variables["TORCHYARD_METER_CACHE"] = cache.program
     if masquerade:
@@ -313,19 +313,19 @@ def meter_variables(
 
 
 def step_variables(*, log: Path, table: Path) -> dict[str, str]:
-    """Where one step's compiles are logged, and the table of what its files need."""
+    """Return the variables with the compile log and the memory table of one step."""
     return {"TORCHYARD_METER_LOG": str(log), "TORCHYARD_METER_TABLE": str(table)}
 
 
 def write_table(path: Path, needs_mib: Mapping[str, int]) -> None:
-    """Write what files need, in MiB, by basename or glob; the first glob that matches counts.
+    """Write the memory of files in MiB, by base name or glob; the first matching glob is used.
 
-    `kind:link` and `kind:compile` stand for all links and compiles that nothing else matches.
+    `kind:link` and `kind:compile` apply to all links and compiles without another match.
     """
     lines = (
         f"{name}\t{mib}\n"
         for name, mib in needs_mib.items()
-        # The meter reads lines of names and tabs; such a file falls back to the default.
+        # The table cannot represent such names; they get the default.
         if name and not set(name) & set("\t\n\r\0") and not name.startswith("#")
     )
     path.parent.mkdir(parents=True, exist_ok=True)

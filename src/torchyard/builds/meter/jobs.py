@@ -1,6 +1,6 @@
-"""The number of compile jobs that may run at a time, by processors and by memory per file.
+"""Choose the number of parallel compile jobs from cores and memory per file.
 
-`with_jobs` puts the number into a plan together with its reason.
+`with_jobs` stores the number in a plan, with the reason.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torchyard.errors import UsageError
 from torchyard.machine.limits import MachineLimits
 
 _GIB_MIB: Final = 1024
-_LEAST_MARGIN_MIB: Final = 1024
+_MIN_MARGIN_MIB: Final = 1024
 _MARGIN_SHARE: Final = 0.10
 _ENOUGH_FILES: Final = 10
-"""Below this many measured files, what the recipe says counts."""
+"""With fewer measured files, the estimate of the recipe is used."""
 _MEASURED_MARGIN: Final = 1.1
-_LEAST_JOB_MIB: Final = 64
+_MIN_JOB_MIB: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobChoice:
-    """How many compiles run at a time, with what memory, and why."""
+    """Number of parallel compiles, their memory, and the reason."""
 
     jobs: int
     memory_mib: int
-    """For all compiles together."""
+    """Total memory of all compiles."""
     units: int
-    """The same in the meter's units."""
+    """The same in units of the meter."""
     default_mib: int
-    """Reserved for a file that nothing is known of."""
+    """Reserved for a file without a measurement."""
     why: str
 
 
@@ -49,58 +49,58 @@ def choose_jobs(
     history: ComponentHistory,
     limits: MachineLimits,
 ) -> JobChoice:
-    """The number of jobs: one per core, unless memory is short or the user has said."""
+    """Return the requested number of jobs, else one per core, or fewer if memory is short."""
     if requested is not None and requested < 1:
         raise UsageError(
             f"--jobs {requested}: at least one job is needed", hint="use --jobs auto, or a number"
         )
-    margin = max(_LEAST_MARGIN_MIB, round(limits.total_mib * _MARGIN_SHARE))
-    # On a machine with less than the margin a build of small files can still work, one by one.
+    margin = max(_MIN_MARGIN_MIB, round(limits.total_mib * _MARGIN_SHARE))
+    # With less memory than the margin, small files can still be compiled one by one.
     memory = max(limits.available_mib - margin, limits.available_mib // 2, UNIT_MIB)
     ordinary, default, source = _job_memory(recipe, history)
     fitting = max(memory // ordinary, 1)
     jobs = requested if requested is not None else min(limits.cores, fitting)
-    room = (
+    budget = (
         f"{_gib(memory)} for compiles ({_gib(limits.available_mib)} available "
-        f"{limits.memory_why}, less a margin of {_gib(limits.available_mib - memory)})"
+        f"{limits.memory_why}, minus a margin of {_gib(limits.available_mib - memory)})"
     )
     each = f"{_gib(ordinary)} each, {source}"
     count = "1 job" if jobs == 1 else f"{jobs} jobs"
     if requested is not None:
-        why = f"{count}, as requested: there are {limits.cores_why}, and {room}, at {each}."
+        why = f"{count}, as requested: there are {limits.cores_why}, and {budget}, at {each}."
         if jobs > fitting:
-            why += f" Memory allows {fitting} at a time; the others wait for it."
+            why += f" Memory suffices for {fitting} in parallel; the others wait for it."
     elif jobs < limits.cores:
-        why = f"{count} on {limits.cores_why}, because memory allows no more: {room}, at {each}."
+        why = f"{count} on {limits.cores_why}, limited by memory: {budget}, at {each}."
     else:
-        why = f"{count} for {limits.cores_why}: {room}, at {each}, would allow {fitting}."
-    heaviest = max([*history.needs_mib().values(), *recipe.heavy.values(), 0])
-    if heaviest * jobs > memory:
-        why += f" Files that need more (up to {_gib(heaviest)}) wait until it is free."
+        why = f"{count} for {limits.cores_why}: {budget}, at {each}, suffices for {fitting}."
+    largest = max([*history.needs_mib().values(), *recipe.heavy.values(), 0])
+    if largest * jobs > memory:
+        why += f" Files that need more (up to {_gib(largest)}) wait until it is free."
     return JobChoice(
         jobs=jobs, memory_mib=memory, units=memory_units(memory), default_mib=default, why=why
     )
 
 
 def memory_table(recipe: Recipe, history: ComponentHistory) -> dict[str, int]:
-    """The meter's table: what was measured, then the recipe's patterns for heavy files."""
+    """Return the memory table of the meter: measurements, then the patterns of the recipe."""
     return {**history.needs_mib(), **recipe.heavy}
 
 
 def _job_memory(recipe: Recipe, history: ComponentHistory) -> tuple[int, int, str]:
-    """Memory of an ordinary compile, of an unknown one, and where the numbers come from.
+    """Return the memory of a typical and of an unknown compile, and the source of the numbers.
 
-    The ordinary one is the median: bigger files reserve their own measured amount. An unknown file
-    gets what nine in ten stay under.
+    Typical is the median: larger files reserve their measured amount. An unknown file gets the 90 %
+    quantile.
     """
     measured = [cost for cost in history.files.values() if cost.peak_mib > 0]
     median, most = history.peak_quantile_mib(0.5), history.peak_quantile_mib(0.9)
     if median is None or most is None or len(measured) < _ENOUGH_FILES:
-        said = max(recipe.job_memory_mib, _LEAST_JOB_MIB)
-        return said, said, "as the recipe says"
-    ordinary = max(math.ceil(median * _MEASURED_MARGIN), _LEAST_JOB_MIB)
-    default = max(math.ceil(most * _MEASURED_MARGIN), _LEAST_JOB_MIB)
-    return ordinary, default, f"as {len(measured)} files measured here"
+        estimate = max(recipe.job_memory_mib, _MIN_JOB_MIB)
+        return estimate, estimate, "as estimated by the recipe"
+    ordinary = max(math.ceil(median * _MEASURED_MARGIN), _MIN_JOB_MIB)
+    default = max(math.ceil(most * _MEASURED_MARGIN), _MIN_JOB_MIB)
+    return ordinary, default, f"as measured for {len(measured)} files"
 
 
 def _gib(mib: int) -> str:
@@ -109,28 +109,28 @@ def _gib(mib: int) -> str:
 
 _GENERIC: Final = "generic"
 _JOBS: Final = re.compile(r"[0-9]{1,9}")
-_WORTH_SAYING_S: Final = 60.0
+_MIN_REPORTED_S: Final = 60.0
 
 
 def parse_jobs(text: str) -> int | None:
-    """`auto`, or a number of at least 1."""
+    """Parse `auto` (None) or a number of at least 1."""
     if text == "auto":
         return None
     jobs = int(text) if _JOBS.fullmatch(text) else 0
     most = max(1024, 8 * (os.cpu_count() or 1))
     if not 1 <= jobs <= most:
         raise UsageError(
-            f"--jobs: {text[:80]!r} is neither auto nor a number of at least 1 and at most {most}",
-            hint="write --jobs auto or --jobs 4",
+            f"--jobs: {text[:80]!r} is neither auto nor a number from 1 to {most}",
+            hint="use --jobs auto or --jobs 4",
         )
     return jobs
 
 
 def history_name(plan: Plan, component: Component) -> str:
-    """Under which name the cost of a component's files is remembered.
+    """Return the name of the compile history of a component.
 
-    Variants are told apart, because debug information and other options cost memory. What the
-    generic recipe builds has only the build's own name.
+    Variants have separate histories, because debug information and other options change the memory.
+    Builds of the generic recipe are identified by the name of the build.
     """
     recipe = component.recipe
     if recipe.name == _GENERIC:
@@ -141,23 +141,23 @@ def history_name(plan: Plan, component: Component) -> str:
 def with_jobs(
     plan: Plan, requested: int | None, *, home: YardHome, limits: MachineLimits
 ) -> tuple[Plan, JobChoice]:
-    """The plan with its job count, decided by the component whose compiles need most memory."""
-    heaviest = max(plan.components, key=lambda part: part.recipe.job_memory_mib)
+    """Return the plan with its job count, chosen for the component that needs the most memory."""
+    largest = max(plan.components, key=lambda part: part.recipe.job_memory_mib)
     history = History(folder=home.history)
     choice = choose_jobs(
         requested=requested,
-        recipe=heaviest.recipe,
-        history=history.read(history_name(plan, heaviest)),
+        recipe=largest.recipe,
+        history=history.read(history_name(plan, largest)),
         limits=limits,
     )
     estimate = _estimate(plan, history, choice.jobs)
-    # MAX_JOBS is what setup.py of PyTorch and torch.utils.cpp_extension read; CMake and
-    # scikit-build-core read the other one.
+    # setup.py of PyTorch and torch.utils.cpp_extension read MAX_JOBS; CMake and scikit-build-core
+    # read the other one.
     variables = {
         "MAX_JOBS": str(choice.jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(choice.jobs),
-        # torch.utils.cpp_extension would put a compiler cache of its own choice before the meter,
-        # where it takes each build's meter for another compiler and never hits.
+        # torch.utils.cpp_extension would run a compiler cache before the meter, which treats the
+        # meter of each build as another compiler and never hits.
         "TORCH_NO_COMPILER_WRAPPER": "1",
     }
     planned = replace(
@@ -171,15 +171,15 @@ def with_jobs(
 
 
 def _estimate(plan: Plan, history: History, jobs: int) -> tuple[str, ...]:
-    """How long compiling will take, by what was measured here or by what the recipes say."""
+    """Return a note with the expected compile time, from measurements or recipes."""
     total_s, measured = 0.0, True
     for part in plan.components:
-        known_s = history.read(history_name(plan, part)).cpu_s
-        measured = measured and known_s > 0
-        total_s += known_s or part.recipe.cpu_seconds
-    if total_s < _WORTH_SAYING_S:
+        recorded_s = history.read(history_name(plan, part)).cpu_s
+        measured = measured and recorded_s > 0
+        total_s += recorded_s or part.recipe.cpu_seconds
+    if total_s < _MIN_REPORTED_S:
         return ()
-    source = "as measured here" if measured else "as the recipes say"
+    source = "measured here" if measured else "estimated by the recipes"
     minutes = total_s / jobs / 60
     return (
         (

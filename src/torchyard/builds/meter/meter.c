@@ -1,14 +1,14 @@
-/* Compiler launcher of Torchyard: admits compiles by memory, measures each one, logs it.
+/* Compiler launcher of Torchyard: schedules compiles by memory, measures and logs each one.
  *
  *   meter g++ -c a.cpp -o a.o     as a launcher (CMAKE_CXX_COMPILER_LAUNCHER)
  *   g++ -c a.cpp -o a.o           under another name: runs the next g++ on PATH
  *
- * It must never fail a build: whatever is missing or broken here, the compiler is simply executed.
+ * It must never fail a build: if anything is missing or broken, it only executes the compiler.
  * Variables, all starting with TORCHYARD_METER_: LOG, LOCKS (files), JOBS, UNITS, UNIT_MIB,
  * DEFAULT_MIB, TABLE (file), CACHE (program put before a compiler), INSIDE (guard).
  *
- * Locks are POSIX record locks on single bytes of one file: they end with the process that holds
- * them, even with kill -9, and a child does not inherit them.
+ * Locks are POSIX record locks on single bytes of one file: they are released when the process
+ * ends, even by kill -9, and are not inherited by children.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@
 enum { TURNSTILE = 0, SLOTS = 1, MEMORY = 1 << 20, LINE_BYTES = 65536 };
 enum { FIRST_PAUSE_US = 2000, LONGEST_PAUSE_US = 20000, GONE_SIGNAL_OFFSET = 7 };
 
-struct means {
+struct settings {
     int log, locks;
     long jobs, units, unit_mib;
 };
@@ -64,12 +64,12 @@ static double now(clockid_t clock) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* --- the program behind our name ------------------------------------------------------------ */
+/* --- the real compiler ---------------------------------------------------------------------- */
 
-/* The next program of this name on PATH, behind the folder that holds ours, or else before it: a
- * compiler cache there has called us and must not be called back. NULL: none. */
+/* Find the next program of this name on PATH, after the folder of the meter if possible: a compiler
+ * cache before it may have called the meter and must not be called again. NULL if there is none. */
 static char *next_program(const char *name) {
-    static char found[PATH_MAX];
+    static char candidate[PATH_MAX];
     struct stat self, other;
     const char *execfn = (const char *)getauxval(AT_EXECFN), *path = getenv("PATH");
     if (!path || !execfn || stat(execfn, &self)) return NULL;
@@ -77,13 +77,13 @@ static char *next_program(const char *name) {
         int seen = anywhere;
         for (const char *at = path, *end; at; at = *end ? end + 1 : NULL) {
             end = strchrnul(at, ':');
-            snprintf(found, sizeof found, "%.*s/%s", end == at ? 1 : (int)(end - at),
+            snprintf(candidate, sizeof candidate, "%.*s/%s", end == at ? 1 : (int)(end - at),
                      end == at ? "." : at, name);
-            if (stat(found, &other) || !S_ISREG(other.st_mode) || access(found, X_OK)) continue;
+            if (stat(candidate, &other) || !S_ISREG(other.st_mode) || access(candidate, X_OK)) continue;
             if (other.st_dev == self.st_dev && other.st_ino == self.st_ino)
                 seen = 1;
             else if (seen)
-                return found;
+                return candidate;
         }
     }
     return NULL;
@@ -91,7 +91,7 @@ static char *next_program(const char *name) {
 
 /* --- admission ------------------------------------------------------------------------------ */
 
-/* MiB expected: the exact name of output or source, else the first glob, else its kind. */
+/* Expected memory in MiB: by exact name of output or source, else first glob, else kind. */
 static long expected_mib(const struct job *job) {
     const char *names[3] = {basename_of(job->output), basename_of(job->source), job->output};
     const char *path = variable("TABLE");
@@ -123,8 +123,8 @@ static int lock(int file, int command, int type, long start, long length) {
     return result;
 }
 
-/* Take up to `wanted` free bytes of [start, start + total); ours do not block us, so skip them by
- * remembering them in `mine`. Leaps over held ranges, so the cost follows the number of holders. */
+/* Lock up to `wanted` free bytes of [start, start + total). Own locks do not block, so they are
+ * recorded in `mine` and skipped. Held ranges are skipped at once: the cost is in their number. */
 static long take(int file, long start, long total, long wanted, unsigned char *mine) {
     long got = 0;
     for (long at = 0; at < total && got < wanted;) {
@@ -144,8 +144,8 @@ static long take(int file, long start, long total, long wanted, unsigned char *m
     return got;
 }
 
-/* Wait for one slot and `need` units. One process at a time gathers and keeps what it has got, so
- * a big compile cannot be starved by small ones. */
+/* Wait for one slot and `need` units. One process at a time collects locks and keeps them, so that
+ * small compiles cannot starve a large one. */
 static int admit(int file, long jobs, long slots, long units, long need) {
     unsigned char *mine = calloc((size_t)(jobs + units) + 2, 1);
     if (!mine || lock(file, F_SETLKW, F_WRLCK, TURNSTILE, 1)) return -1;
@@ -162,7 +162,7 @@ static int admit(int file, long jobs, long slots, long units, long need) {
     return lock(file, F_SETLK, F_UNLCK, TURNSTILE, 1);
 }
 
-/* Processes the kernel has killed for want of memory, on the whole machine; -1: it does not say. */
+/* Number of processes killed by the kernel for lack of memory, machine-wide; -1 if unknown. */
 static long oom_kills(void) {
     char entry[256];
     long kills = -1;
@@ -203,18 +203,18 @@ static void start_line(const char *event, const struct job *job) {
     add_text("output", path);
 }
 
-/* One write of a whole line to a file opened with O_APPEND: lines of many writers do not mix. */
+/* Write a whole line at once to a file opened with O_APPEND: lines of writers do not mix. */
 static void write_line(int log) {
     add("}\n");
-    if (write(log, line, used) < 0) return; /* a full disk is the build's trouble, not ours */
+    if (write(log, line, used) < 0) return; /* a full disk must not fail the compile */
 }
 
 /* --- running -------------------------------------------------------------------------------- */
 
-static void pass_on(int signal_number) {
+static void forward_signal(int signal_number) {
     int code = signal_number;
     if (signal_number == SIGRTMIN + GONE_SIGNAL_OFFSET) {
-        if (getppid() == parent) return; /* only a thread of the parent has ended */
+        if (getppid() == parent) return; /* only a thread of the parent ended */
         code = SIGTERM;
     }
     if (child > 0) kill(child, code);
@@ -226,7 +226,7 @@ static int run(char **argv, const sigset_t *passed, struct rusage *cost) {
     sigprocmask(SIG_BLOCK, passed, NULL);
     pid_t self = getpid();
     child = fork();
-    if (child <= 0) { /* the child, or no child to be had: become the compiler */
+    if (child <= 0) { /* the child, or fork failed: execute the compiler */
         if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGTERM);
             if (getppid() != self) _exit(128 + SIGTERM);
@@ -243,13 +243,13 @@ static int run(char **argv, const sigset_t *passed, struct rusage *cost) {
     return status;
 }
 
-/* Pass signals on to the compiler, and hear of the parent's end. */
-static void listen(sigset_t *passed) {
-    struct sigaction action = {.sa_handler = pass_on}, earlier;
+/* Forward signals to the compiler, and receive one when the parent ends. */
+static void install_handlers(sigset_t *passed) {
+    struct sigaction action = {.sa_handler = forward_signal}, earlier;
     int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGRTMIN + GONE_SIGNAL_OFFSET};
     sigemptyset(passed);
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        /* a signal that is ignored (nohup) stays ignored */
+        /* keep ignored signals (nohup) ignored */
         if (sigaction(list[i], NULL, &earlier) || earlier.sa_handler == SIG_IGN) continue;
         sigaddset(passed, list[i]);
         sigaction(list[i], &action, NULL);
@@ -262,21 +262,21 @@ static double seconds(struct timeval time) {
     return (double)time.tv_sec + (double)time.tv_usec / 1e6;
 }
 
-/* Run it once and log it. True when it was killed for want of memory. */
-static int attempt(char **command, const struct job *job, const struct means *means, long mib,
+/* Run the command once and log it. Return true if it was killed for lack of memory. */
+static int attempt(char **command, const struct job *job, const struct settings *settings, long mib,
                    long need, const sigset_t *passed, double waited, int times, int *status) {
     struct rusage cost = {0};
     long kills = oom_kills();
     double began = now(CLOCK_REALTIME), clock = now(CLOCK_MONOTONIC);
     start_line("begin", job);
     add(",\"start\":%.3f", began);
-    write_line(means->log);
+    write_line(settings->log);
     *status = run(command, passed, &cost);
     double wall = now(CLOCK_MONOTONIC) - clock;
     int code = WIFSIGNALED(*status) ? WTERMSIG(*status) : 0;
     int exit_status = code ? -1 : WEXITSTATUS(*status);
-    /* A driver whose compiler proper was killed only says exit status 1; the kernel's count of such
-     * kills tells it from an ordinary error. Should both happen at once: a needless second try. */
+    /* A driver whose compiler was killed only returns exit status 1; the kill counter of the kernel
+     * distinguishes this from an ordinary error. If both coincide, there is a needless retry. */
     int killed = code == SIGKILL || (exit_status > 0 && kills >= 0 && oom_kills() > kills);
     start_line("end", job);
     add_text("language", job->language);
@@ -286,54 +286,54 @@ static int attempt(char **command, const struct job *job, const struct means *me
     add(",\"user_s\":%.4f,\"system_s\":%.4f,\"rss_kib\":%ld", seconds(cost.ru_utime),
         seconds(cost.ru_stime), cost.ru_maxrss);
     add(",\"waited_s\":%.4f,\"expected_mib\":%ld,\"units\":%ld,\"attempt\":%d", waited, mib,
-        need < means->units ? need : means->units, times);
+        need < settings->units ? need : settings->units, times);
     add(",\"out_of_memory\":%s,\"retried\":%s", killed ? "true" : "false",
         killed && times == 1 ? "true" : "false");
     add(",\"status\":%d,\"signal\":%d", exit_status, code);
-    write_line(means->log);
+    write_line(settings->log);
     return killed;
 }
 
-/* Admit, run, and once more alone if memory was short. Returns only if it cannot do its work. */
-static void metered(char **command, struct job *job, const struct means *means) {
-    double asked = now(CLOCK_MONOTONIC);
-    long mib = expected_mib(job), need = mib / means->unit_mib + (mib % means->unit_mib != 0);
+/* Schedule and run the command; retry it alone if memory was short. Returns only on failure. */
+static void metered(char **command, struct job *job, const struct settings *settings) {
+    double since = now(CLOCK_MONOTONIC);
+    long mib = expected_mib(job), need = mib / settings->unit_mib + (mib % settings->unit_mib != 0);
     sigset_t passed;
     int status = 0;
     if (need < 1) need = 1;
     parent = getppid();
     if (setenv("TORCHYARD_METER_INSIDE", "1", 1) ||
-        admit(means->locks, means->jobs, 1, means->units, need))
+        admit(settings->locks, settings->jobs, 1, settings->units, need))
         return;
     snprintf(job->id, sizeof job->id, "%ld-%.6f", (long)getpid(), now(CLOCK_REALTIME));
-    listen(&passed);
+    install_handlers(&passed);
     for (int times = 1; times <= 2; times++) {
-        double waited = now(CLOCK_MONOTONIC) - asked;
-        if (!attempt(command, job, means, mib, need, &passed, waited, times, &status)) break;
-        /* Alone: give everything back first, so that two of these cannot wait for each other. */
-        asked = now(CLOCK_MONOTONIC);
-        need = means->units;
-        long slots = need ? 1 : means->jobs;
-        if (times == 1 && (lock(means->locks, F_SETLK, F_UNLCK, 0, 0) ||
-                           admit(means->locks, means->jobs, slots, means->units, need)))
+        double waited = now(CLOCK_MONOTONIC) - since;
+        if (!attempt(command, job, settings, mib, need, &passed, waited, times, &status)) break;
+        /* Release everything first, so that two of these cannot deadlock. */
+        since = now(CLOCK_MONOTONIC);
+        need = settings->units;
+        long slots = need ? 1 : settings->jobs;
+        if (times == 1 && (lock(settings->locks, F_SETLK, F_UNLCK, 0, 0) ||
+                           admit(settings->locks, settings->jobs, slots, settings->units, need)))
             break;
     }
     if (!WIFSIGNALED(status)) exit(WEXITSTATUS(status));
     int code = WTERMSIG(status);
-    if (code == SIGINT || code == SIGTERM || code == SIGHUP) { /* ninja and make look at these */
+    if (code == SIGINT || code == SIGTERM || code == SIGHUP) { /* ninja and make handle these */
         signal(code, SIG_DFL);
         raise(code);
     }
     exit(128 + code);
 }
 
-/* sccache ends with an error when it does not know the compiler: only languages all caches know. */
+/* sccache fails for unknown compilers: use a cache only for languages that all caches support. */
 static int cached(const char *language) {
     return language && (!strcmp(language, "c") || !strcmp(language, "c++") || !strcmp(language, "cuda"));
 }
 
-/* The command with the options that TORCHYARD_METER_OPTIONS has for this source: lines of a glob,
- * a tab and words. The first glob that matches counts. The same command when none does. */
+/* Append the options that TORCHYARD_METER_OPTIONS has for this source: lines of a glob, a tab and
+ * words. The first matching glob is used; without one the command is unchanged. */
 static char **with_options(char **command, const char *source) {
     const char *text = variable("OPTIONS");
     char *lines = text ? strdup(text) : NULL, *rest = lines, *next;
@@ -364,7 +364,7 @@ int main(int argc, char **argv) {
     if (masquerading) {
         char *program = next_program(basename_of(argv[0]));
         if (!program) {
-            fprintf(stderr, "%s: no program of this name on PATH behind the meter\n", argv[0]);
+            fprintf(stderr, "%s: no program of this name on PATH after the meter\n", argv[0]);
             return 127;
         }
         argv[0] = program;
@@ -375,23 +375,23 @@ int main(int argc, char **argv) {
         command = argv + 1;
 
     const char *log = variable("LOG"), *locks = variable("LOCKS"), *cache = variable("CACHE");
-    struct means means = {-1, -1, number("JOBS", 0), number("UNITS", 0), number("UNIT_MIB", 64)};
-    if (log && locks && means.jobs > 0 && means.unit_mib > 0 && !variable("INSIDE") &&
-        understand(command, &job)) {
+    struct settings settings = {-1, -1, number("JOBS", 0), number("UNITS", 0), number("UNIT_MIB", 64)};
+    if (log && locks && settings.jobs > 0 && settings.unit_mib > 0 && !variable("INSIDE") &&
+        parse_command(command, &job)) {
         int compiles = !strcmp(job.kind, "compile");
         char **longer = calloc((size_t)argc + 2, sizeof *longer);
         if (longer && cache && compiles && cached(job.language) &&
             strcmp(basename_of(command[0]), basename_of(cache))) {
             longer[0] = (char *)cache;
-            /* argv ends with NULL, and so does what is copied from the command on. */
+            /* argv ends with NULL, and so does the copied part. */
             memcpy(longer + 1, command, (size_t)(argc + 1 - (command - argv)) * sizeof *longer);
             job.tool = basename_of(cache);
             command = longer;
         }
         if (compiles) command = with_options(command, job.source);
-        means.log = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-        means.locks = open(locks, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (means.log >= 0 && means.locks >= 0) metered(command, &job, &means);
+        settings.log = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        settings.locks = open(locks, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (settings.log >= 0 && settings.locks >= 0) metered(command, &job, &settings);
     }
     execvp(command[0], command);
     fprintf(stderr, "%s: %s\n", command[0], strerror(errno));

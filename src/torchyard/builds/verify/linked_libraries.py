@@ -1,6 +1,6 @@
-"""Check linked libraries: all found, each from the right place, and only one copy of each runtime.
+"""Check linked libraries: all found, each from the right folder, and one copy of each runtime.
 
-Reads the dynamic section of ELF files and determines which file the loader of the target takes for
+Reads the dynamic section of ELF files and determines which file the loader of the target uses for
 each.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from torchyard.builds.record import CheckFinding, FindingLevel, LinkedLibrary
-from torchyard.builds.verify.target_python import Checked, RunInTarget, Subject
+from torchyard.builds.verify.target_python import CheckResult, RunInTarget, Subject
 
 _MAGIC: Final = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -25,12 +25,12 @@ _NULL, _NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 14, 15, 29
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicSection:
-    """What the loader reads of a shared library."""
+    """The entries of a shared library that the loader uses."""
 
     soname: str = ""
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
-    """Old style: also used for what the library pulls in."""
+    """Old style: also applies to the dependencies of the library."""
     runpath: tuple[str, ...] = ()
 
 
@@ -43,7 +43,7 @@ class _Segment:
 
 
 def read_dynamic(path: Path) -> DynamicSection | None:
-    """The section; None for a file that is no dynamic ELF file, or a damaged one."""
+    """Return the dynamic section; None for a file that is damaged or not a dynamic ELF file."""
     try:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
@@ -70,8 +70,8 @@ def _parse(data: mmap.mmap) -> DynamicSection | None:
         entries.append((tag, value))
     table = next((_offset_of(value, segments) for tag, value in entries if tag == _STRTAB), 0)
 
-    def texts(wanted: int) -> list[str]:
-        return [_text(data, table + value) for tag, value in entries if tag == wanted]
+    def texts(selected: int) -> list[str]:
+        return [_text(data, table + value) for tag, value in entries if tag == selected]
 
     return DynamicSection(
         soname=next(iter(texts(_SONAME)), ""),
@@ -84,15 +84,15 @@ def _parse(data: mmap.mmap) -> DynamicSection | None:
 def _segments(data: mmap.mmap, order: str, *, wide: bool) -> list[_Segment]:
     (start,) = struct.unpack_from(order + ("Q" if wide else "I"), data, 32 if wide else 28)
     size, count = struct.unpack_from(order + "HH", data, 54 if wide else 42)
-    found: list[_Segment] = []
+    segments: list[_Segment] = []
     for index in range(count):
         place = start + index * size
         if wide:
             kind, _, offset, address, _, length = struct.unpack_from(order + "IIQQQQ", data, place)
         else:
             kind, offset, address, _, length = struct.unpack_from(order + "IIIII", data, place)
-        found.append(_Segment(kind=kind, offset=offset, address=address, size=length))
-    return found
+        segments.append(_Segment(kind=kind, offset=offset, address=address, size=length))
+    return segments
 
 
 def _offset_of(address: int, segments: list[_Segment]) -> int:
@@ -112,7 +112,7 @@ def _folders(texts: list[str]) -> tuple[str, ...]:
 
 
 _LINK: Final = re.compile(r"\s+(?P<name>\S.*?) => (?P<path>/.*?|not found)(?: \(0x[0-9a-f]+\))?")
-# The loader says: FILE: OTHER: version `GLIBCXX_3.4.32' not found (required by FILE)
+# Message of the loader: FILE: OTHER: version `GLIBCXX_3.4.32' not found (required by FILE)
 _VERSION: Final = re.compile(
     r"(?:.*: )?(?P<path>/[^:]+): version `(?P<version>[^']+)' not found \(required by (?P<by>.+)\)"
 )
@@ -120,16 +120,16 @@ _VERSION: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryLink:
-    """One library that is needed, directly or by way of others."""
+    """A library that is needed, directly or indirectly."""
 
     name: str
     path: str
-    """Real path in the target; empty when it is not found."""
+    """Real path in the target; empty if it is not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedLibrary:
-    """One library that the recipe wants checked."""
+    """A library that the recipe checks."""
 
     path: str
     dynamic: DynamicSection
@@ -139,7 +139,7 @@ class CheckedLibrary:
 
 
 def read_links(subject: Subject, paths: Sequence[str]) -> tuple[CheckedLibrary, ...] | None:
-    """The links of each file; None when the target has no `ldd`."""
+    """Return the links of each file; None if the target has no `ldd`."""
     dynamic = {path: read_dynamic(subject.outside(path)) for path in paths}
     files = [path for path in paths if dynamic[path] is not None]
     if not files:
@@ -151,25 +151,25 @@ def read_links(subject: Subject, paths: Sequence[str]) -> tuple[CheckedLibrary, 
         return None
     if not done.stdout:
         return None
-    found = _parse_ldd(done.stdout, files)
+    links = _parse_ldd(done.stdout, files)
     versions = _parse_versions(done.stdout + "\n" + done.stderr)
-    everything = {path for links in found.values() for _, path in links if path}
+    everything = {path for linked in links.values() for _, path in linked if path}
     real = real_paths(subject.run, (*files, *sorted(everything)), root=subject.root)
     loaded = _loaded_by_soname(subject)
-    # All of them, not one for each name: torch and an extension may both have a `_C.so`.
+    # All paths, not one per name: torch and an extension may both have a `_C.so`.
     in_process = set(subject.module.loaded if subject.module is not None else ())
     result: list[CheckedLibrary] = []
     for file in files:
         section = dynamic[file]
-        assert section is not None  # noqa: S101 - files holds only those that have one
-        known = loaded if real.get(file, file) in in_process else {}
+        assert section is not None  # noqa: S101 - `files` contains only those with one
+        by_name = loaded if real.get(file, file) in in_process else {}
         result.append(
             CheckedLibrary(
                 path=file,
                 dynamic=section,
                 links=tuple(
-                    LibraryLink(name=name, path=known.get(name) or real.get(path, path))
-                    for name, path in found.get(file, ())
+                    LibraryLink(name=name, path=by_name.get(name) or real.get(path, path))
+                    for name, path in links.get(file, ())
                 ),
                 missing_versions=tuple(
                     (version, lacking) for version, lacking, by in versions if by == file
@@ -180,7 +180,7 @@ def read_links(subject: Subject, paths: Sequence[str]) -> tuple[CheckedLibrary, 
 
 
 def real_paths(run: RunInTarget, paths: Sequence[str], *, root: str) -> dict[str, str]:
-    """Path -> the file it leads to, with links followed inside the target."""
+    """Return path -> real path, with symbolic links resolved inside the target."""
     if not root:
         return {path: os.path.realpath(path) for path in paths}
     unique = tuple(dict.fromkeys(paths))
@@ -188,27 +188,27 @@ def real_paths(run: RunInTarget, paths: Sequence[str], *, root: str) -> dict[str
         done = run(("realpath", "-z", "-m", "--", *unique), {})
     except OSError:
         return {}
-    answers = done.stdout.split("\0")[:-1]
-    if done.returncode != 0 or len(answers) != len(unique):
+    resolved = done.stdout.split("\0")[:-1]
+    if done.returncode != 0 or len(resolved) != len(unique):
         return {}
-    return dict(zip(unique, answers, strict=True))
+    return dict(zip(unique, resolved, strict=True))
 
 
 def _loaded_by_soname(subject: Subject) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for path in subject.module.loaded if subject.module is not None else ():
         section = read_dynamic(subject.outside(path))
         name = section.soname if section is not None and section.soname else ""
-        found.setdefault(name or os.path.basename(path), path)  # noqa: PTH119 - a path elsewhere
-    return found
+        paths.setdefault(name or os.path.basename(path), path)  # noqa: PTH119 - of the target
+    return paths
 
 
 def _parse_ldd(text: str, files: Sequence[str]) -> Mapping[str, list[tuple[str, str]]]:
-    """File -> (name, path) of all that it pulls in; the path is empty for one not found.
+    """Return file -> (name, path) of its dependencies; the path is empty if not found.
 
-    With several files, `ldd` puts a line `FILE:` before each block.
+    With several files, `ldd` prints a line `FILE:` before each block.
     """
-    found: dict[str, list[tuple[str, str]]] = {}
+    links: dict[str, list[tuple[str, str]]] = {}
     current = files[0] if len(files) == 1 else ""
     for line in text.splitlines():
         if not line.startswith(("\t", " ")) and line.endswith(":") and line[:-1] in files:
@@ -217,8 +217,8 @@ def _parse_ldd(text: str, files: Sequence[str]) -> Mapping[str, list[tuple[str, 
         match = _LINK.fullmatch(line)
         if match is not None and current:
             path = "" if match["path"] == "not found" else match["path"]
-            found.setdefault(current, []).append((match["name"], path))
-    return found
+            links.setdefault(current, []).append((match["name"], path))
+    return links
 
 
 def _parse_versions(text: str) -> list[tuple[str, str, str]]:
@@ -232,16 +232,16 @@ _OPENMP: Final = {
     "Intel": re.compile(r"libiomp5[-.].*"),
     "NVIDIA": re.compile(r"libnvomp[-.].*"),
 }
-"""The first letters stay when auditwheel renames a copy: libgomp-98b21ff3.so.1.0.0."""
+"""auditwheel keeps the first letters when it renames a copy: libgomp-98b21ff3.so.1.0.0."""
 _LIBSTDCXX: Final = re.compile(r"libstdc\+\+[-.].*")
 _LIBRARY_FOLDERS: Final = ("lib", "lib64", "lib/*-linux-gnu*")
 
 
-def check_libraries(subject: Subject) -> Checked:
-    """Resolve what the loader would load for the recipe's libraries, and judge it."""
+def check_libraries(subject: Subject) -> CheckResult:
+    """Resolve the dependencies of the libraries of the recipe and check them."""
     patterns = subject.component.recipe.verify.libraries
     if not patterns:
-        return Checked(findings=tuple(_runtime_findings(subject, ())))
+        return CheckResult(findings=tuple(_runtime_findings(subject, ())))
     findings: list[CheckFinding] = []
     paths: list[str] = []
     for pattern in patterns:
@@ -252,7 +252,7 @@ def check_libraries(subject: Subject) -> Checked:
                 _finding(
                     "failure",
                     f"no library matches {pattern}",
-                    why=f"looked below {', '.join(_places(subject))}",
+                    why=f"searched in {', '.join(_places(subject))}",
                     mend="correct verify.libraries in the recipe, or find out why it was not installed",
                 )
             )
@@ -261,9 +261,9 @@ def check_libraries(subject: Subject) -> Checked:
         findings.append(
             _finding(
                 "warning",
-                "linked libraries are not checked",
-                why="the target has no ldd, or it gave no answer",
-                mend="install ldd there (Debian: libc-bin)",
+                "linked libraries were not checked",
+                why="the target has no ldd, or ldd printed nothing",
+                mend="install ldd in the target (Debian: libc-bin)",
             )
         )
         checked = ()
@@ -272,7 +272,7 @@ def check_libraries(subject: Subject) -> Checked:
         findings += _build_tree_paths(subject, library)
     findings += _wrong_prefix(subject, checked)
     findings += _runtime_findings(subject, checked)
-    return Checked(findings=tuple(findings), libraries=_linked(checked))
+    return CheckResult(findings=tuple(findings), libraries=_linked(checked))
 
 
 def _places(subject: Subject) -> tuple[str, ...]:
@@ -284,15 +284,15 @@ def _places(subject: Subject) -> tuple[str, ...]:
 def _matches(subject: Subject, pattern: str) -> list[str]:
     if pattern.startswith("/") or ".." in PurePath(pattern).parts:
         return []
-    found: list[str] = []
+    matches: list[str] = []
     for place in _places(subject):
         outside = subject.outside(place)
-        found += [
+        matches += [
             str(PurePath(place) / path.relative_to(outside))
             for path in sorted(outside.glob(pattern))
             if path.is_file() or path.is_symlink()
         ]
-    return found
+    return matches
 
 
 def _unresolved(library: CheckedLibrary) -> Iterator[CheckFinding]:
@@ -302,18 +302,19 @@ def _unresolved(library: CheckedLibrary) -> Iterator[CheckFinding]:
             direct = link.name in library.dynamic.needed
             yield _finding(
                 "failure",
-                f"{name} needs {link.name}, which is not found",
-                why=f"asked for by {name} itself"
+                f"{name} needs {link.name}, which was not found",
+                why=f"a direct dependency of {name}"
                 if direct
-                else f"asked for by a library that {name} needs",
-                mend=f"install what provides {link.name}, or put its folder into the recipe's environment.libraries",
+                else f"a dependency of a library that {name} needs",
+                mend=f"install {link.name}, or add its folder to environment.libraries in the recipe",
             )
     for version, lacking in library.missing_versions:
         yield _finding(
             "failure",
             f"{name} needs {version}, which {lacking} does not have",
-            why="it was linked against a newer copy than the one that the loader finds first",
-            mend="put the folder of the newer copy first in environment.libraries, or build with the older one",
+            why="it was linked with a newer copy than the one that the loader finds first",
+            mend="put the folder of the newer copy first in environment.libraries, or build with the older"
+            " one",
         )
 
 
@@ -326,9 +327,9 @@ def _build_tree_paths(subject: Subject, library: CheckedLibrary) -> Iterator[Che
     for path in taken:
         yield _finding(
             "failure",
-            f"{name} takes {PurePath(path).name} from the build tree",
-            why=f"the loader finds {path}; it is gone when the tree is cleaned",
-            mend="install that library, too, and let the installed RPATH point to it",
+            f"{name} loads {PurePath(path).name} from the build tree",
+            why=f"the loader finds {path}, which is removed when the tree is cleaned",
+            mend="also install that library, and set the installed RPATH to its folder",
         )
     into = [
         path for path in (*library.dynamic.rpath, *library.dynamic.runpath) if _below(path, (tree,))
@@ -336,14 +337,14 @@ def _build_tree_paths(subject: Subject, library: CheckedLibrary) -> Iterator[Che
     if into and not taken:
         yield _finding(
             "warning",
-            f"the search path of {name} leads into the build tree",
-            why=f"RPATH or RUNPATH has {', '.join(into)}",
+            f"the search path of {name} contains the build tree",
+            why=f"RPATH or RUNPATH contains {', '.join(into)}",
             mend="set CMAKE_INSTALL_RPATH, or CMAKE_BUILD_WITH_INSTALL_RPATH=ON",
         )
 
 
 def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterator[CheckFinding]:
-    """A library that exists in the prefix or the environment, and is taken from elsewhere."""
+    """Find libraries of the prefix or the environment that are loaded from elsewhere."""
     component, environment = subject.component, subject.environment
     own = [component.prefix, *environment.site]
     if environment.prefix not in ("/usr", "/usr/local", ""):
@@ -353,28 +354,28 @@ def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterat
     seen: set[tuple[str, str]] = set()
     for library in checked:
         for link in library.links:
-            mine = built.get(link.name)
-            if mine is None or not link.path or (link.name, link.path) in seen:
+            expected = built.get(link.name)
+            if expected is None or not link.path or (link.name, link.path) in seen:
                 continue
             if _below(link.path, places):
                 continue
             seen.add((link.name, link.path))
             yield _finding(
                 "failure",
-                f"{link.name} is taken from {link.path}, not from the build",
-                why=f"{PurePath(library.path).name} needs it, and {mine} exists",
-                mend=f"put {PurePath(mine).parent} first in environment.libraries, or into the RPATH",
+                f"{link.name} is loaded from {link.path}, not from the build",
+                why=f"{PurePath(library.path).name} needs it, and {expected} exists",
+                mend=f"put {PurePath(expected).parent} first in environment.libraries, or into the RPATH",
             )
 
 
 def _libraries_in(subject: Subject, places: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    libraries: dict[str, str] = {}
     for place in places:
         outside = subject.outside(place)
         for folder in _LIBRARY_FOLDERS:
             for path in sorted(outside.glob(f"{folder}/lib*.so*")):
-                found.setdefault(path.name, str(PurePath(place) / path.relative_to(outside)))
-    return found
+                libraries.setdefault(path.name, str(PurePath(place) / path.relative_to(outside)))
+    return libraries
 
 
 def _runtime_findings(
@@ -391,35 +392,36 @@ def _runtime_findings(
     if len(runtimes) > 1:
         yield _finding(
             "failure",
-            f"{len(runtimes)} OpenMP runtimes come together: {' and '.join(runtimes)}",
+            f"{len(runtimes)} OpenMP runtimes in one process: {' and '.join(runtimes)}",
             why=", ".join(copies),
-            mend="build every component with one compiler's OpenMP, or take the package out that brings the other",
+            mend="build every component with the OpenMP of one compiler, or remove the package that bundles"
+            " the other",
         )
     elif len(copies) > 1:
         yield _finding(
             "warning",
-            f"{len(copies)} copies of one OpenMP runtime come together",
+            f"{len(copies)} copies of one OpenMP runtime in one process",
             why=f"each has its own threads: {', '.join(copies)}",
-            mend="take the package out that brings its own copy, or let both find one file",
+            mend="remove the package that bundles its own copy, or make both load the same file",
         )
     standard = sorted(path for path in paths if _LIBSTDCXX.fullmatch(PurePath(path).name))
     if len(standard) > 1:
         yield _finding(
             "failure",
-            f"{len(standard)} copies of libstdc++ come together",
+            f"{len(standard)} copies of libstdc++ in one process",
             why=", ".join(standard),
-            mend="let every library find the newest one: its folder first in environment.libraries",
+            mend="put the folder of the newest one first in environment.libraries",
         )
 
 
 def _linked(checked: Sequence[CheckedLibrary]) -> tuple[LinkedLibrary, ...]:
-    wanted: dict[tuple[str, str], list[str]] = {}
+    needed_by: dict[tuple[str, str], list[str]] = {}
     for library in checked:
         for link in library.links:
-            wanted.setdefault((link.name, link.path), []).append(PurePath(library.path).name)
+            needed_by.setdefault((link.name, link.path), []).append(PurePath(library.path).name)
     return tuple(
         LinkedLibrary(name=name, path=path, wanted_by=tuple(sorted(set(by))))
-        for (name, path), by in sorted(wanted.items())
+        for (name, path), by in sorted(needed_by.items())
     )
 
 

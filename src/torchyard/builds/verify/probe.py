@@ -17,7 +17,7 @@ from torchyard.builds.verify.target_python import (
 )
 from torchyard.errors import StepFailed
 
-# Flags contain commas (`-Wl,-O1`), so that only a comma before the next NAME= ends a value.
+# Flags contain commas (`-Wl,-O1`), so only a comma before the next NAME= ends a value.
 _SETTING: Final = re.compile(r"([A-Z][A-Z0-9_]*)=(.*?)(?:, (?=[A-Z][A-Z0-9_]*=)|,?\s*$)")
 _BUILD_SETTINGS: Final = "Build settings:"
 
@@ -26,13 +26,13 @@ RENAMED: Final = {
     "USE_CUDA_STATIC_LINK": "CAFFE2_STATIC_LINK_CUDA",
     "_GLIBCXX_USE_CXX11_ABI": "GLIBCXX_USE_CXX11_ABI",
 }
-"""Variables that reach the cache under another name."""
+"""Variables with another name in the CMake cache."""
 
 IMPLIED: Final = {
     "DEBUG": ("CMAKE_BUILD_TYPE", "Debug"),
     "REL_WITH_DEB_INFO": ("CMAKE_BUILD_TYPE", "RelWithDebInfo"),
 }
-"""Switches that reach the cache only as a value of something else."""
+"""Switches that appear in the CMake cache only as the value of another entry."""
 
 READ_FROM_ENVIRONMENT: Final = frozenset(
     {
@@ -42,7 +42,7 @@ READ_FROM_ENVIRONMENT: Final = frozenset(
         "ROCM_PATH", "TORCH_NVCC_FLAGS",
     }
 )  # fmt: skip
-"""Read by find modules or by the build program, and never kept in the cache under their name."""
+"""Read by find modules or by the build program, and not stored in the CMake cache."""
 
 BLAS_INFO: Final = {
     "mkl": "mkl",
@@ -57,67 +57,67 @@ BLAS_INFO: Final = {
     "blis": "blis",
     "flame": "FLAME",
 }
-"""Value of the option BLAS -> what BLAS_INFO says."""
+"""Value of the option BLAS -> value of BLAS_INFO."""
 
 _CONFIG_NAMES: Final = {"BLAS": "BLAS_INFO", "CMAKE_BUILD_TYPE": "BUILD_TYPE"}
 
 
 def config_name(option: str) -> str:
-    """The name under which `show()` tells the value of an option."""
+    """Return the name of an option in `torch.__config__.show()`."""
     return _CONFIG_NAMES.get(option, option)
 
 
 def config_value(option: str, requested: str) -> str:
-    """What `show()` says when the request was honoured."""
+    """Return the value in `torch.__config__.show()` if the request was honoured."""
     return BLAS_INFO.get(requested.casefold(), requested) if option == "BLAS" else requested
 
 
 def parse_show(text: str) -> dict[str, str]:
-    """Build settings by their own names, and the other lines by short names of ours."""
-    found: dict[str, str] = {}
+    """Return the build settings by name, and the other lines by short names."""
+    settings: dict[str, str] = {}
     for line in text.splitlines():
         item = line.strip().removeprefix("- ")
         if item.startswith(_BUILD_SETTINGS):
             rest = item.removeprefix(_BUILD_SETTINGS).strip()
-            found |= {name: value.strip() for name, value in _SETTING.findall(rest)}
+            settings |= {name: value.strip() for name, value in _SETTING.findall(rest)}
         elif item.startswith(("GCC ", "clang ", "MSVC ")):
-            found["compiler"] = item
+            settings["compiler"] = item
         elif item.startswith("C++ Version:"):
-            found["c++"] = item.partition(":")[2].strip()
+            settings["c++"] = item.partition(":")[2].strip()
         elif "MKL-DNN" in item:
-            found["onednn"] = item.partition(" v")[2] or item
+            settings["onednn"] = item.partition(" v")[2] or item
         elif "Math Kernel Library" in item:
-            found["mkl"] = item
+            settings["mkl"] = item
         elif item.startswith("OpenMP "):
-            found["openmp"] = item.partition(" ")[2]
+            settings["openmp"] = item.partition(" ")[2]
         elif item.startswith("CPU capability usage:"):
-            found["cpu capability"] = item.partition(":")[2].strip()
+            settings["cpu capability"] = item.partition(":")[2].strip()
         elif item.startswith(("LAPACK is ", "NNPACK is ")):
-            found[item.partition(" ")[0].lower()] = item.split()[2]
-    return found
+            settings[item.partition(" ")[0].lower()] = item.split()[2]
+    return settings
 
 
 def parse_parallel_info(text: str) -> dict[str, str]:
-    """What `parallel_info()` says, by its own names."""
-    found: dict[str, str] = {}
+    """Return the values of `parallel_info()` by name."""
+    values: dict[str, str] = {}
     for line in text.splitlines():
-        # `at::get_num_threads() : 2`: the separator has a blank behind it, a `::` has none.
+        # `at::get_num_threads() : 2`: the separator is followed by a blank, unlike `::`.
         name, separator, value = line.strip().partition(": ")
         if separator and value.strip():
-            found[name.strip()] = value.strip()
-    return found
+            values[name.strip()] = value.strip()
+    return values
 
 
 _ENVIRONMENT: Final = """
 import site, sys, sysconfig
 folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-# A virtual environment that sees the system's packages lists their folders, too.
+# A virtual environment with access to system packages also lists their folders.
 folders += [f for f in getattr(site, "getsitepackages", list)() if f.startswith(sys.prefix + "/")]
 answer({"prefix": sys.prefix, "site": list(dict.fromkeys(f for f in folders if f))})
 """
 
-# The libraries are read from the process itself: that is what the loader really did, with the
-# search paths of the interpreter and whatever the module preloads.
+# The libraries are read from the process: the actual result of the loader, including the search
+# paths of the interpreter and everything that the module preloads.
 _MODULE: Final = """
 import importlib, os, sys
 name = sys.argv[1]
@@ -147,16 +147,16 @@ facts["loaded"] = sorted(loaded)
 answer(facts)
 """
 
-# A package that is seen and not installed here (of a base interpreter, of the system) has its
-# folder as its origin.
+# A package that is visible but not installed here (of a base interpreter or the system) has its
+# folder as origin.
 _PACKAGES: Final = """
 import json, os, sys
 from importlib import metadata
 here = os.path.realpath(sys.prefix) + os.sep
-found = {}
+packages = {}
 for distribution in metadata.distributions():
     name = distribution.metadata["Name"]
-    if not name or name in found:
+    if not name or name in packages:
         continue
     origin = ""
     direct = distribution.read_text("direct_url.json")
@@ -168,26 +168,28 @@ for distribution in metadata.distributions():
     folder = os.path.realpath(str(distribution.locate_file("")))
     if not (folder + os.sep).startswith(here):
         origin = folder
-    found[name] = [distribution.version, origin]
-answer({"packages": found})
+    packages[name] = [distribution.version, origin]
+answer({"packages": packages})
 """
 
 
 def probe_environment(target: TargetPython) -> EnvironmentFolders:
-    """Where the interpreter keeps its things; raises StepFailed when it does not even start."""
-    answer = _answer(target.ask(_ENVIRONMENT), target, "does not say where its packages are")
+    """Return the folders of the interpreter; raise StepFailed if it does not start."""
+    answer = _answer(target.query(_ENVIRONMENT), target, "did not report its folders")
     return EnvironmentFolders(prefix=str(answer["prefix"]), site=tuple(answer["site"]))
 
 
 def probe_module(target: TargetPython, name: str, *, limit_s: float = 300.0) -> ModuleFacts:
-    """Import the module and look at it; a failed import is an answer, too."""
-    outcome = target.ask(_MODULE, arguments=(name,), limit_s=limit_s)
+    """Import a module and return facts about it; a failed import is reported in `failure`."""
+    outcome = target.query(_MODULE, arguments=(name,), limit_s=limit_s)
     answer = outcome.answer
     if answer is None:
-        ending = f"took longer than {limit_s:g} s" if outcome.timed_out else ""
+        timeout = f"timed out after {limit_s:g} s" if outcome.timed_out else ""
         return ModuleFacts(
             name=name,
-            failure=ending or outcome.tail() or f"the interpreter ended with {outcome.returncode}",
+            failure=timeout
+            or outcome.tail()
+            or f"the interpreter exited with code {outcome.returncode}",
         )
     config: dict[str, str] = {}
     if "show" in answer:
@@ -200,14 +202,14 @@ def probe_module(target: TargetPython, name: str, *, limit_s: float = 300.0) -> 
         version=str(answer["version"]),
         config=config,
         loaded=tuple(answer["loaded"]),
-        # A module that imports and then dies when the interpreter ends is not well, either.
+        # A module that imports but crashes at interpreter exit also counts as a failure.
         failure="" if outcome.good else f"after the import: {outcome.tail() or 'a crash at exit'}",
     )
 
 
 def list_packages(target: TargetPython) -> tuple[PackageRecord, ...]:
-    """The packages of the environment, as `pip freeze` would list them, without needing pip."""
-    answer = _answer(target.ask(_PACKAGES), target, "does not list its packages")
+    """Return the packages of the environment, like `pip freeze`, but without pip."""
+    answer = _answer(target.query(_PACKAGES), target, "did not list its packages")
     return tuple(
         PackageRecord(name=name, version=str(version), origin=str(origin))
         for name, (version, origin) in sorted(answer["packages"].items(), key=_by_lower_name)
@@ -218,11 +220,11 @@ def _by_lower_name(item: tuple[str, object]) -> str:
     return item[0].lower()
 
 
-def _answer(outcome: SnippetOutcome, target: TargetPython, trouble: str) -> dict[str, Any]:
+def _answer(outcome: SnippetOutcome, target: TargetPython, problem: str) -> dict[str, Any]:
     if outcome.answer is None:
         raise StepFailed(
-            f"the interpreter {target.python} {trouble}",
-            why=outcome.tail() or f"it ended with {outcome.returncode}",
-            hint="make the environment again: torchyard build ... --force",
+            f"the interpreter {target.python} {problem}",
+            why=outcome.tail() or f"it exited with code {outcome.returncode}",
+            hint="recreate the environment: torchyard build ... --force",
         )
     return outcome.answer

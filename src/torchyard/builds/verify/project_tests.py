@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from torchyard.builds.record import CheckFinding, SmokeResult, TestAccount
 from torchyard.builds.verify.target_python import (
-    Checked,
+    CheckResult,
     RunInTarget,
     SnippetOutcome,
     Subject,
@@ -35,20 +35,20 @@ _ORDER: tuple[Outcome, ...] = ("passed", "skipped", "expected", "error", "failed
 
 @dataclass(kw_only=True)
 class RunLog:
-    """What one start of the interpreter wrote before it ended."""
+    """Events of one start of the interpreter."""
 
     collected: list[str] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     collect_errors: dict[str, str] = field(default_factory=dict)
     running: str = ""
-    """The test that had begun and not ended."""
+    """The test that was started and did not finish."""
     ended: bool = False
-    """pytest came to its end."""
+    """Whether pytest finished."""
     out_of_time: bool = False
 
 
 def read_log(lines: Iterable[str]) -> RunLog:
-    """The log in those lines; a last line that a crash cut off is skipped."""
+    """Parse the lines of the plugin; a line truncated by a crash is skipped."""
     log = RunLog()
     for text in lines:
         try:
@@ -70,9 +70,9 @@ def _add(log: RunLog, line: dict[str, Any]) -> None:
     elif event == "finish":
         log.running = ""
     elif event == "report":
-        name, found = str(line["id"]), _outcome(line)
+        name, outcome = str(line["id"]), _outcome(line)
         before = log.outcomes.get(name, "passed")
-        log.outcomes[name] = max(before, found, key=_ORDER.index)
+        log.outcomes[name] = max(before, outcome, key=_ORDER.index)
     elif event == "limit":
         log.out_of_time = True
     elif event == "end":
@@ -88,22 +88,22 @@ def _outcome(line: dict[str, Any]) -> Outcome:
 
 
 def names_test(known: str, test: str) -> bool:
-    """Whether the name of a known failure means that test.
+    """Return whether the name of a known failure refers to a test.
 
-    Both `TestNN.test_x`, as unittest says it, and `test/test_nn.py::TestNN::test_x`, as pytest
-    says it, are names; a name without `[...]` means the test with all its parameters.
+    Names may have the form of unittest, `TestNN.test_x`, or of pytest,
+    `test/test_nn.py::TestNN::test_x`; a name without `[...]` means all parameters of the test.
     """
     known_name, known_bracket, known_parameters = known.strip().partition("[")
     test_name, test_bracket, test_parameters = test.partition("[")
     if known_bracket and (known_bracket, known_parameters) != (test_bracket, test_parameters):
         return False
-    wanted = known_name.split("::") if "::" in known_name else known_name.split(".")
+    names = known_name.split("::") if "::" in known_name else known_name.split(".")
     parts = test_name.split("::")
-    if len(wanted) > len(parts) or wanted[1:] != parts[len(parts) - len(wanted) + 1 :]:
+    if len(names) > len(parts) or names[1:] != parts[len(parts) - len(names) + 1 :]:
         return False
-    first = parts[len(parts) - len(wanted)]
-    # The first part may be a file, and be given with fewer folders.
-    return first == wanted[0] or first.endswith(f"/{wanted[0]}") or wanted[0].endswith(f"/{first}")
+    first = parts[len(parts) - len(names)]
+    # The first part may be a file, given with fewer folders.
+    return first == names[0] or first.endswith(f"/{names[0]}") or names[0].endswith(f"/{first}")
 
 
 def make_account(
@@ -114,7 +114,7 @@ def make_account(
     crashes: Sequence[tuple[str, str]],
     timed_out: bool,
 ) -> TestAccount:
-    """The account of all starts together; `crashes` are (test or empty, how it ended)."""
+    """Combine the logs of all starts; `crashes` are (test or empty, reason)."""
     collected = list(dict.fromkeys(name for log in logs for name in log.collected))
     outcomes: dict[str, Outcome] = {}
     for log in logs:
@@ -122,7 +122,7 @@ def make_account(
     for name, _ in crashes:
         if name:
             outcomes[name] = "failed"
-    # A collection error repeats at every start; it names a module, not a test.
+    # A collection error repeats at every start; it belongs to a module, not a test.
     broken = {name: text for log in logs for name, text in log.collect_errors.items()}
     bad = [name for name, outcome in outcomes.items() if outcome in ("failed", "error")]
 
@@ -155,13 +155,13 @@ def make_account(
     )
 
 
-def check_smoke(subject: Subject) -> Checked:
-    """Run each one; none runs when the module does not even import."""
+def check_smoke(subject: Subject) -> CheckResult:
+    """Run the smoke tests of the recipe, unless the module cannot be imported."""
     tests = subject.component.recipe.verify.smoke
     if subject.target is None or not tests:
-        return Checked()
+        return CheckResult()
     if subject.module is not None and not subject.module.file:
-        return Checked()
+        return CheckResult()
     results: list[SmokeResult] = []
     findings: list[CheckFinding] = []
     for test in tests:
@@ -181,16 +181,16 @@ def check_smoke(subject: Subject) -> Checked:
                     level="failure",
                     what=f"smoke test {test.name!r} {_ending(outcome, subject.smoke_limit_s)}",
                     why=outcome.tail(),
-                    mend="activate the build and run the lines of the recipe's verify.smoke by hand",
+                    mend="activate the build and run the code of verify.smoke in the recipe by hand",
                 )
             )
-    return Checked(findings=tuple(findings), smoke=tuple(results))
+    return CheckResult(findings=tuple(findings), smoke=tuple(results))
 
 
-def say_ending(returncode: int) -> str:
-    """How a process ended, for people."""
+def exit_text(returncode: int) -> str:
+    """Return `signal NAME` or `exit code N`."""
     number = -returncode if returncode < 0 else returncode - 128
-    # A shell or a sandbox in between reports a signal as 128 + its number.
+    # A shell or a sandbox reports a signal as 128 plus its number.
     if returncode < 0 or 0 < number < 65:  # noqa: PLR2004
         try:
             return f"signal {signal.Signals(number).name}"
@@ -201,14 +201,14 @@ def say_ending(returncode: int) -> str:
 
 def _ending(outcome: SnippetOutcome, limit_s: float) -> str:
     if outcome.timed_out:
-        return f"took longer than {limit_s:g} s"
-    return f"failed ({say_ending(outcome.returncode)})"
+        return f"timed out after {limit_s:g} s"
+    return f"failed ({exit_text(outcome.returncode)})"
 
 
 _MODULE: Final = "torchyard_reporter"
-# The module comes in before pytest changes sys.path for conftest files: so the installed one is
-# tested even where the tests lie beside a folder of the same name. No addopts: a project's own may
-# ask for plugins that the target lacks, or for several processes.
+# The module is imported before pytest changes sys.path for conftest files, so that the installed one
+# is tested even if there is a folder of the same name next to the tests. No addopts: those of a
+# project may require plugins that the target lacks, or several processes.
 _PYTEST: Final = f"""
 import importlib, json, sys
 sys.dont_write_bytecode = True
@@ -239,18 +239,19 @@ def run_test_file(
     limit_s: float = 6 * 3600.0,
     restarts: int = 10,
 ) -> TestAccount:
-    """Run the file and account for every test; logs and XML go to `results`, which the target sees.
+    """Run a test file and account for every test; logs and XML go to `results`.
 
-    Raises MissingTool when the target has no pytest, UsageError when there is no such file.
+    `results` must be visible in the target. Raises MissingTool if the target has no pytest,
+    UsageError if the file does not exist.
     """
     if not Path(path).is_file():
         raise UsageError(
             f"there is no test file {path}",
             hint="correct verify.tests in the recipe, or the option",
         )
-    desk = _Desk(results, Path(path).name)
+    files = _TestRunFiles(results, Path(path).name)
     target = TargetPython(
-        python=python, run=run, folder=str(desk.work), variables={"PYTEST_ADDOPTS": ""}
+        python=python, run=run, folder=str(files.work), variables={"PYTEST_ADDOPTS": ""}
     )
     _require_pytest(target)
     started = time.monotonic()
@@ -259,20 +260,20 @@ def run_test_file(
     done: set[str] = set()
     timed_out = False
     for start in range(1 + restarts):
-        left_s = limit_s - (time.monotonic() - started)
-        if left_s <= 0:
+        remaining_s = limit_s - (time.monotonic() - started)
+        if remaining_s <= 0:
             timed_out = True
             break
-        desk.configure(start, done, test_limit_s=test_limit_s, limit_s=left_s)
-        arguments = (str(desk.plugin), path, str(desk.junit(start)), import_name)
-        outcome = target.snippet(_PYTEST, limit_s=left_s + 120.0, arguments=arguments)
-        desk.keep(outcome)
-        log = read_log(desk.read_lines(start))
+        files.configure(start, done, test_limit_s=test_limit_s, limit_s=remaining_s)
+        arguments = (str(files.plugin), path, str(files.junit(start)), import_name)
+        outcome = target.snippet(_PYTEST, limit_s=remaining_s + 120.0, arguments=arguments)
+        files.keep(outcome)
+        log = read_log(files.read_lines(start))
         logs.append(log)
         timed_out = log.out_of_time
         if log.ended and outcome.returncode >= 0 and outcome.returncode < 128:  # noqa: PLR2004
             break
-        crashes.append((log.running, _how(outcome, log, desk.stack(start), test_limit_s)))
+        crashes.append((log.running, _crash_reason(outcome, log, files.stack(start), test_limit_s)))
         done |= set(log.outcomes) | {log.running}
         if log.ended or not log.running or not set(log.collected) - done:
             break
@@ -280,7 +281,7 @@ def run_test_file(
         path, logs, known_failures=known_failures, crashes=crashes, timed_out=timed_out
     )
     return replace(
-        account, duration_s=time.monotonic() - started, junit=desk.junits(), log=str(desk.log)
+        account, duration_s=time.monotonic() - started, junit=files.junits(), log=str(files.log)
     )
 
 
@@ -288,25 +289,25 @@ def _require_pytest(target: TargetPython) -> None:
     code = (
         "import importlib.util\nanswer({'there': importlib.util.find_spec('pytest') is not None})"
     )
-    outcome = target.ask(code)
+    outcome = target.query(code)
     if outcome.answer is None or not outcome.answer["there"]:
         raise MissingTool(
             f"the target {target.python} has no pytest",
-            why=outcome.tail() if outcome.answer is None else "the project's tests run with it",
+            why=outcome.tail() if outcome.answer is None else "the tests of the project need it",
             hint=f"{target.python} -m pip install pytest",
         )
 
 
-def _how(outcome: SnippetOutcome, log: RunLog, stack: str, test_limit_s: float) -> str:
+def _crash_reason(outcome: SnippetOutcome, log: RunLog, stack: str, test_limit_s: float) -> str:
     if stack.startswith("Timeout ("):
-        return f"the limit of {test_limit_s:g} s for one test" if log.running else "a limit of time"
+        return f"test timed out after {test_limit_s:g} s" if log.running else "timeout"
     if not log.collected and not log.ended:
         return f"pytest did not start: {last_lines(outcome.stderr or outcome.stdout, 1)}"
-    return say_ending(outcome.returncode)
+    return exit_text(outcome.returncode)
 
 
-class _Desk:
-    """The files of one test run; those of an earlier run of the same file are removed."""
+class _TestRunFiles:
+    """The files of one test run; those of an earlier run are removed."""
 
     def __init__(self, results: Path, name: str) -> None:
         self._files = results / f"{name}.files"
@@ -324,7 +325,7 @@ class _Desk:
             raise write_failed(self.log, error, kept="the build") from error
 
     def configure(self, start: int, done: set[str], *, test_limit_s: float, limit_s: float) -> None:
-        """What the plugin reads at the next start."""
+        """Write the configuration of the plugin for the next start."""
         config = {
             "lines": str(self._lines(start)),
             "stacks": str(self._stacks(start)),
@@ -335,24 +336,24 @@ class _Desk:
         (self.plugin / "reporter.json").write_text(json.dumps(config), encoding="utf-8")
 
     def keep(self, outcome: SnippetOutcome) -> None:
-        """Put what pytest said at the end of the log."""
+        """Append the output of pytest to the log."""
         with self.log.open("a", encoding="utf-8", errors="replace") as file:
             file.write(outcome.stdout + outcome.stderr)
 
     def read_lines(self, start: int) -> list[str]:
-        """What the plugin wrote."""
+        """Return the lines of the plugin."""
         return _read(self._lines(start)).splitlines()
 
     def stack(self, start: int) -> str:
-        """What the watchdog wrote."""
+        """Return the stack dump of the watchdog."""
         return _read(self._stacks(start))
 
     def junit(self, start: int) -> Path:
-        """The XML of one start."""
+        """Return the path of the XML file of one start."""
         return self._files / f"junit-{start + 1}.xml"
 
     def junits(self) -> tuple[str, ...]:
-        """The XML files there are."""
+        """Return the paths of all XML files."""
         return tuple(str(path) for path in sorted(self._files.glob("junit-*.xml")))
 
     def _lines(self, start: int) -> Path:

@@ -17,7 +17,7 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Hooks of pytest; `done` are tests that an earlier start has accounted for."""
+    """Hooks of pytest; `done` are tests that an earlier start has run."""
 
     def __init__(
         self, lines: str, stacks: str, done: list[str], test_limit_s: float, limit_s: float
@@ -30,17 +30,17 @@ class Reporter:
         self._session: Any = None
 
     def pytest_sessionstart(self, session: Any) -> None:
-        """Collecting may hang, too."""
+        """Start the watchdog: collection may hang."""
         self._session = session
-        self._watch(self._left_s())
+        self._watch(self._remaining_s())
 
     def pytest_collectreport(self, report: Any) -> None:
-        """A module that does not import is no test, and must not get lost."""
+        """Report a module that cannot be imported."""
         if report.failed:
             self._write(event="collect-error", id=report.nodeid, text=_last_line(report))
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Say what there is, and leave out what is done."""
+        """Report the collected tests, and deselect those that are done."""
         self._write(event="collected", ids=[item.nodeid for item in items])
         again = [item for item in items if item.nodeid in self._done]
         if again:
@@ -48,12 +48,12 @@ class Reporter:
             items[:] = [item for item in items if item.nodeid not in self._done]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """From here on, a crash belongs to this test."""
+        """Report the start: a later crash belongs to this test."""
         self._write(event="start", id=nodeid)
-        self._watch(min(self._test_limit_s, self._left_s()))
+        self._watch(min(self._test_limit_s, self._remaining_s()))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """One phase of a test: setup, call or teardown."""
+        """Report one phase of a test: setup, call or teardown."""
         self._write(
             event="report",
             id=report.nodeid,
@@ -64,19 +64,19 @@ class Reporter:
         )
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """The test is over; the whole run may be, too."""
+        """Report the end of a test, and stop if the time limit is exceeded."""
         self._write(event="finish", id=nodeid)
-        if self._left_s() <= 0:
+        if self._remaining_s() <= 0:
             self._write(event="limit")
-            self._session.shouldstop = "the limit of time ran out"
-        self._watch(self._left_s() + 60.0)
+            self._session.shouldstop = "the time limit was exceeded"
+        self._watch(self._remaining_s() + 60.0)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Came to the end."""
+        """Report the end of the run."""
         self._write(event="end", status=int(exitstatus))
 
     def pytest_unconfigure(self) -> None:
-        """Nothing is watched any more."""
+        """Stop the watchdog."""
         faulthandler.cancel_dump_traceback_later()
 
     def _write(self, **line: object) -> None:
@@ -85,7 +85,7 @@ class Reporter:
     def _watch(self, limit_s: float) -> None:
         faulthandler.dump_traceback_later(max(limit_s, 1.0), exit=True, file=self._stacks)
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return self._end_s - time.monotonic()
 
 

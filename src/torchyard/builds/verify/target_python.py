@@ -1,9 +1,9 @@
 """Run Python in the finished target, and the interface of all checks.
 
-Python runs outside the source tree and with a time limit. How a command gets into the target (a
-plain process, a sandbox with a root folder) is decided by the caller, who passes in a function. A
-check is a function that takes a `Subject` and returns a `Checked`; checks do not know each other,
-and what several need (the folders of the environment, the imported module) is in `Subject`.
+Python runs outside the source tree and with a time limit. The caller passes a function that runs a
+command in the target (a plain process, or a sandbox with a root folder). A check is a function that
+takes a `Subject` and returns a `CheckResult`; checks are independent, and shared data (the folders of
+the environment, the imported module) are in `Subject`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torchyard.builds.record import (
     SmokeResult,
 )
 
-# -I (isolated) keeps the working folder, PYTHONPATH and the user's own packages off sys.path, so
-# that nothing but the environment can be imported. faulthandler's watchdog is a thread in C: it
-# ends a snippet that hangs inside native code, and says where.
+# -I (isolated) keeps the working folder, PYTHONPATH and user packages off sys.path, so that only
+# packages of the environment can be imported. The watchdog of faulthandler is a C thread: it ends a
+# snippet that hangs in native code, and prints the stack.
 _BOOT: Final = """
 import faulthandler, os, sys
 _folder, _limit, _code = sys.argv[1:4]
@@ -39,8 +39,8 @@ _TIMEOUT_MARK: Final = "Timeout ("
 _ANSWER_MARK: Final = "torchyard-answer:"
 
 
-class Finished(Protocol):
-    """What is known of a command that ended, as `subprocess.CompletedProcess` says it."""
+class CompletedCommand(Protocol):
+    """A completed command, like `subprocess.CompletedProcess`."""
 
     @property
     def returncode(self) -> int:
@@ -48,23 +48,23 @@ class Finished(Protocol):
 
     @property
     def stdout(self) -> str:
-        """All it wrote."""
+        """Standard output."""
 
     @property
     def stderr(self) -> str:
-        """All it complained."""
+        """Standard error."""
 
 
 class RunInTarget(Protocol):
-    """Runs a command in the target, with these variables on top of the target's own."""
+    """Runs a command in the target, with additional environment variables."""
 
-    def __call__(self, argv: Sequence[str], variables: Mapping[str, str], /) -> Finished:
-        """Wait for the command and give back what it said; no exit code is an error here."""
+    def __call__(self, argv: Sequence[str], variables: Mapping[str, str], /) -> CompletedCommand:
+        """Run the command and return its result; a nonzero exit code does not raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnippetOutcome:
-    """How a snippet ended."""
+    """Result of a snippet."""
 
     returncode: int
     stdout: str
@@ -72,15 +72,15 @@ class SnippetOutcome:
     timed_out: bool
     duration_s: float
     answer: dict[str, Any] | None = None
-    """What it handed to `answer(...)`."""
+    """The value passed to `answer(...)`."""
 
     @property
     def good(self) -> bool:
-        """It came to its end."""
+        """Whether it succeeded."""
         return self.returncode == 0 and not self.timed_out
 
     def tail(self, count: int = 12) -> str:
-        """The last lines it wrote, for people."""
+        """Return the last lines of its output."""
         return last_lines(self.stderr or self.stdout, count)
 
 
@@ -91,13 +91,13 @@ class TargetPython:
     python: str
     run: RunInTarget
     folder: str
-    """An empty folder that the target sees at this path: the working folder of every snippet."""
+    """An empty folder, at the same path in the target: the working directory of every snippet."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def snippet(
         self, code: str, *, limit_s: float = 120.0, arguments: Sequence[str] = ()
     ) -> SnippetOutcome:
-        """Run some lines; they may call `answer(mapping)` to hand a result back."""
+        """Run Python code in the target."""
         argv = (self.python, "-I", "-c", _BOOT, self.folder, str(limit_s), code, *arguments)
         started = time.monotonic()
         done = self.run(argv, self.variables)
@@ -110,10 +110,10 @@ class TargetPython:
             answer=_answer_in(done.stdout),
         )
 
-    def ask(
+    def query(
         self, code: str, *, limit_s: float = 120.0, arguments: Sequence[str] = ()
     ) -> SnippetOutcome:
-        """As `snippet`, with a function `answer` defined for the code."""
+        """Run code that may call `answer(mapping)` to return a result."""
         define = (
             "def answer(value):\n"
             "    import json, sys\n"
@@ -124,7 +124,7 @@ class TargetPython:
 
 
 def last_lines(text: str, count: int) -> str:
-    """The end of a text, without blank lines."""
+    """Return the last lines of a text, without blank ones."""
     return "\n".join([line for line in text.splitlines() if line.strip()][-count:])
 
 
@@ -141,31 +141,31 @@ def _answer_in(text: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFolders:
-    """Where the target's interpreter keeps its things."""
+    """Folders of the interpreter of the target."""
 
     prefix: str = ""
-    """Of the environment; the same as the system's where there is no environment."""
+    """Prefix of the environment, or that of the system if there is none."""
     site: tuple[str, ...] = ()
-    """Folders that packages are installed to."""
+    """Folders of installed packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleFacts:
-    """What importing the module showed."""
+    """Facts about an imported module."""
 
     name: str
     file: str = ""
     version: str = ""
     config: dict[str, str] = field(default_factory=dict)
     loaded: tuple[str, ...] = ()
-    """Shared libraries in the process, by their real paths."""
+    """Real paths of the shared libraries in the process."""
     failure: str = ""
-    """The last lines, when it did not import."""
+    """The last lines of output, if the import failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A finished component, as the checks see it."""
+    """A finished component, the input of the checks."""
 
     component: Component
     root: str
@@ -174,20 +174,20 @@ class Subject:
     """None for a component without an interpreter."""
     environment: EnvironmentFolders
     module: ModuleFacts | None
-    """None when the recipe names no module."""
+    """None if the recipe has no module."""
     smoke_limit_s: float
 
     @property
     def editable(self) -> bool:
-        """The tree itself is what gets imported, on purpose."""
+        """Whether the component is installed in editable mode."""
         recipe = self.component.recipe
         return recipe.builder == "python" and recipe.python.install == "editable"
 
     def outside(self, path: str) -> Path:
-        """Where a path of the target is for this process.
+        """Return the path outside of the root folder for a path in the target.
 
-        Folders that a root shares with this machine have one path for both, and are empty below
-        the root folder while nothing is mounted there.
+        Folders that a root shares with this machine have the same path in both, and are empty
+        below the root folder while nothing is mounted there.
         """
         if self.root:
             below = Path(self.root) / path.lstrip("/")
@@ -197,8 +197,8 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
-    """What one check found."""
+class CheckResult:
+    """Result of one check."""
 
     findings: tuple[CheckFinding, ...] = ()
     imported: ImportedModule | None = None
@@ -212,5 +212,5 @@ class Checked:
 class Check(Protocol):
     """One kind of check."""
 
-    def __call__(self, subject: Subject, /) -> Checked:
-        """Look, and say what is not as it should be; raises only for our own mistakes."""
+    def __call__(self, subject: Subject, /) -> CheckResult:
+        """Run the check. Problems are findings; exceptions are bugs."""

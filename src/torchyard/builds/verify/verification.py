@@ -1,8 +1,8 @@
 """Verify a finished component: all checks, one report.
 
-The checks of files, import and options are here: promised files exist, the module imports outside
-the source tree and is the one that was built, and each requested option reached CMake and shows in
-the finished module. PyTorch forwards only some variables to CMake, a project may change an option,
+The checks of files, import and options are here: expected files exist, the module imports outside
+the source tree and is the one that was built, and each requested option took effect in CMake and in
+the built module. PyTorch forwards only some variables to CMake, a project may change an option,
 and an old CMakeCache.txt may override it, all silently.
 """
 
@@ -41,7 +41,7 @@ from torchyard.builds.verify.probe import (
 from torchyard.builds.verify.project_tests import check_smoke, run_test_file
 from torchyard.builds.verify.target_python import (
     Check,
-    Checked,
+    CheckResult,
     EnvironmentFolders,
     ModuleFacts,
     RunInTarget,
@@ -51,59 +51,59 @@ from torchyard.builds.verify.target_python import (
 from torchyard.errors import StepFailed
 
 
-def check_files(subject: Subject) -> Checked:
-    """Every name or glob pattern matches something, and what it matches is not empty."""
+def check_files(subject: Subject) -> CheckResult:
+    """Check that every file pattern of the recipe matches a non-empty file."""
     component = subject.component
     findings = []
-    for said in component.recipe.verify.files:
-        # A project that installs nothing leaves its result in the tree: {tree}/build/libx.so.
-        below = component.tree if said.startswith(f"{component.tree}/") else component.prefix
-        pattern = said.removeprefix(f"{component.tree}/")
-        trouble = _trouble(subject.outside(below), pattern)
-        if trouble:
+    for path in component.recipe.verify.files:
+        # A project that installs nothing has its result in the tree: {tree}/build/libx.so.
+        folder = component.tree if path.startswith(f"{component.tree}/") else component.prefix
+        pattern = path.removeprefix(f"{component.tree}/")
+        problem = _problem_with(subject.outside(folder), pattern)
+        if problem:
             findings.append(
                 CheckFinding(
                     check="files",
                     level="failure",
-                    what=f"{pattern} is {trouble}",
-                    why=f"looked in {below}",
+                    what=f"{pattern} is {problem}",
+                    why=f"searched in {folder}",
                     mend=f"torchyard build ... --from {component.name}/build",
                 )
             )
-    return Checked(findings=tuple(findings))
+    return CheckResult(findings=tuple(findings))
 
 
-def _trouble(prefix: Path, pattern: str) -> str:
+def _problem_with(prefix: Path, pattern: str) -> str:
     if pattern.startswith("/") or ".." in Path(pattern).parts:
-        return "not a name"
+        return "not a relative path"
     matches = list(prefix.glob(pattern)) if prefix.is_dir() else []
     if not matches:
         return "missing"
-    # A full disk leaves files of zero bytes behind. (A link into a root is not followed: the file
-    # behind it may be visible only inside.)
+    # A full disk leaves empty files. (A link is not followed: its target may exist only inside
+    # the root.)
     plain = [path for path in matches if not path.is_symlink() and path.is_file()]
     if plain and len(plain) == len(matches) and all(path.stat().st_size == 0 for path in plain):
         return "empty"
     return ""
 
 
-def check_import(subject: Subject) -> Checked:
-    """Import, origin and version."""
+def check_import(subject: Subject) -> CheckResult:
+    """Check import, origin and version of the module."""
     module = subject.module
     if module is None:
-        return Checked()
+        return CheckResult()
     if not module.file:
-        return Checked(findings=(_not_imported(module),))
+        return CheckResult(findings=(_not_imported(module),))
     findings = [*_wrong_origin(subject, module), *_wrong_version(subject, module)]
     if module.failure:
         findings.append(
             _import_error(
-                f"{module.name} imports, and the interpreter then ends badly",
+                f"{module.name} imports, but the interpreter crashes at exit",
                 why=module.failure,
-                mend="look for two copies of one runtime among the linked libraries",
+                mend="check the linked libraries for two copies of one runtime",
             )
         )
-    return Checked(
+    return CheckResult(
         findings=tuple(findings),
         imported=ImportedModule(name=module.name, version=module.version, file=module.file),
         config=module.config,
@@ -114,14 +114,14 @@ def check_import(subject: Subject) -> Checked:
 def _not_imported(module: ModuleFacts) -> CheckFinding:
     if module.failure:
         return _import_error(
-            f"{module.name} does not import",
+            f"{module.name} cannot be imported",
             why=module.failure,
-            mend="torchyard build explain LOG names known causes of such messages",
+            mend="look for known causes: torchyard build explain LOG",
         )
     return _import_error(
-        f"{module.name} imports as an empty namespace",
+        f"{module.name} imports as an empty namespace package",
         why="Python found a folder of that name without __init__.py",
-        mend="install the wheel again, and remove the left-over folder from site-packages",
+        mend="reinstall the wheel, and remove the leftover folder from site-packages",
     )
 
 
@@ -134,38 +134,38 @@ def _wrong_origin(subject: Subject, module: ModuleFacts) -> list[CheckFinding]:
     elif file.is_relative_to(component.tree):
         return [
             _import_error(
-                f"{module.name} comes from the source tree, not from the environment",
+                f"{module.name} is imported from the source tree, not from the environment",
                 why=f"its file is {module.file}",
-                mend="install the wheel; remove a .pth file or an editable install that points to the tree",
+                mend="install the wheel; remove .pth files and editable installs of the tree",
             )
         ]
     if any(place and file.is_relative_to(place) for place in places):
         return []
     return [
         _import_error(
-            f"{module.name} is another copy than the one built",
-            why=f"its file is {module.file}, which is below none of {', '.join(filter(None, places))}",
+            f"{module.name} is not the copy that was built",
+            why=f"its file {module.file} is not in {' or '.join(filter(None, places))}",
             mend=f"install the wheel from {component.wheels} into the environment",
         )
     ]
 
 
 def _wrong_version(subject: Subject, module: ModuleFacts) -> list[CheckFinding]:
-    wanted = subject.component.recipe.version
-    # `2.6.0` may report itself as 2.6.0, 2.6.0+cpu or 2.6.0a0+git1234; a branch name says nothing.
-    if not wanted or not wanted[0].isdigit() or not module.version:
+    expected = subject.component.recipe.version
+    # `2.6.0` may report itself as 2.6.0, 2.6.0+cpu or 2.6.0a0+git1234; a branch name has no version.
+    if not expected or not expected[0].isdigit() or not module.version:
         return []
-    if module.version == wanted or module.version.startswith(
-        (f"{wanted}+", f"{wanted}a", f"{wanted}.")
+    if module.version == expected or module.version.startswith(
+        (f"{expected}+", f"{expected}a", f"{expected}.")
     ):
         return []
     return [
         CheckFinding(
             check="import",
             level="warning",
-            what=f"{module.name} says it is {module.version}; the recipe builds {wanted}",
-            why="another copy is imported, or the project takes its version from somewhere else",
-            mend="compare with the version of the wheel; set the project's version variable",
+            what=f"{module.name} reports version {module.version}; the recipe builds {expected}",
+            why="another copy is imported, or the project determines its version differently",
+            mend="compare with the version of the wheel; set the version variable of the project",
         )
     ]
 
@@ -177,8 +177,8 @@ def _import_error(what: str, *, why: str, mend: str) -> CheckFinding:
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def check_options(subject: Subject) -> Checked:
-    """A verdict for each option of the recipe; a request that was not met is a failure."""
+def check_options(subject: Subject) -> CheckResult:
+    """Return a verdict for each option of the recipe; one without effect is a failure."""
     component = subject.component
     recipe = component.recipe
     path = cache_of(component)
@@ -190,7 +190,7 @@ def check_options(subject: Subject) -> Checked:
     is_torch = recipe.verify.import_name == "torch"
     config = subject.module.config if subject.module is not None else {}
     verdicts = tuple(
-        judge_option(
+        option_verdict(
             name,
             requested,
             cache=cache,
@@ -203,16 +203,16 @@ def check_options(subject: Subject) -> Checked:
     findings = [
         finding for verdict in verdicts if (finding := _option_finding(verdict, path)) is not None
     ]
-    return Checked(findings=tuple(findings), options=verdicts)
+    return CheckResult(findings=tuple(findings), options=verdicts)
 
 
 def _cmakes_own(name: str) -> bool:
-    """Whether CMake itself reads the variable, so that no project has to mention it."""
+    """Return whether CMake itself reads the variable, even if no project mentions it."""
     return name.startswith("CMAKE_") or name in ("BUILD_SHARED_LIBS", "BUILD_TESTING")
 
 
 def cache_of(component: Component) -> Path | None:
-    """The CMakeCache.txt of a component; None for a project without one."""
+    """Return the CMakeCache.txt of a component; None for a project without one."""
     recipe = component.recipe
     tree = Path(component.tree)
     folder = recipe.cmake.folder if recipe.builder == "cmake" else ""
@@ -221,26 +221,26 @@ def cache_of(component: Component) -> Path | None:
 
 
 def names_in_cmake_files(tree: Path, names: Iterable[str]) -> set[str]:
-    """Those of the names that some CMake file of the tree mentions.
+    """Return the names that a CMake file of the tree mentions.
 
     A project may read a variable that it never declares: OpenBLAS does so with NO_LAPACK.
     """
     missing = set(names)
-    found: set[str] = set()
+    mentioned: set[str] = set()
     for folder, folders, files in os.walk(tree) if missing else ():
-        # What CMake itself wrote mentions every name that it was given.
+        # Files written by CMake mention every name that was passed to it.
         folders[:] = [name for name in folders if name not in (".git", "CMakeFiles")]
         for name in files:
             if name == "CMakeLists.txt" or name.endswith(".cmake"):
                 text = Path(folder, name).read_text(encoding="utf-8", errors="replace")
-                found |= missing & set(_WORD.findall(text))
-                missing -= found
+                mentioned |= missing & set(_WORD.findall(text))
+                missing -= mentioned
         if not missing:
             break
-    return found
+    return mentioned
 
 
-def judge_option(
+def option_verdict(
     name: str,
     requested: Scalar,
     *,
@@ -249,44 +249,44 @@ def judge_option(
     is_torch: bool = False,
     excused: bool = False,
 ) -> OptionVerdict:
-    """What became of one option: the finished module has the last word, then the cache."""
-    asked = _text(requested)
+    """Return the verdict on one option, from the built module if it tells, else from the cache."""
+    request = _text(requested)
     name = name.partition(":")[0]
-    cached_as, wanted = name, asked
+    cached_as, expected = name, request
     if is_torch:
         cached_as = RENAMED.get(name, name)
-        if name in IMPLIED and as_truth(asked):
-            cached_as, wanted = IMPLIED[name]
+        if name in IMPLIED and as_truth(request):
+            cached_as, expected = IMPLIED[name]
     entry = cache.get(cached_as) if cache is not None else None
     cached = entry.value if entry is not None else None
-    told = config.get(config_name(cached_as)) if is_torch else None
+    built = config.get(config_name(cached_as)) if is_torch else None
 
     def verdict(kind: OptionVerdictKind, why: str) -> OptionVerdict:
         return OptionVerdict(
-            name=name, requested=asked, cache=cached, config=told, verdict=kind, why=why
+            name=name, requested=request, cache=cached, config=built, verdict=kind, why=why
         )
 
-    if told is not None:
-        if same_value(config_value(cached_as, wanted), told):
-            return verdict("honoured", f"the finished module says {config_name(cached_as)}={told}")
-        return verdict("overridden", f"the finished module says {config_name(cached_as)}={told}")
+    if built is not None:
+        why = f"the built module has {config_name(cached_as)}={built}"
+        honoured = same_value(config_value(cached_as, expected), built)
+        return verdict("honoured" if honoured else "overridden", why)
     if entry is not None:
-        if not same_value(wanted, entry.value):
+        if not same_value(expected, entry.value):
             return verdict("overridden", f"CMakeCache.txt has {cached_as}={entry.value}")
         if entry.declared or excused:
             return verdict("honoured", f"CMakeCache.txt has {cached_as}={entry.value}")
         return verdict(
-            "unknown", "it reached CMakeCache.txt, and no CMake file of the project mentions it"
+            "unknown", "it is in CMakeCache.txt, but no CMake file of the project mentions it"
         )
     if cache is None:
         return verdict("unknown", "the build has no CMakeCache.txt")
     if excused:
-        return verdict("unknown", "the recipe says that no CMakeCache.txt shows it")
+        return verdict("unknown", "according to the recipe it does not appear in CMakeCache.txt")
     if is_torch and name in READ_FROM_ENVIRONMENT:
-        return verdict("unknown", "it is read from the environment, and not kept")
+        return verdict("unknown", "it is read from the environment and not stored")
     if is_torch and name in IMPLIED:
-        return verdict("honoured", "off is what happens without it")
-    return verdict("ignored", "it never reached CMakeCache.txt")
+        return verdict("honoured", "off is the default")
+    return verdict("ignored", "it is not in CMakeCache.txt")
 
 
 def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding | None:
@@ -294,19 +294,20 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
         return CheckFinding(
             check="options",
             level="failure",
-            what=f"{verdict.name}={verdict.requested} was asked for and overridden",
-            why=f"{verdict.why}; a dependency was not found, or an old cache was kept",
-            mend="read the configure log for the reason, mend it, and build again with --force",
+            what=f"{verdict.name}={verdict.requested} was requested but overridden",
+            why=f"{verdict.why}; a dependency was not found, or a stale cache was used",
+            mend="find the reason in the configure log, fix it, and build again with --force",
         )
     if verdict.verdict == "ignored":
-        # What a project does not know cannot be switched on; off is what it already is.
+        # An unknown option is off anyway.
         off = as_truth(verdict.requested) is False
         return CheckFinding(
             check="options",
             level="warning" if off else "failure",
-            what=f"{verdict.name}={verdict.requested} was asked for and ignored",
+            what=f"{verdict.name}={verdict.requested} was requested but ignored",
             why=f"{verdict.why} ({path}): the project does not forward it, or has no such option",
-            mend=f"take {verdict.name} out of the recipe, correct its name, or list it in verify.ignored-options",
+            mend=f"remove {verdict.name} from the recipe, correct its name, or list it in"
+            " verify.ignored-options",
         )
     if (
         verdict.verdict == "unknown"
@@ -318,7 +319,8 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
             level="warning",
             what=f"{verdict.name}={verdict.requested} may have no effect",
             why=verdict.why,
-            mend=f"look for {verdict.name} in the project's CMake files; correct the name, or list it in verify.ignored-options",
+            mend=f"search the CMake files of the project for {verdict.name}; correct the name, or list it"
+            " in verify.ignored-options",
         )
     return None
 
@@ -336,7 +338,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_files,
     check_smoke,
 )
-"""In the order in which a person would ask."""
+"""In the order of the report."""
 
 
 def perform_verify(
@@ -348,9 +350,9 @@ def perform_verify(
     tests: Sequence[TestFile] = (),
     results: Path | None = None,
 ) -> VerifyReport:
-    """Check what the component made; findings are in the report, and only our own trouble raises.
+    """Run all checks on a finished component. Problems are findings of the report.
 
-    `tests` are run on request only: they can take hours. Their logs go to `results`.
+    `tests` can take hours, so they are run on request only. Their logs go to `results`.
     """
     started = time.monotonic()
     with open_target(component, run) as target:
@@ -385,22 +387,22 @@ def perform_verify(
 
 @contextmanager
 def open_target(component: Component, run: RunInTarget) -> Iterator[TargetPython | None]:
-    """The component's interpreter, with an empty folder to work in; None when it has none.
+    """Yield the interpreter of a component with an empty working directory; None if it has none.
 
-    The folder is beside the wheels, because the folder of a build is one that a root folder sees
+    The directory is next to the wheels, because the folder of a build is visible in a root folder
     at the same path.
     """
     if not component.python:
         yield None
         return
-    beside = Path(component.wheels).parent
+    parent = Path(component.wheels).parent
     try:
-        beside.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(prefix=".verify-", dir=beside)
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=".verify-", dir=parent)
     except OSError as error:
         raise StepFailed(
-            f"cannot make a folder in {beside}: {error.strerror}",
-            hint="free some space, or make the folder writable",
+            f"cannot create a folder in {parent}: {error.strerror}",
+            hint="free disk space, or make the folder writable",
         ) from error
     with folder as name:
         yield TargetPython(python=component.python, run=run, folder=name)
@@ -426,12 +428,12 @@ def _test_findings(account: TestAccount) -> Iterator[CheckFinding]:
     count = len(account.new_failures)
     parts = [f"{count} new failure{'s' if count != 1 else ''}"] if count else []
     parts += [f"{len(account.crashes)} crashes of the interpreter"] if account.crashes else []
-    parts += [f"{account.not_run} tests never ran"] if account.not_run else []
-    parts += ["the limit of time ran out"] if account.timed_out else []
+    parts += [f"{account.not_run} tests not run"] if account.not_run else []
+    parts += ["time limit exceeded"] if account.timed_out else []
     yield CheckFinding(
         check="tests",
         level="failure",
         what=f"{Path(account.path).name}: {', '.join(parts) or 'errors'}",
         why=", ".join(account.new_failures[:5]) + (" ..." if len(account.new_failures) > 5 else ""),  # noqa: PLR2004
-        mend=f"read {account.log}; add what is known to verify.tests.known-failures",
+        mend=f"see {account.log}; add known failures to verify.tests.known-failures",
     )

@@ -14,20 +14,20 @@ class TestVariables:
     def test_of_a_plan_are_those_of_its_compiling_steps(self, machine: FakeMachine) -> None:
         machine.variables["ONLY_IN_THE_SHELL"] = "1"
         plan = machine.plan(Recipe(name="x"), variables={"PATH": "/made/for/the/build"})
-        patient = machine.patient(Recipe(name="x"), plan=plan)
-        assert dict(patient.variables) == {"PATH": "/made/for/the/build"}
+        context = machine.context(Recipe(name="x"), plan=plan)
+        assert dict(context.variables) == {"PATH": "/made/for/the/build"}
 
     def test_of_a_recipe_come_on_top_of_the_shells(self, machine: FakeMachine) -> None:
         table = EnvironmentTable(path=("/first",), variables={"CUDA_HOME": "/cuda"})
-        patient = machine.patient(Recipe(name="x", environment=table))
-        assert patient.variables["PATH"] == f"/first:{machine.bin}"
-        assert patient.variables["CUDA_HOME"] == "/cuda"
-        assert patient.variables["HOME"] == str(machine.folder)
+        context = machine.context(Recipe(name="x", environment=table))
+        assert context.variables["PATH"] == f"/first:{machine.bin}"
+        assert context.variables["CUDA_HOME"] == "/cuda"
+        assert context.variables["HOME"] == str(machine.folder)
 
     def test_a_plan_without_variables_falls_back_to_the_shell(self, machine: FakeMachine) -> None:
         plan = machine.plan(Recipe(name="x"), variables={})
-        patient = machine.patient(Recipe(name="x"), plan=plan)
-        assert patient.variables["PATH"] == str(machine.bin)
+        context = machine.context(Recipe(name="x"), plan=plan)
+        assert context.variables["PATH"] == str(machine.bin)
 
     def test_options_win_and_are_texts(self, machine: FakeMachine) -> None:
         recipe = Recipe(
@@ -35,7 +35,7 @@ class TestVariables:
             environment=EnvironmentTable(variables={"USE_A": "shell", "B": "b"}),
             options={"USE_A": True, "USE_C": False, "JOBS": 3},
         )
-        settings = machine.patient(recipe).settings(recipe)
+        settings = machine.context(recipe).settings(recipe)
         assert (settings["USE_A"], settings["USE_C"]) == ("ON", "OFF")
         assert (settings["JOBS"], settings["B"]) == ("3", "b")
 
@@ -43,17 +43,17 @@ class TestVariables:
 class TestCompilers:
     def test_order_without_variables(self, machine: FakeMachine) -> None:
         machine.says("g++", GPP_SAID.format("12.1.0"))
-        assert machine.patient().cxx is not None
+        assert machine.context().cxx is not None
         machine.says("c++", GPP_SAID.format("13.1.0"))
-        cxx = machine.patient().cxx
+        cxx = machine.context().cxx
         assert cxx is not None
         assert cxx.version == "13.1.0"
 
-    @pytest.mark.parametrize("said", ["g++-11", "ccache g++-11", "env X=1 g++-11 -m64 -fPIC"])
-    def test_variable_with_launcher_and_flags(self, said: str, machine: FakeMachine) -> None:
+    @pytest.mark.parametrize("output", ["g++-11", "ccache g++-11", "env X=1 g++-11 -m64 -fPIC"])
+    def test_variable_with_launcher_and_flags(self, output: str, machine: FakeMachine) -> None:
         machine.says("g++-11", GPP_SAID.format("11.4.0"))
-        machine.variables["CXX"] = said
-        cxx = machine.patient().cxx
+        machine.variables["CXX"] = output
+        cxx = machine.context().cxx
         assert cxx is not None
         assert cxx.version == "11.4.0"
 
@@ -64,7 +64,7 @@ class TestCompilers:
         by_name = machine.nvcc("12.8.93", folder=machine.folder / "other")
 
         def version() -> str:
-            nvcc = machine.patient().nvcc
+            nvcc = machine.context().nvcc
             assert nvcc is not None
             return nvcc.version
 
@@ -77,33 +77,33 @@ class TestCompilers:
     def test_home_without_a_compiler_falls_back_to_the_path(self, machine: FakeMachine) -> None:
         machine.nvcc("12.1.105")
         machine.variables["CUDA_HOME"] = str(machine.folder / "empty")
-        assert machine.patient().nvcc is not None
+        assert machine.context().nvcc is not None
 
 
 class TestAsking:
-    def test_program_that_is_not_there(self, machine: FakeMachine) -> None:
-        said = machine.patient().ask(("/no/such/program",))
-        assert said.exit_code == -1
-        assert "No such file" in said.text
+    def test_program_that_is_missing(self, machine: FakeMachine) -> None:
+        output = machine.context().run_program(("/no/such/program",))
+        assert output.exit_code == -1
+        assert "No such file" in output.text
 
     def test_program_that_does_not_end(
         self, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("torchyard.builds.doctor.context._PROGRAM_LIMIT_S", 0.3)
         path = machine.program("sleeper", "exec /bin/sleep 60")
-        said = machine.patient().ask((str(path),))
-        assert (said.exit_code, "timed out" in said.text) == (-1, True)
+        output = machine.context().run_program((str(path),))
+        assert (output.exit_code, "timed out" in output.text) == (-1, True)
 
     def test_both_outputs_and_input(self, machine: FakeMachine) -> None:
         path = machine.program("echoer", "read line; echo out $line; echo err >&2; exit 3")
-        said = machine.patient().ask((str(path),), given=b"in\n", folder=Path("/"))
-        assert said.exit_code == 3
-        assert set(said.text.splitlines()) == {"out in", "err"}
+        output = machine.context().run_program((str(path),), given=b"in\n", folder=Path("/"))
+        assert output.exit_code == 3
+        assert set(output.text.splitlines()) == {"out in", "err"}
 
     def test_messages_are_in_english(self, machine: FakeMachine) -> None:
         machine.variables["LC_ALL"] = "de_DE.UTF-8"
         path = machine.program("locale", "echo $LC_ALL")
-        assert machine.patient().ask((str(path),)).text == "C\n"
+        assert machine.context().run_program((str(path),)).text == "C\n"
 
 
 class TestWants:
@@ -114,9 +114,9 @@ class TestWants:
         self, value: bool | str | int, wanted: bool, machine: FakeMachine
     ) -> None:
         recipe = Recipe(name="x", options={"USE_CUDA": value})
-        assert machine.patient(recipe).wants_cuda is wanted
+        assert machine.context(recipe).wants_cuda is wanted
 
     def test_a_toolkit_that_happens_to_be_here_is_not_wanted(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
-        assert not machine.patient(Recipe(name="openblas")).wants_cuda
-        assert machine.patient().wants_cuda
+        assert not machine.context(Recipe(name="openblas")).wants_cuda
+        assert machine.context().wants_cuda
