@@ -13,7 +13,7 @@ from torchyard.worker.main import _say
 @pytest.mark.parametrize("length", [0, 1, 3999, 4000, 4001, 5_000_000])
 def test_a_complaint_has_a_bounded_length(length: int) -> None:
     text = "start" + "x" * length + "end"
-    error = wire.complaint("raised", text, text * 3, text)["error"]
+    error = wire.error_answer("raised", text, text * 3, text)["error"]
     assert len(json.dumps(error)) < 60_000
     for said in (error["message"], error["traceback"], error["hint"]):
         assert said.startswith("start")

@@ -38,15 +38,15 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         facts = _handshake()
     except placement.CannotPlace as error:
         channel.receive()
-        channel.send(wire.complaint("cannot-build", str(error), hint=_PLACES))
+        channel.send(wire.error_answer("cannot-build", str(error), hint=_PLACES))
         return 1
     except ImportError as error:
         channel.receive()
-        channel.send(wire.complaint("no-torch", str(error), traceback.format_exc()))
+        channel.send(wire.error_answer("no-torch", str(error), traceback.format_exc()))
         return 1
     except Exception as error:
         channel.receive()
-        channel.send(wire.complaint("no-torch", _say(error), traceback.format_exc()))
+        channel.send(wire.error_answer("no-torch", _say(error), traceback.format_exc()))
         return 1
     from torchyard.worker.bench import peak
     from torchyard.worker.bench.service import Desk
@@ -79,12 +79,12 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         try:
             reply = wire.answer(verbs[verb](**question))
         except CannotBuild as error:
-            reply = wire.complaint("cannot-build", _text(error), hint=error.hint)
+            reply = wire.error_answer("cannot-build", _text(error), hint=error.hint)
         except MemoryError as error:
-            reply = wire.complaint("out-of-memory", _say(error), traceback.format_exc())
+            reply = wire.error_answer("out-of-memory", _say(error), traceback.format_exc())
         except Exception as error:
             kind = "out-of-memory" if _is_device_memory(error) else "raised"
-            reply = wire.complaint(kind, _say(error), traceback.format_exc())
+            reply = wire.error_answer(kind, _say(error), traceback.format_exc())
             error.__traceback__ = None
             gc.collect()
         channel.send(reply)
