@@ -228,15 +228,15 @@ def test_names_are_unique_and_mean_the_same_variant_again(
 @pytest.mark.parametrize(
     ("targets", "environments", "message"),
     [
-        (["eager"], [], "the name 'eager' is a target and a backend"),
-        (["bfloat16"], [], "the name 'bfloat16' is a target and a precision"),
-        ([], ["inductor"], "the name 'inductor' is a backend and an environment"),
-        ([], ["dynamo"], "the name 'dynamo' is a backend and an environment"),
-        (["one"], ["one"], "the name 'one' is a target and an environment"),
-        (["tf32"], [], "the name 'tf32' is a target and an option"),
-        ([], ["threads"], "the name 'threads' is an environment and an option"),
-        (["here"], [], "the target name 'here' is taken"),
-        ([], ["default"], "the environment name 'default' is taken"),
+        (["eager"], [], "the name 'eager' is ambiguous: a target and a backend"),
+        (["bfloat16"], [], "the name 'bfloat16' is ambiguous: a target and a precision"),
+        ([], ["inductor"], "the name 'inductor' is ambiguous: a backend and an environment"),
+        ([], ["dynamo"], "the name 'dynamo' is ambiguous: a backend and an environment"),
+        (["one"], ["one"], "the name 'one' is ambiguous: a target and an environment"),
+        (["tf32"], [], "the name 'tf32' is ambiguous: a target and an option"),
+        ([], ["threads"], "the name 'threads' is ambiguous: an environment and an option"),
+        (["here"], [], "the target name 'here' is reserved"),
+        ([], ["default"], "the environment name 'default' is reserved"),
     ],
 )
 def test_a_name_that_means_two_things_is_refused(
@@ -249,7 +249,7 @@ def test_a_name_that_means_two_things_is_refused(
 
 @pytest.mark.parametrize("name", ["", "a+b", "a b", "a/b", "-a", "a:b", "a=b", "ü", "mine.py"])
 def test_names_that_cannot_be_parts_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be a name"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         check_name(name, where="--target")
 
 

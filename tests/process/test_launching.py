@@ -152,8 +152,8 @@ def test_no_descriptor_is_left_open(start_stub: StubStarter, tmp_path: Path) -> 
     [
         ("/no/such/python", "does not exist"),
         ("no-such-python-anywhere", "on the PATH"),
-        ("/tmp", "is a folder"),
-        ("/etc/passwd", "may not be executed"),
+        ("/tmp", "is a directory"),
+        ("/etc/passwd", "is not executable"),
     ],
 )
 def test_interpreters_that_cannot_be_started(tmp_path: Path, name: str, reason: str) -> None:
