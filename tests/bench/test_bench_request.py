@@ -171,7 +171,7 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--seed", "-1"], 2, "--seed: '-1' is out of range"),
         (["--only", "gpt", "--batch-size", "0"], 2, "--batch-size: '0' is out of range"),
         (["--only", "gpt", "--memory-limit", "8GB"], 2, "--memory-limit: '8GB' has an unknown"),
-        (["--only", "gpt", "--step-limit", "1y"], 2, "--step-limit: '1y' has an unknown unit"),
+        (["--only", "gpt", "--step-limit", "1y"], 2, "--step-limit: '1y' has an unknown time unit"),
         (["--only", "gpt", "--baseline", "eagr"], 2, "--baseline: 'eagr' is no backend"),
         (["--only", "gpt", "--candidate", "eager+inductor"], 2, "--candidate: 'eager+inductor'"),
         (["--only", "gpt", "--target", "x"], 2, "--target: 'x' has no name"),

@@ -80,7 +80,7 @@ def test_encode_decode_round_trip(value: Outer) -> None:
         ({"name": "x", "items": [{"size-bytes": 1}, {}]}, "study.items[1]", "size-bytes"),
         ({"name": "x", "items": "ab"}, "study.items: 'ab' is not a list", "give a list"),
         ({"name": "x", "pairs": [["a", 1, 2]]}, "study.pairs[0]", "a list of 2"),
-        ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a text"),
+        ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a string"),
         ({"name": "x", "numbers": [1.5, "2"]}, "study.numbers[1]: '2' is not a number", "give"),
         ({"name": "x", "numbers": [True]}, "study.numbers[0]: True is not a number", "give"),
         ({"name": "x", "table": {"k": "v"}}, "study.table.k: 'v' is not a whole number", "give"),

@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (lambda folder: (folder / "run.json").unlink(), "run.json is missing"),
         (
             lambda folder: (folder / "comparisons.jsonl").write_text("x\n{}\n"),
-            "comparisons.jsonl, line 1: not a whole record",
+            "comparisons.jsonl, line 1: not a complete record",
         ),
         (
             lambda folder: (folder / "comparisons.jsonl").write_text("{}\n"),

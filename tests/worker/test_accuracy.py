@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from desk_with import desk_with, write_file
 from judge_with import BACKENDS, NET, judge
+from service_with import service_with, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -301,16 +301,16 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
 OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from desk_with import desk_with, variant
-desk = desk_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
-print(json.dumps(desk.judge("c", sys.argv[3])))
+from service_with import service_with, variant
+service = service_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
+print(json.dumps(service.judge("c", sys.argv[3])))
 """
 
 
 @pytest.mark.slow
 def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> None:
     path = str(tmp_path / "reference.pt")
-    desk_with(net, mode="training").reference("eager", path)
+    service_with(net, mode="training").reference("eager", path)
     assert [file.name for file in tmp_path.glob("reference*")] == ["reference.pt"]
     mine = write_file(tmp_path, "backends.py", BACKENDS)
     here = str(Path(__file__).parent)

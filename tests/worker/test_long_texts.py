@@ -7,7 +7,7 @@ import json
 import pytest
 
 from torchyard.worker import wire
-from torchyard.worker.main import _say
+from torchyard.worker.main import _describe
 
 
 @pytest.mark.parametrize("length", [0, 1, 3999, 4000, 4001, 5_000_000])
@@ -32,4 +32,4 @@ def test_an_exception_without_a_text_is_told_all_the_same() -> None:
         def __str__(self) -> str:
             raise KeyError("no text")
 
-    assert _say(Broken()) == "Broken: (its text cannot be made: KeyError)"
+    assert _describe(Broken()) == "Broken: (its text cannot be made: KeyError)"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 pytestmark = [
     pytest.mark.torch,
@@ -41,7 +41,7 @@ def written(folder: Path, **values: Any) -> str:
     return str(path)
 
 
-def made(name: str, path: object, mode: str = "inference", /, **more: Any) -> Built:
+def made(name: str, path: object, mode: str = "inference", /, **more: Any) -> BuiltWorkload:
     return suites.build("huggingface", name, mode, 2, {"config": path, **more})
 
 

@@ -8,7 +8,7 @@ from torchyard.worker import suites
 from torchyard.worker.catalog.kernel_list import KERNELS
 from torchyard.worker.suites.choices import choose
 from torchyard.worker.suites.kernels import suite as kernels
-from torchyard.worker.workload import Built, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +27,9 @@ TINY: dict[str, dict[str, int]] = {
 STEPS = [entry.name for entry in KERNELS if entry.name.endswith("-step")]
 
 
-def built(name: str, mode: str = "inference", batch: int | None = None, **given: int) -> Built:
+def built(
+    name: str, mode: str = "inference", batch: int | None = None, **given: int
+) -> BuiltWorkload:
     import torch
 
     torch.manual_seed(5)
@@ -132,15 +134,15 @@ def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
         "optimizer_step": False,
         "parameters": {"size": 10},
     }
-    desk = Desk()
-    sides: list[dict[str, Any]] = [
+    service = Desk()
+    runners: list[dict[str, Any]] = [
         {"name": precision, "backend": "eager", "precision": precision, "options": {}}
         for precision in ("float32", "bfloat16", "amp")
     ]
-    desk.build(workload, sides, 1)
-    assert desk.measure("float32")["moved_bytes"] == 1200
-    assert desk.measure("bfloat16")["moved_bytes"] == 600
-    amp = desk.measure("amp")
+    service.build(workload, runners, 1)
+    assert service.measure("float32")["moved_bytes"] == 1200
+    assert service.measure("bfloat16")["moved_bytes"] == 600
+    amp = service.measure("amp")
     assert amp["moved_bytes"] is None
     assert "amp" in dict(amp["unavailable"])["moved_bytes"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from torchyard.worker import suites
 from torchyard.worker.suites import user_file
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "data" / "user_files"
@@ -24,7 +24,9 @@ def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def made(name: str, mode: str = "inference", batch_size: int | None = None, **wishes: Any) -> Built:
+def made(
+    name: str, mode: str = "inference", batch_size: int | None = None, **wishes: Any
+) -> BuiltWorkload:
     return suites.build("file", name, mode, batch_size, wishes)
 
 
@@ -36,7 +38,7 @@ def refusal(
     return str(caught.value), caught.value.hint
 
 
-def run(built: Built) -> Any:
+def run(built: BuiltWorkload) -> Any:
     return built.module(*built.args, **built.kwargs)
 
 
@@ -68,7 +70,7 @@ def test_a_third_value_is_the_loss_and_the_mode_is_told() -> None:
     built = made(f"{FORMS}:triple", "training")
     assert built.loss is not None
     built.loss(run(built)).backward()
-    assert built.loss_said == "the file's own"
+    assert built.loss_name == "the file's own"
     assert made(f"{FORMS}:triple", "inference").loss is None
 
 

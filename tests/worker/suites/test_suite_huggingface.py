@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.workload import Built, CannotBuild, flatten
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 pytestmark = pytest.mark.torch
 with_transformers = pytest.mark.skipif(
@@ -105,7 +105,9 @@ TASKS = [
 ]
 
 
-def made(name: str, mode: str, parameters: dict[str, Any], batch_size: int | None = 2) -> Built:
+def made(
+    name: str, mode: str, parameters: dict[str, Any], batch_size: int | None = 2
+) -> BuiltWorkload:
     import torch
 
     torch.manual_seed(7)
@@ -152,7 +154,7 @@ def test_tasks(
     training = made(name, "training", parameters)
     assert set(training.kwargs) == set(shapes) | labels
     assert training.loss is not None
-    assert training.loss_said == "the model's own"
+    assert training.loss_name == "the model's own"
     first, second = (training.loss(training.module(**training.kwargs)) for _ in range(2))
     assert first.shape == ()
     # No dropout and no other chance: the same inputs give the same loss in training too.

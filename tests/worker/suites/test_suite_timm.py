@@ -36,7 +36,7 @@ for each in question:
         answers.append({"refused": str(error), "hint": error.hint})
         continue
     output = built.module(*built.args)
-    answer = {"shape": list(built.args[0].shape), "said": built.loss_said}
+    answer = {"shape": list(built.args[0].shape), "said": built.loss_name}
     answer["dropout"] = built.module.drop.p
     answer["path"] = built.module.path.drop_prob
     if built.module.training:

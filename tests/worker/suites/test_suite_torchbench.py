@@ -43,7 +43,7 @@ def test_inference_has_the_models_own_inputs_and_batch_size() -> None:
 def test_training_takes_the_loss_function_and_the_target_of_the_model() -> None:
     built = build("tiny_cnn", "training")
     assert built.args[0].shape[0] == 4
-    assert built.loss_said == "the model's own (CrossEntropyLoss)"
+    assert built.loss_name == "the model's own (CrossEntropyLoss)"
     logits = built.module(*built.args)
     # Cross-entropy does not see a constant that is added to all logits; a mean would.
     assert torch.allclose(built.loss(logits + 5), built.loss(logits))
@@ -73,7 +73,7 @@ def test_the_optimiser_is_made_anew_with_groups_and_settings() -> None:
 def test_named_inputs_and_a_loss_in_the_output() -> None:
     built = build("tiny_lm", "training")
     assert sorted(built.kwargs) == ["input_ids", "labels"]
-    assert built.loss_said == "the model's own"
+    assert built.loss_name == "the model's own"
     output = built.module(**built.kwargs)
     assert built.loss(output) is output["loss"]
     assert isinstance(built.optimizer(list(built.module.parameters())), torch.optim.SGD)
@@ -87,7 +87,7 @@ def test_half_precision_of_the_model_is_made_float32() -> None:
 
 def test_without_a_loss_it_is_the_mean_of_the_outputs() -> None:
     built = build("two_heads", "training")
-    assert built.loss_said == "mean of the outputs"
+    assert built.loss_name == "mean of the outputs"
     output = built.module(*built.args)
     floats = [each for each in flatten(output) if each.is_floating_point()]
     expected = (floats[0].mean() + floats[1].mean()) / 2

@@ -43,7 +43,7 @@ for each in question:
         answers.append({"refused": str(error), "hint": error.hint})
         continue
     output = built.module(*built.args)
-    answer = {"batch": built.batch_size, "said": built.loss_said}
+    answer = {"batch": built.batch_size, "said": built.loss_name}
     answer["shapes"] = [list(tensor.shape) for tensor in flatten(built.args[0])]
     if hasattr(built.module, "drop"):
         answer["dropout"] = built.module.drop.p

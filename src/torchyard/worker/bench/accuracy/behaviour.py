@@ -15,7 +15,7 @@ from torchyard.worker.bench.accuracy.timed_results import Verifier
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import Model, Side, same_numbers
-from torchyard.worker.workload import Built, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, flatten, map_tensors
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHUNK = 4096
@@ -127,122 +127,122 @@ _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 
 
-def documents(side: Side, behaviour: str) -> bool:
+def documents(runner: Side, behaviour: str) -> bool:
     """Whether the backend, or the user's callable, says that it does this."""
-    head = side.backend.partition(":")[0]
-    if is_user_function(side.backend):
-        return getattr(side.function, behaviour, False) is True
+    head = runner.backend.partition(":")[0]
+    if is_user_function(runner.backend):
+        return getattr(runner.function, behaviour, False) is True
     if behaviour == "overwrites_results":
-        return side.backend in _RECORDED or bool(side.options.get("inductor.triton.cudagraphs"))
+        return runner.backend in _RECORDED or bool(runner.options.get("inductor.triton.cudagraphs"))
     if behaviour == "frozen_weights":
-        return head in _EXPORTED or bool(side.options.get("inductor.freezing"))
+        return head in _EXPORTED or bool(runner.options.get("inductor.freezing"))
     return head in _EXPORTED  # other containers
 
 
-def output_of(side: Side, seed: int) -> Any:
+def output_of(runner: Side, seed: int) -> Any:
     """What one iteration from the beginning returns, itself and not a copy."""
-    side.first_call()
-    model = side.model
+    runner.first_call()
+    model = runner.model
     model.rewind()
-    with side.context():
+    with runner.context():
         torch.manual_seed(seed)
         kept: List[Any] = []
-        call = side.caller()
+        call = runner.caller()
         if model.training:
             call(kept)
         else:
             kept.append(call())
-        side.synchronize()
+        runner.synchronize()
     return kept[0]
 
 
-def check_structure(side: Side, peer: Side, seed: int) -> Findings:
+def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
     """Containers, types, shapes, devices and gradient functions of the result.
 
     Nothing is compared where eager code with another seed returns something else.
     """
-    training = side.model.training
+    training = runner.model.training
     expected = result_structure.describe(output_of(peer, seed), training)
     other = result_structure.describe(output_of(peer, seed + 1), training)
     if result_structure.difference(other, expected):
-        side.model.rewind()
+        runner.model.rewind()
         return [], ["the shape of its results is random, and was not compared"]
-    found = result_structure.describe(output_of(side, seed), training)
-    side.model.rewind()
+    found = result_structure.describe(output_of(runner, seed), training)
+    runner.model.rewind()
     text = result_structure.difference(found, expected)
     if not text:
         return [], []
-    if result_structure.same_tensors(found, expected) and documents(side, "containers"):
+    if result_structure.same_tensors(found, expected) and documents(runner, "containers"):
         return [], ["returns other containers: " + text]
     return [text], []
 
 
-def check_earlier_results(side: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
+def check_earlier_results(runner: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
     """A result must not change when the next call runs on other inputs."""
-    if not _overwrites(side, seed, draw, level) or _overwrites(peer, seed, draw, level):
+    if not _overwrites(runner, seed, draw, level) or _overwrites(peer, seed, draw, level):
         return [], []
-    if documents(side, "overwrites_results"):
+    if documents(runner, "overwrites_results"):
         return [], ["overwrites earlier results with those of later calls, as it documents"]
     return ["the next call changes an earlier result: its storage is used again"], []
 
 
-def _overwrites(side: Side, seed: int, draw: int, level: str) -> bool:
-    side.model.draw_inputs(0, level)
-    first = flatten(output_of(side, seed))
+def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
+    runner.model.draw_inputs(0, level)
+    first = flatten(output_of(runner, seed))
     copies = [tensor.detach().clone() for tensor in first]
-    side.model.draw_inputs(draw, level)
-    second = output_of(side, seed)
+    runner.model.draw_inputs(draw, level)
+    second = output_of(runner, seed)
     try:
         return not all(same_numbers(one.detach(), two) for one, two in zip(first, copies))
     except RuntimeError:  # CUDA graph trees refuse to read what was overwritten
         return True
     finally:
         del second
-        side.model.draw_inputs(0, level)
+        runner.model.draw_inputs(0, level)
 
 
-def check_parameters(side: Side, peer: Side, seed: int) -> Findings:
+def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
     """An iteration without an optimiser must not write the weights, unless eager code does, too."""
-    model = side.model
+    model = runner.model
     if model.optimizer is not None or model.built.mutates:
         return [], []  # compared as results
     before = checksums(model.module)
     output_of(peer, seed)
     mine = {name for name, value in checksums(model.module).items() if before.get(name) != value}
-    output_of(side, seed)
+    output_of(runner, seed)
     after = checksums(model.module)
     changed = [n for n, value in after.items() if before.get(n) != value and n not in mine]
     model.rewind()
     return ["changes parameter " + ", ".join(sorted(changed)[:3])] if changed else [], []
 
 
-def check_scaled_inputs(side: Side, verifier: Verifier, seed: int) -> Findings:
+def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings:
     """Inputs a hundred times as large and as small."""
-    model = side.model
+    model = runner.model
     floats = {
         "input %d" % index: tensor
         for index, tensor in enumerate(model.inputs())
         if tensor.is_floating_point() and tensor.layout is torch.strided
     }
     for scale in SCALES:
-        moment = {name: tensor.detach() * scale for name, tensor in floats.items()}
-        if not moment:
+        snapshot = {name: tensor.detach() * scale for name, tensor in floats.items()}
+        if not snapshot:
             break
-        with model.begun_at(moment):
-            text = _judged(side, verifier.peer, verifier, seed)
+        with model.starting_from(snapshot):
+            text = _judged(runner, verifier.peer, verifier, seed)
         if text:
             return ["with inputs times %g: %s" % (scale, text)], []
     return [], []
 
 
-def check_changed_weights(side: Side, verifier: Verifier, seed: int) -> Findings:
+def check_changed_weights(runner: Side, verifier: Verifier, seed: int) -> Findings:
     """Weights halved and doubled in place: exact, so that they can be put back without a copy."""
-    model = side.model
+    model = runner.model
     with _changed_weights(model):
-        text = _judged(side, verifier.peer, verifier, seed)
+        text = _judged(runner, verifier.peer, verifier, seed)
     if not text:
         return [], []
-    if documents(side, "frozen_weights"):
+    if documents(runner, "frozen_weights"):
         return [], ["results do not follow changed weights, as it documents"]
     return ["results do not follow changed weights: " + text], []
 
@@ -255,16 +255,16 @@ class _changed_weights:  # noqa: N801 - used as a context manager
             for p in model.module.parameters()
             if p.is_floating_point() and p.layout is torch.strided and p.element_size() >= 2
         ]
-        self._began: Dict[str, Any] = {}
+        self._previous: Dict[str, Any] = {}
 
     def __enter__(self) -> None:
         self._model.rewind()
         self._multiply(0)
-        self._began = self._model.move_beginning()
+        self._previous = self._model.move_initial_state()
 
     def __exit__(self, *_: Any) -> None:
-        self._model.restore_beginning(self._began)
-        if not self._began:
+        self._model.restore_initial_state(self._previous)
+        if not self._previous:
             self._multiply(1)
 
     def _multiply(self, turn: int) -> None:
@@ -273,16 +273,16 @@ class _changed_weights:  # noqa: N801 - used as a context manager
                 parameter.mul_(0.5 if (index + turn) % 2 == 0 else 2.0)
 
 
-def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
+def check_other_batch(runner: Side, verifier: Verifier, seed: int) -> Findings:
     """One row less in every input, for callables of the user's: they may have one size built in.
 
     Backends of torch check sizes themselves, compile again, or document that they have one size.
     """
-    model = side.model
+    model = runner.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
     if (
-        not is_user_function(side.backend)
+        not is_user_function(runner.backend)
         or len(sizes) != 1
         or max(sizes) < 2
         or model.built.mutates
@@ -297,17 +297,17 @@ def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
         return cut.requires_grad_(tensor.requires_grad)
 
     built = model.built
-    other = Built(
+    other = BuiltWorkload(
         model.module,
         map_tensors(model.args, shorter),
         map_tensors(model.kwargs, shorter),
         built.loss,
-        built.loss_said,
+        built.loss_name,
         built.optimizer,
     )
     smaller = Model(other, model.training, step=False)
     try:
-        text = _judged(side.on(smaller), verifier.peer.on(smaller), verifier, seed)
+        text = _judged(runner.on(smaller), verifier.peer.on(smaller), verifier, seed)
     except CandidateRaised as error:
         return [], ["does not accept a batch of %d: %s" % (rows, error)]
     return (["with a batch of %d: %s" % (rows, text)] if text else []), []
@@ -317,19 +317,19 @@ class CandidateRaised(Exception):
     """The variant failed where eager code did not."""
 
 
-def _judged(side: Side, peer: Side, verifier: Verifier, seed: int) -> str:
+def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
     """What is wrong with the variant on what the model holds now; empty where eager code does not accept it."""
     try:
         expected = peer.results(seed)[0]
     except Exception:
-        side.model.rewind()
+        runner.model.rewind()
         return ""
     if finite_share(expected) < 1.0:
         return ""
     try:
-        found = side.results(seed)[0]
+        found = runner.results(seed)[0]
     except Exception as error:
-        side.model.rewind()
+        runner.model.rewind()
         lines = str(error).strip().splitlines()
         text = type(error).__name__ + (": " + lines[0][:120] if lines else "")
         raise CandidateRaised(text) from error
@@ -338,7 +338,7 @@ def _judged(side: Side, peer: Side, verifier: Verifier, seed: int) -> str:
     reference = accuracy.make_reference(peer, seed)
     if reference["random"]:
         return ""
-    record = accuracy.judge(side, seed, reference, results=found)
+    record = accuracy.judge(runner, seed, reference, results=found)
     return str(record["detail"]) if record["status"] == "fail" else ""
 
 
@@ -353,17 +353,17 @@ def finite_share(results: Any) -> float:
     return finite / total if total else 1.0
 
 
-def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
+def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
     """Whether the variant is faster on input values that it has seen: then it remembers results.
 
     Both runs write the inputs before each timed call; one writes new values, the other the same. Nothing but
     a variant that looks at its inputs can tell them apart.
     """
-    if not side.model.varies(level):
+    if not runner.model.varies(level):
         return ""
     fresh = repeated = 0.0
     for _ in range(REPEATED_TRIALS):
-        fresh, repeated = _fresh_and_repeated(side, level)
+        fresh, repeated = _fresh_and_repeated(runner, level)
         if not _slower(fresh, repeated):
             return ""
     theirs = _fresh_and_repeated(peer, level)
@@ -378,21 +378,21 @@ def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
     )
 
 
-def _fresh_and_repeated(side: Side, level: str) -> Tuple[float, float]:
+def _fresh_and_repeated(runner: Side, level: str) -> Tuple[float, float]:
     """The shortest time with new values and with repeated ones: what disturbs a call only makes it longer."""
     chance = random.SystemRandom()
-    model = side.model
+    model = runner.model
 
     def timed(call: Any, draw: int) -> float:
         model.draw_inputs(draw, level)
-        side.synchronize()
+        runner.synchronize()
         start = clock()
         call()
-        side.synchronize()
+        runner.synchronize()
         return float(clock() - start)
 
-    with side.context():
-        call = side.caller()
+    with runner.context():
+        call = runner.caller()
         once = min(timed(call, chance.randrange(1, 2**31)) for _ in range(3))
         count = max(6, min(40, int(REPEATED_SECONDS * 1e9 / max(1.0, 2 * once))))
         fresh = [timed(call, chance.randrange(1, 2**31)) for _ in range(count)]

@@ -39,18 +39,18 @@ def coarser(one: str, other: str) -> str:
     return max(one, other, key=COARSER.index)
 
 
-def rounding_of(side: Any) -> str:
+def rounding_of(runner: Any) -> str:
     """What the numbers of a variant may be rounded to."""
-    if side.precision == "amp":
-        return "amp" if torch.device(side.device).type == "cpu" else "amp-float16"
-    if side.precision != "float32":
-        return str(side.precision)
-    wanted = side.options.get("matmul-precision")
+    if runner.precision == "amp":
+        return "amp" if torch.device(runner.device).type == "cpu" else "amp-float16"
+    if runner.precision != "float32":
+        return str(runner.precision)
+    wanted = runner.options.get("matmul-precision")
     if wanted == "medium":
         return "amp"
-    if wanted == "high" or side.options.get("tf32"):
+    if wanted == "high" or runner.options.get("tf32"):
         return "tf32"
-    return _by_default(side.device, side.model.module)
+    return _by_default(runner.device, runner.model.module)
 
 
 def _by_default(device: str, module: Any) -> str:
@@ -88,21 +88,21 @@ OTHER_NUMBERS = 0.01
 WORST_FIRST = ("fail", "unchecked", "random", "nondeterministic", "less-accurate", "pass")
 
 
-def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
+def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
     """What candidates are judged by: results of the baseline, and of its float64 copy."""
-    begun = side.results(seed)[0]
+    begun = runner.results(seed)[0]
     place = place_for(begun)
     first = to_plain(begun, place)
     second, other = (
-        to_plain(side.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
+        to_plain(runner.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
     )
-    exact, why_not = float64_results(side, seed, first, limit_bytes)
-    between_runs = largest_difference(first, second, side.device)
-    between_seeds = largest_difference(first, other, side.device)
+    exact, why_not = float64_results(runner, seed, first, limit_bytes)
+    between_runs = largest_difference(first, second, runner.device)
+    between_seeds = largest_difference(first, other, runner.device)
     if between_seeds > 10 * between_runs:
         # Two runs may have been alike by luck: what a seed changes must stay with the seed.
-        again = to_plain(side.results(seed)[0], place)
-        between_others = largest_difference(first, again, side.device)
+        again = to_plain(runner.results(seed)[0], place)
+        between_others = largest_difference(first, again, runner.device)
         if between_others > between_runs:
             second, between_runs = again, between_others
     random = between_seeds > 10 * between_runs
@@ -115,9 +115,9 @@ def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> 
         "exact_why_not": why_not,
         "nondeterminism": None if between_runs == math.inf else between_runs,
         "random": random,
-        "precision": side.precision,
-        "rounding": rounding_of(side),
-        "changes": options.that_change_results(side.options),
+        "precision": runner.precision,
+        "rounding": rounding_of(runner),
+        "changes": options.that_change_results(runner.options),
     }
 
 
@@ -128,20 +128,20 @@ def save_reference(record: Dict[str, Any], path: str) -> None:
 
 
 def judge(
-    side: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
+    runner: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
     """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`.
 
     `results` are the candidate's, if they were taken elsewhere. The noise is kept in `reference`.
     """
-    begun = side.results(seed)[0] if results is None else results
+    begun = runner.results(seed)[0] if results is None else results
     place = place_for(begun)
-    check = _Check(side, seed, reference, place)
+    check = _Check(runner, seed, reference, place)
     found = to_plain(begun, place)
     if reference["random"]:
         return _judge_random(check, found)
-    again = to_plain(side.results(seed)[0], place) if results is None else found
-    own = largest_difference(found, again, side.device)
+    again = to_plain(runner.results(seed)[0], place) if results is None else found
+    own = largest_difference(found, again, runner.device)
     record = check.judge(found)
     if own > 0:
         record = worst([record, check.judge(again)])  # wrong now and then is wrong
@@ -154,12 +154,12 @@ def worst(records: List[Dict[str, Any]]) -> Dict[str, Any]:
     return min(records, key=lambda record: WORST_FIRST.index(record["status"]))
 
 
-def names_of(side: Side) -> Dict[str, List[str]]:
+def names_of(runner: Side) -> Dict[str, List[str]]:
     """Names of the tensors of an iteration, by group."""
-    module = side.model.module
+    module = runner.model.module
     parameters = list(module.named_parameters())
     gradients = ["gradient of " + name for name, p in parameters if p.requires_grad]
-    inputs = [t for t in side.model.inputs() if t.requires_grad and t.is_leaf]
+    inputs = [t for t in runner.model.inputs() if t.requires_grad and t.is_leaf]
     gradients += ["gradient of input %d" % index for index in range(len(inputs))]
     return {
         "gradient": gradients,
@@ -172,18 +172,18 @@ def names_of(side: Side) -> Dict[str, List[str]]:
 class _Check:
     """One candidate, the reference, and the noise of its precision."""
 
-    def __init__(self, side: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
-        self.side = side
+    def __init__(self, runner: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
+        self.runner = runner
         self.seed = seed
         self.place = place
         self.reference = reference
         self.baseline = to_plain(reference["baseline"], place)
         exact = reference["exact"]
         self.exact = None if exact is None else to_plain(exact, place)
-        self.rounding = coarser(rounding_of(side), reference["rounding"])
-        self.names = names_of(side)
+        self.rounding = coarser(rounding_of(runner), reference["rounding"])
+        self.names = names_of(runner)
         self.same_precision = self.rounding == reference["rounding"]
-        self.same_type = side.precision == reference["precision"]
+        self.same_type = runner.precision == reference["precision"]
         self.method = "simulated rounding"
 
     def judge(self, found: Results) -> Dict[str, Any]:
@@ -238,13 +238,13 @@ class _Check:
 
     def _kept(self, kind: str, make: Any) -> Any:
         kept = self.reference.setdefault("_noise", {})
-        key = (kind, self.rounding, str(self.place), self.side.precision)
+        key = (kind, self.rounding, str(self.place), self.runner.precision)
         if key not in kept:
             kept[key] = make()
         return kept[key]
 
     def _assumed_noise(self) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         noise.assume("no run was made")
         return noise
 
@@ -254,12 +254,12 @@ class _Check:
             return None
         if self.reference["nondeterminism"] != 0:
             return None
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         noise.add_to_scale(self.baseline)
         return noise if noise.largest_baseline_error() < SURELY_ROUNDING else None
 
     def _simulated_noise(self) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         try:
             runs = self._kept("runs", self._simulation)
             until = time.monotonic() + RUNS_LIMIT_S
@@ -279,10 +279,10 @@ class _Check:
                 else:
                     noise.add_honest(results)
         except Exception as error:  # a model may refuse to run under a dispatch mode
-            noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+            noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
             noise.assume(_first_line(error))
-            self.side.model.rewind()
-            self.side.model.forget_gradients()
+            self.runner.model.rewind()
+            self.runner.model.forget_gradients()
             return noise
         if self.same_precision and self.exact is not None:
             noise.add_baseline()
@@ -297,10 +297,10 @@ class _Check:
             del kept[key]
 
     def _simulation(self) -> SimulatedRounding:
-        needed, free = simulation_bytes(self.side), free_bytes(self.side.device)
+        needed, free = simulation_bytes(self.runner), free_bytes(self.runner.device)
         if free is not None and needed > FREE_SHARE * free:
             raise MemoryError("a float32 copy needs %d MiB" % (needed >> 20))
-        return SimulatedRounding(self.side, self.rounding)
+        return SimulatedRounding(self.runner, self.rounding)
 
     def _amplify(self) -> None:
         """More honest runs, with coarser rounding: rare events become frequent."""
@@ -340,7 +340,7 @@ class _Check:
         steps = ASSUMED_STEPS.get(rounding, 4.0) * EPSILON[rounding]
         moved = to_plain(second, self.place)
         for group, tensors in self.baseline.items():
-            on = self.side.device
+            on = self.runner.device
             largest = max((rms_between(one, 0 * one, on) for one in tensors), default=0.0)
             for one, other in zip(tensors, moved[group]):
                 if one.is_floating_point() and rms_between(one, other, on) > steps * largest:
@@ -359,7 +359,7 @@ class _Check:
     def _say_method(self) -> str:
         reference = "float64 reference" if self.exact is not None else "float32 baseline"
         noise = self.reference.get("_noise", {}).get(
-            ("simulated", self.rounding, str(self.place), self.side.precision)
+            ("simulated", self.rounding, str(self.place), self.runner.precision)
         )
         if self.method == "simulated rounding" and noise is not None and noise.assumed:
             return "%s, assumed rounding (%s)" % (reference, noise.assumed)
@@ -371,17 +371,17 @@ def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
     record = check.judge(found)
     if record["status"] in ("pass", "less-accurate"):
         return record
-    side, seed = check.side, check.seed
-    twin, trouble = random_numbers.twin_with_fallback(side)
+    runner, seed = check.runner, check.seed
+    twin, trouble = random_numbers.twin_with_fallback(runner)
     checked: Optional[Dict[str, Any]] = None
     if twin is not None:
         try:
             checked = check.judge(to_plain(twin.results(seed)[0], check.place))
         except Exception as error:  # the compiler may fail with the setting
             trouble = _first_line(error)
-            side.model.rewind()
-            side.model.forget_gradients()
-    differs = random_numbers.distributions_differ(_eager(side), side, seed, check.place)
+            runner.model.rewind()
+            runner.model.forget_gradients()
+    differs = random_numbers.distributions_differ(_eager(runner), runner, seed, check.place)
     if differs.wrong:
         return dict(record, status="fail", method="statistics over draws", detail=differs.text)
     if checked is not None and checked["status"] in ("pass", "less-accurate"):
@@ -397,14 +397,14 @@ def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
     }
 
 
-def _eager(side: Side) -> Side:
+def _eager(runner: Side) -> Side:
     """The same model and precision without the backend."""
     kept = {
         name: value
-        for name, value in side.options.items()
-        if not options.why_not(name, "eager", side.model.training)
+        for name, value in runner.options.items()
+        if not options.why_not(name, "eager", runner.model.training)
     }
-    return Side(side.name, "eager", side.precision, side.model, side.device, kept)
+    return Side(runner.name, "eager", runner.precision, runner.model, runner.device, kept)
 
 
 def _first_line(error: Exception) -> str:

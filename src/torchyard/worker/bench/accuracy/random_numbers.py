@@ -32,16 +32,18 @@ class Differs(NamedTuple):
     text: str
 
 
-def twin_with_fallback(side: Side) -> Tuple[Optional[Side], str]:
+def twin_with_fallback(runner: Side) -> Tuple[Optional[Side], str]:
     """The same variant compiled to draw what eager code draws, or why there is none."""
-    reason = options.why_not(SETTING, side.backend, side.model.training)
+    reason = options.why_not(SETTING, runner.backend, runner.model.training)
     if reason:
         return None, ""
-    chosen = dict(side.options)
+    chosen = dict(runner.options)
     chosen[SETTING] = True
     try:
         return (
-            Side(side.name, side.backend, side.precision, side.model, side.device, chosen),
+            Side(
+                runner.name, runner.backend, runner.precision, runner.model, runner.device, chosen
+            ),
             "",
         )
     except Exception as error:  # an older torch may lack the setting
@@ -107,12 +109,12 @@ def _reason(mean: Any, square: Any, means: List[Any], squares: List[Any]) -> str
 class _Moments:
     """Means and mean squares of results over some seeds."""
 
-    def __init__(self, side: Side, seed: int, place: Any) -> None:
+    def __init__(self, runner: Side, seed: int, place: Any) -> None:
         self.means: Any = {}
         self.squares: Any = {}
         self.shapes: Any = None
         for draw in range(DRAWS):
-            results = to_plain(side.results(seed + draw)[0], place)
+            results = to_plain(runner.results(seed + draw)[0], place)
             shapes = shapes_of(results)
             if self.shapes is None:
                 self.shapes = shapes

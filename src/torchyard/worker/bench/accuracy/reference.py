@@ -20,23 +20,23 @@ GIB = 1 << 30
 
 
 def float64_results(
-    side: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
+    runner: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
 ) -> Tuple[Optional[Results], str]:
     """Results of an eager float64 copy in the shapes of `like`, or why there are none.
 
     `limit_bytes` is what the whole process may hold, where the yard set such a limit.
     """
     try:
-        reason = _why_it_does_not_fit(side, limit_bytes)
+        reason = _why_it_does_not_fit(runner, limit_bytes)
         if reason:
             return None, reason
-        side.model.rewind()
-        found = to_plain(_run_copy(side, seed), _place(like))
+        runner.model.rewind()
+        found = to_plain(_run_copy(runner, seed), _place(like))
     except Exception as error:  # a model may raise anything when its numbers are of another type
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
     finally:
-        _give_back(side.device)
+        _give_back(runner.device)
     if shapes_of(found) != shapes_of(like):
         return None, "in float64 the workload gives results of other shapes"
     return found, ""
@@ -48,52 +48,52 @@ def _place(like: Results) -> Any:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _why_it_does_not_fit(side: Side, limit_bytes: Optional[int]) -> str:
-    free = free_bytes(side.device)
+def _why_it_does_not_fit(runner: Side, limit_bytes: Optional[int]) -> str:
+    free = free_bytes(runner.device)
     held = _field("/proc/self/status", "VmRSS")
-    if limit_bytes is not None and held is not None and torch.device(side.device).type == "cpu":
+    if limit_bytes is not None and held is not None and torch.device(runner.device).type == "cpu":
         left = max(0, limit_bytes - held)
         free = left if free is None else min(free, left)
-    if free is None or _surely_fits(side, free):
+    if free is None or _surely_fits(runner, free):
         return ""
-    needed = needed_bytes(side)
+    needed = needed_bytes(runner)
     if needed <= FREE_SHARE * free:
         return ""
     sizes = (needed / GIB, free / GIB)
     return "a float64 copy needs about %.2f GiB, and %.2f GiB are free" % sizes
 
 
-def _surely_fits(side: Side, free: int) -> bool:
+def _surely_fits(runner: Side, free: int) -> bool:
     """Whether even four times all that this process ever held is free: then nothing is measured.
 
     Four times is float16 made float64; an iteration has already run.
     """
-    cuda = cuda_device(side.device)
+    cuda = cuda_device(runner.device)
     if cuda is not None:
         return 4 * cuda.peak_bytes() <= FREE_SHARE * free
     most = _field("/proc/self/status", "VmHWM")
     return most is not None and 4 * most <= FREE_SHARE * free
 
 
-def _run_copy(side: Side, seed: int) -> Results:
-    model = side.model
+def _run_copy(runner: Side, seed: int) -> Results:
+    model = runner.model
     copied = convert(model.built, torch.float64)
     exact = Model(copied, model.training, model.optimizer is not None)
-    found, _ = Side(side.name, "eager", "float64", exact, side.device).results(seed)
+    found, _ = Side(runner.name, "eager", "float64", exact, runner.device).results(seed)
     return found
 
 
-def needed_bytes(side: Side) -> int:
+def needed_bytes(runner: Side) -> int:
     """What the copy takes: itself, how it began, its optimiser's state, and one iteration."""
-    model = side.model
+    model = runner.model
     parameters = _float64_bytes(list(model.module.parameters()))
     rest = _float64_bytes(list(model.module.buffers()) + model.inputs())
     copies = 2 if model.training or model.built.mutates else 1
     total = copies * parameters + 2 * rest
     if model.optimizer is not None:
         total += 2 * parameters
-    side.first_call()
-    peak, _, _ = metrics.peak_memory(side)
+    runner.first_call()
+    peak, _, _ = metrics.peak_memory(runner)
     model.rewind()
     widths = [p.element_size() for p in model.module.parameters() if p.is_floating_point()]
     widest = max(widths, default=4)
@@ -221,34 +221,34 @@ STATISTICS = {"running_mean", "running_var"}
 class SimulatedRounding:
     """Runs an eager float32 copy of a variant's model with simulated rounding."""
 
-    def __init__(self, side: Side, rounding: str) -> None:
+    def __init__(self, runner: Side, rounding: str) -> None:
         self._rounding = rounding
         self._terms: Dict[Any, float] = {}
         """How many terms an operator adds with operands of given sizes."""
-        model = side.model
-        if side.precision in HALF_TYPES:
+        model = runner.model
+        if runner.precision in HALF_TYPES:
             # The weights keep the values that they have in the short format.
             built = convert(model.built, torch.float32)
             model = Model(built, model.training, model.optimizer is not None)
-        self._side = Side(side.name, "eager", "float32", model, side.device)
+        self._runner = Side(runner.name, "eager", "float32", model, runner.device)
 
     def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
         """The results of one run; `number` chooses how it rounds, `amplified` doubles it twice."""
         chance = random.Random(seed * 1000 + number)
         with _mode(self._rounding, chance, amplified, self._terms):
-            return to_plain(self._side.results(seed)[0], place)
+            return to_plain(self._runner.results(seed)[0], place)
 
     def rewind(self) -> None:
         """Restore the model after a run that raised."""
-        self._side.model.rewind()
-        self._side.model.forget_gradients()
+        self._runner.model.rewind()
+        self._runner.model.forget_gradients()
 
 
-def simulation_bytes(side: Side) -> int:
+def simulation_bytes(runner: Side) -> int:
     """Memory that simulated rounding needs at least: a copy if the type is short, and its snapshot."""
-    tensors = side.model.state() + side.model.inputs()
+    tensors = runner.model.state() + runner.model.inputs()
     sizes = [4 * int(t.numel()) for t in tensors if t.layout is torch.strided]
-    copies = 2 if side.precision in HALF_TYPES else 0
+    copies = 2 if runner.precision in HALF_TYPES else 0
     return copies * sum(sizes) + 2 * max(sizes, default=0)
 
 

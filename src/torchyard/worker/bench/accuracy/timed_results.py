@@ -35,18 +35,18 @@ _chance = random.SystemRandom()
 class Kept:
     """What one timed call left."""
 
-    def __init__(self, call: int, results: Results, moment: Dict[str, Any]) -> None:
+    def __init__(self, call: int, results: Results, snapshot: Dict[str, Any]) -> None:
         self.call = call
         self.results = results
-        self.moment = moment
+        self.snapshot = snapshot
         """Inputs, buffers and parameters before the call, where eager code changes them."""
 
 
 class TimedCheck:
     """Chooses calls of one block and keeps their results."""
 
-    def __init__(self, side: Side, changing: List[str], samples: int, inner: int) -> None:
-        self._side = side
+    def __init__(self, runner: Side, changing: List[str], samples: int, inner: int) -> None:
+        self._runner = runner
         self._changing = changing
         self.inner = inner
         self.chosen = self._choose(samples)
@@ -56,11 +56,11 @@ class TimedCheck:
         self.changed: List[str] = []
         self.unfinished_ns = 0
         """How long the device went on after the stream that was timed had ended: work on other streams."""
-        self._moment: Dict[str, Any] = {}
+        self._snapshot: Dict[str, Any] = {}
 
     def _choose(self, samples: int) -> "frozenset[int]":
-        size = sum(_bytes(t) for t in self._side.model.moment(self._changing).values())
-        size += self._side.result_bytes
+        size = sum(_bytes(t) for t in self._runner.model.snapshot(self._changing).values())
+        size += self._runner.result_bytes
         most = max(1, min(MOST_SAMPLES, KEPT_BYTES // max(1, size)))
         if samples > 2:
             most = min(most, samples // 2)
@@ -74,26 +74,26 @@ class TimedCheck:
     def before(self) -> None:
         """Keep the state that the next call begins with."""
         if self._changing:
-            self._moment = self._side.model.moment(self._changing)
+            self._snapshot = self._runner.model.snapshot(self._changing)
 
     def after(self, sample: int, kept: List[Any]) -> None:
         """Keep what the call returned and left behind."""
-        with self._side.model.without_optimizer():
-            results = self._side.collect(kept, self._changing)
-        self.kept.append(Kept((sample + 1) * self.inner, results, self._moment))
+        with self._runner.model.without_optimizer():
+            results = self._runner.collect(kept, self._changing)
+        self.kept.append(Kept((sample + 1) * self.inner, results, self._snapshot))
 
     def finish(self) -> None:
         """After the block: what of inputs and buffers is not as it was before it."""
-        self.changed = self._side.model.changed_names()
-        self._side.model.rewind()
+        self.changed = self._runner.model.changed_names()
+        self._runner.model.rewind()
 
 
 class Verifier:
     """Compares kept results of one variant with eager code."""
 
-    def __init__(self, side: Side, seed: int, limit_bytes: Optional[int]) -> None:
-        self._side = side
-        self.peer = side.peer()
+    def __init__(self, runner: Side, seed: int, limit_bytes: Optional[int]) -> None:
+        self._runner = runner
+        self.peer = runner.peer()
         self._seed = seed
         self._limit_bytes = limit_bytes
         self.accepted: Optional[Accepted] = None
@@ -132,27 +132,27 @@ class Verifier:
         for kept in check.kept:
             if any(_identical(kept.results, other) for other in right):
                 continue
-            if expected is None or kept.moment:
+            if expected is None or kept.snapshot:
                 expected = self._expected(kept)
             text = self._judge(kept, expected)
             if text:
                 return {"call": kept.call, "text": text}
-            if not kept.moment:
+            if not kept.snapshot:
                 right = [kept.results]
         return None
 
     def _expected(self, kept: Kept) -> Results:
-        model = self._side.model
-        with model.begun_at(kept.moment), model.without_optimizer():
+        model = self._runner.model
+        with model.starting_from(kept.snapshot), model.without_optimizer():
             return self.peer.results(self._seed)[0]
 
     def _judge(self, kept: Kept, expected: Results) -> str:
         if self.is_near(kept.results, expected):
             return ""
-        model = self._side.model
-        with model.begun_at(kept.moment), model.without_optimizer():
+        model = self._runner.model
+        with model.starting_from(kept.snapshot), model.without_optimizer():
             reference = accuracy.make_reference(self.peer, self._seed, self._limit_bytes)
-            record = accuracy.judge(self._side, self._seed, reference, results=kept.results)
+            record = accuracy.judge(self._runner, self._seed, reference, results=kept.results)
         if record["status"] != "fail":
             return ""
         return str(record["detail"])

@@ -1,11 +1,10 @@
-"""What a kernel's builder hands over, and what follows from it: traffic, loss, operands.
+"""A kernel with its operands and loss, and its minimum memory traffic.
 
-The builders in `kernels_*.py` know shapes; this module knows no kernel. What a kernel must move is
-counted alike for all: each tensor that goes in or comes out crosses memory once. In inference these
-are operands, weights, buffers and the output; in training each gradient that is kept comes to it,
-and buffers are written as well as read. What could stay in a cache between forward and backward is
-not counted twice, so the number is a lower bound that no implementation of the operator can beat.
-A compiler can: in training it may join the operator with its loss and never write the output.
+The traffic is counted alike for all kernels: each input and output tensor crosses memory once. In
+inference these are operands, weights, buffers and the output; in training also each gradient, and
+buffers are written as well as read. Tensors that could stay in a cache between forward and backward are
+counted once, so the number is a lower bound for every implementation of the operator. A compiler can go
+below it: in training it may fuse the operator with its loss and never write the output.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -18,15 +17,15 @@ from torchyard.worker.workload import CannotBuild, Traffic
 
 
 def mean_cube(output: Any) -> Any:
-    """The mean of the third powers: for kernels that fix the sums of their output and its squares."""
+    """Return the mean of cubes: for kernels whose sums and sums of squares are constant."""
     return losses.widened(output).pow(3).mean()
 
 
 class Loss(NamedTuple):
-    """From the output to a scalar, and what that is called."""
+    """A function from the output to a scalar, and its name."""
 
     of: Callable[[Any], Any]
-    said: str
+    name: str
 
 
 SUM = Loss(losses.total, "sum")
