@@ -66,22 +66,22 @@ def test_a_compiler_computes_the_same(tmp_path: Path, net: str, backend: str) ->
 
 
 @pytest.mark.parametrize("backend", ["torchscript", "torchscript:freeze", "export", "aot-inductor"])
-def test_what_cannot_be_trained_says_so(net: str, backend: str) -> None:
+def test_inference_only_backends_reject_training(net: str, backend: str) -> None:
     service = service_with(net, variant("a"), variant("b", backend), mode="training")
     service._runner("a").first_call()
-    with pytest.raises(CannotBuild, match="is for inference only"):
+    with pytest.raises(CannotBuild, match="supports inference only"):
         service.warm("b", 0.1)
 
 
 @pytest.mark.parametrize("backend", ["torchscript:freeze", "aot-inductor"])
-def test_copies_of_parameters_are_no_use_where_these_change(backend: str) -> None:
+def test_backends_that_copy_parameters_reject_mutating_workloads(backend: str) -> None:
     service = service_with("kernels/optimizer-step", variant("b", backend))
-    with pytest.raises(CannotBuild, match="keeps copies of the parameters"):
+    with pytest.raises(CannotBuild, match="copies the parameters"):
         service.warm("b", 0.1)
 
 
 def test_cudagraphs_need_a_gpu(net: str) -> None:
-    with pytest.raises(CannotBuild, match="needs a CUDA device"):
+    with pytest.raises(CannotBuild, match="requires a CUDA device"):
         service_with(net, variant("b", "cudagraphs")).warm("b", 0.1)
 
 

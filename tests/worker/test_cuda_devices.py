@@ -153,12 +153,12 @@ def test_samples_are_timed_on_the_stream_of_the_device() -> None:
 
 def test_a_device_that_is_not_there_is_refused_with_what_is() -> None:
     with pytest.raises(
-        CannotBuild, match=r"there is no cuda:99: this target sees cuda:0 to cuda:1"
+        CannotBuild, match=r"there is no cuda:99: this target has cuda:0 to cuda:1"
     ):
         CudaDevice("cuda:99", FakeCuda()).check()
-    with pytest.raises(CannotBuild, match=r"sees cuda:0$"):
+    with pytest.raises(CannotBuild, match=r"has cuda:0$"):
         CudaDevice("cuda:1", FakeCuda(1)).check()
-    with pytest.raises(CannotBuild, match="sees no CUDA device"):
+    with pytest.raises(CannotBuild, match="no CUDA device is available"):
         CudaDevice("cuda", FakeCuda(0)).check()
 
 

@@ -27,9 +27,9 @@ def test_what_was_left_out_is_said() -> None:
     assert told == "a" * 60 + "\n[... 110 characters ...]\n" + "b" * 30
 
 
-def test_an_exception_without_a_text_is_told_all_the_same() -> None:
+def test_exception_whose_str_raises() -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise KeyError("no text")
 
-    assert _describe(Broken()) == "Broken: (its text cannot be made: KeyError)"
+    assert _describe(Broken()) == "Broken: (its __str__ raised KeyError)"

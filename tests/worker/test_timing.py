@@ -178,7 +178,7 @@ def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
     assert trained == (2 * 2.0 * 8 * 32 * 16, "")
     number, why_not = count_flops(service_with(path + ":add")._runner("eager"))
     assert number is None
-    assert "knows none" in why_not
+    assert "supports none" in why_not
 
 
 def test_readings_are_totals_and_their_differences_are_taken() -> None:

@@ -7,8 +7,6 @@ import difflib
 import os
 from typing import Any, Dict, Iterable, List, Optional
 
-import torch
-
 from torchyard.worker import catalog
 from torchyard.worker.catalog.entry import Listed
 from torchyard.worker.workload import CannotBuild
@@ -19,6 +17,8 @@ CPU_CORES = 32
 
 def batch_size_for(listed: Optional[Listed], device: Any, otherwise: int) -> int:
     """Return the listed batch size scaled to this device; `otherwise` when not listed."""
+    import torch
+
     if listed is None:
         return otherwise
     on_gpu = torch.device(device).type != "cpu"
@@ -40,6 +40,8 @@ def share_of(batch_size: int, part: float) -> int:
 
 def _relative_size(device: Any) -> float:
     """Return the size of the device relative to those that the lists are for."""
+    import torch
+
     device = torch.device(device)
     if device.type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(device).total_memory

@@ -1,7 +1,7 @@
-"""What a variant does besides computing numbers, compared with eager code.
+"""Check the behaviour of a variant beyond its numbers, compared with eager code.
 
-Covers the structure of results, earlier results that a reused storage overwrites, inputs, parameters and buffers after
-a call, scaled inputs, changed weights and another batch size.
+Covers the structure of results, results overwritten by later calls, parameters after a call, scaled inputs, changed
+weights, another batch size, and cached results for repeated inputs.
 """
 
 import random
@@ -22,25 +22,25 @@ _CHUNK = 4096
 
 
 class ModuleState:
-    """Structure of a module and its optimiser at one moment; `changes` compares it with now."""
+    """Snapshot of the structure of a module and its optimizer; `changes` compares it with now."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._before = self._read()
 
     def changes(self) -> List[str]:
-        """What is different now, in words, at most three."""
+        """Return descriptions of up to three changes."""
         now = self._read()
-        found = []
+        changes = []
         for name, facts in self._before.items():
             if name not in now:
-                found.append("%s is gone" % name)
+                changes.append("%s was removed" % name)
                 continue
             for label, before, after in zip(facts[::2], facts[1::2], now[name][1::2]):
                 if before != after:
-                    found.append("%s of %s" % (label, name))
-        found += ["%s was added" % name for name in now if name not in self._before]
-        return found[:3]
+                    changes.append("%s of %s" % (label, name))
+        changes += ["%s was added" % name for name in now if name not in self._before]
+        return changes[:3]
 
     def _read(self) -> Dict[str, Tuple[Any, ...]]:
         found: Dict[str, Tuple[Any, ...]] = {}
@@ -90,12 +90,12 @@ class ModuleState:
 
 
 def checksums(module: Any) -> Dict[str, Tuple[Any, ...]]:
-    """A checksum of each parameter's bits: equal for equal weights, without a copy of them."""
+    """Return a checksum of each parameter's bits: detects changes without a copy."""
     return {name: checksum(parameter) for name, parameter in module.named_parameters()}
 
 
 def checksum(tensor: Any) -> Tuple[Any, ...]:
-    """Of the bits of a strided tensor; other layouts have none."""
+    """Return a checksum of the bits of a strided tensor; empty for other layouts."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return ()
     with torch.no_grad():
@@ -112,23 +112,23 @@ def checksum(tensor: Any) -> Tuple[Any, ...]:
 
 
 Findings = Tuple[List[str], List[str]]
-"""What is wrong, and notes."""
+"""Failures and notes."""
 
 SCALES = (100.0, 0.01)
 REPEATED_RATIO = 1.3
-"""Slower on new values than on repeated ones by this factor: results are remembered."""
+"""A variant that is slower on new values than on repeated ones by this factor caches results."""
 REPEATED_NS = 3000.0
 REPEATED_TRIALS = 3
-"""All of them must agree: a disturbance of one of them is possible."""
+"""Number of trials; all must agree, because one may be disturbed."""
 REPEATED_SECONDS = 0.1
-"""Of the calls of one trial and kind; at least six are made."""
+"""Duration of the calls of one trial and kind; at least six calls are made."""
 
 _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 
 
 def documents(runner: Side, behaviour: str) -> bool:
-    """Whether the backend, or the user's callable, says that it does this."""
+    """Whether the backend, or the user's callable, documents this behaviour."""
     head = runner.backend.partition(":")[0]
     if is_user_function(runner.backend):
         return getattr(runner.function, behaviour, False) is True
@@ -140,7 +140,7 @@ def documents(runner: Side, behaviour: str) -> bool:
 
 
 def output_of(runner: Side, seed: int) -> Any:
-    """What one iteration from the beginning returns, itself and not a copy."""
+    """Return the output of one iteration from the initial state, not a copy."""
     runner.first_call()
     model = runner.model
     model.rewind()
@@ -157,9 +157,9 @@ def output_of(runner: Side, seed: int) -> Any:
 
 
 def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
-    """Containers, types, shapes, devices and gradient functions of the result.
+    """Compare containers, types, shapes, devices and gradient functions of the result.
 
-    Nothing is compared where eager code with another seed returns something else.
+    Skipped where the structure of eager results depends on the seed.
     """
     training = runner.model.training
     expected = result_structure.describe(output_of(peer, seed), training)
@@ -178,12 +178,12 @@ def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
 
 
 def check_earlier_results(runner: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
-    """A result must not change when the next call runs on other inputs."""
+    """Check that a result does not change when the next call runs on other inputs."""
     if not _overwrites(runner, seed, draw, level) or _overwrites(peer, seed, draw, level):
         return [], []
     if documents(runner, "overwrites_results"):
         return [], ["overwrites earlier results with those of later calls, as it documents"]
-    return ["the next call changes an earlier result: its storage is used again"], []
+    return ["the next call overwrites an earlier result: its storage is reused"], []
 
 
 def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
@@ -202,7 +202,7 @@ def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
 
 
 def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
-    """An iteration without an optimiser must not write the weights, unless eager code does, too."""
+    """Check that an iteration without an optimizer writes only parameters that eager code writes."""
     model = runner.model
     if model.optimizer is not None or model.built.mutates:
         return [], []  # compared as results
@@ -217,7 +217,7 @@ def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
 
 
 def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings:
-    """Inputs a hundred times as large and as small."""
+    """Check inputs scaled by 100 and by 0.01."""
     model = runner.model
     floats = {
         "input %d" % index: tensor
@@ -236,7 +236,7 @@ def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings
 
 
 def check_changed_weights(runner: Side, verifier: Verifier, seed: int) -> Findings:
-    """Weights halved and doubled in place: exact, so that they can be put back without a copy."""
+    """Check weights halved and doubled in place: exact, so that they can be restored without a copy."""
     model = runner.model
     with _changed_weights(model):
         text = _judged(runner, verifier.peer, verifier, seed)
@@ -274,9 +274,9 @@ class _changed_weights:  # noqa: N801 - used as a context manager
 
 
 def check_other_batch(runner: Side, verifier: Verifier, seed: int) -> Findings:
-    """One row less in every input, for callables of the user's: they may have one size built in.
+    """Check a batch with one row less, for user-defined callables: they may hard-code one size.
 
-    Backends of torch check sizes themselves, compile again, or document that they have one size.
+    Backends of torch check sizes themselves, recompile, or document that they support one size.
     """
     model = runner.model
     tensors = model.inputs()
@@ -318,7 +318,7 @@ class CandidateRaised(Exception):
 
 
 def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
-    """What is wrong with the variant on what the model holds now; empty where eager code does not accept it."""
+    """Check the variant on the current values of the model; empty if correct or eager code fails."""
     try:
         expected = peer.results(seed)[0]
     except Exception:
@@ -343,7 +343,7 @@ def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
 
 
 def finite_share(results: Any) -> float:
-    """Of all floating-point numbers; 1 where there are none."""
+    """Return the share of finite floating-point numbers; 1 where there are none."""
     finite = total = 0
     for tensors in results.values():
         for tensor in tensors:
@@ -354,10 +354,9 @@ def finite_share(results: Any) -> float:
 
 
 def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
-    """Whether the variant is faster on input values that it has seen: then it remembers results.
+    """Check whether the variant is faster on repeated input values, which means cached results.
 
-    Both runs write the inputs before each timed call; one writes new values, the other the same. Nothing but
-    a variant that looks at its inputs can tell them apart.
+    Both runs write the inputs before each timed call; one writes new values, the other the same ones.
     """
     if not runner.model.varies(level):
         return ""
@@ -366,11 +365,11 @@ def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
         fresh, repeated = _fresh_and_repeated(runner, level)
         if not _slower(fresh, repeated):
             return ""
-    theirs = _fresh_and_repeated(peer, level)
-    if _slower(*theirs) and theirs[0] / theirs[1] > 0.7 * fresh / repeated:
-        return ""  # so is eager code
+    eager = _fresh_and_repeated(peer, level)
+    if _slower(*eager) and eager[0] / eager[1] > 0.7 * fresh / repeated:
+        return ""  # eager code has the same difference
     return (
-        "takes %.3g us with new input values and %.3g us with repeated ones: it remembers results"
+        "takes %.3g us with new input values and %.3g us with repeated ones: it caches results"
         % (
             fresh / 1e3,
             repeated / 1e3,
@@ -379,7 +378,7 @@ def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
 
 
 def _fresh_and_repeated(runner: Side, level: str) -> Tuple[float, float]:
-    """The shortest time with new values and with repeated ones: what disturbs a call only makes it longer."""
+    """Return the shortest time with new values and with repeated ones; disturbances only add time."""
     chance = random.SystemRandom()
     model = runner.model
 

@@ -1,10 +1,10 @@
 """The checks of one process: before timing, in timed blocks, and after the last block.
 
-The order of a launch. `reference`: the baseline's results on the workload's inputs and on a second draw of
-values. `judge`: a candidate on both draws, and what it does besides its numbers. Then every block runs on a
-draw of its own and keeps results of some calls, which `verify` compares. `recheck` comes after the last block of
-the launch: more calls, the state of the process and of the shared module, and in the first launch
-other batch sizes, scaled inputs, changed weights and repeated inputs.
+The order of a launch: `reference` computes the baseline's results on the workload's inputs and on a second
+draw of values. `judge` checks a candidate on both draws, including its side effects. Every block runs on its
+own draw and keeps results of some calls, which `verify` compares. `recheck` runs after the last block of the
+launch: further calls, the state of the process and of the shared module, and in the first launch other
+batch sizes, scaled inputs, changed weights and repeated inputs.
 """
 
 import time
@@ -24,20 +24,20 @@ from torchyard.worker.bench.variant import Model, Side
 
 SECOND_DRAW = 1
 COMPARABLE = ("pass", "less-accurate", "nondeterministic")
-"""Results of calls can be compared with eager code's."""
+"""Statuses with which results of timed calls can be compared with those of eager code."""
 LAST_CALLS = 8
 LAST_CALLS_NS = 400_000_000
 UNFINISHED_NS = 100_000
 UNFINISHED_SHARE = 0.2
-"""Work that runs on after the timed part: more than this, and than this share of a sample, in most blocks."""
+"""Limits of device work after the timed part, absolute and as a share of a sample."""
 WITHIN = 1e-3
-"""The baseline's results before and after a launch agree within this, whatever their placement."""
+"""Largest relative difference of the baseline's results before and after a launch."""
 
 _clock = time.perf_counter_ns
 
 
 class Checks:
-    """What is checked in this process, and what was found of each variant."""
+    """The checks of this process, and their findings for each variant."""
 
     def __init__(self) -> None:
         self._threads = python_threads()
@@ -47,13 +47,13 @@ class Checks:
         self._verifiers: Dict[str, Verifier] = {}
         self._blocks: Dict[str, TimedCheck] = {}
         self._unfinished: Dict[str, List[bool]] = {}
-        """Of each block, by variant: whether the device went on after its timed part."""
+        """For each block, by variant: whether the device continued after its timed part."""
         self._untrusted: Dict[str, List[str]] = {}
         self._notes: Dict[str, List[str]] = {}
         self._baselines: Dict[int, Tuple[Side, List[Any]]] = {}
 
     def begin(self, models: List[Model], seed: int) -> None:
-        """Everything is built, and no variant has run: remember what the variants share."""
+        """Record the shared state after everything is built and before any variant runs."""
         self._seed = seed
         self._modules = [(model, ModuleState(model)) for model in models]
         for model in models:
@@ -64,21 +64,21 @@ class Checks:
                 SHARED_FUNCTIONS.add(kind.__name__, kind)
 
     def references(self, runner: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
-        """References of two draws, and what of the inputs can be varied."""
+        """Return references of two draws, and which inputs can be varied."""
         self._limit_bytes = limit_bytes
         model = runner.model
         first = accuracy.make_reference(runner, self._seed, limit_bytes)
         level = self._level(runner)
-        found: Dict[str, Any] = {"varied": level, "draws": [[0, first]]}
+        references: Dict[str, Any] = {"varied": level, "draws": [[0, first]]}
         if level != NONE and not first["random"]:
             model.draw_inputs(SECOND_DRAW, level)
             second = accuracy.make_reference(runner, self._seed, limit_bytes)
-            found["draws"].append([SECOND_DRAW, second])
+            references["draws"].append([SECOND_DRAW, second])
             model.draw_inputs(0, level)
-        return found
+        return references
 
     def _level(self, runner: Side) -> str:
-        """The widest variation of the inputs that the baseline accepts."""
+        """Return the widest variation of the inputs that the baseline accepts."""
         finite = behaviour.finite_share(runner.results(self._seed)[0])
         for level in LEVELS:
             if level == NONE or not runner.model.varies(level):
@@ -94,7 +94,7 @@ class Checks:
         return NONE
 
     def judge(self, runner: Side, reference: Dict[str, Any]) -> Dict[str, Any]:
-        """The accuracy record of a candidate, with notes and reasons not to trust its numbers."""
+        """Return the accuracy record of a candidate, with notes and reasons for distrust."""
         level = str(reference["varied"])
         model = runner.model
         records = []
@@ -103,7 +103,9 @@ class Checks:
             records.append(self._judge_draw(runner, draw, record))
         model.draw_inputs(0, level)
         result = accuracy.worst(records)
-        if result["status"] != "fail" and not _says_anything(reference["draws"][0][1]["baseline"]):
+        if result["status"] != "fail" and not _has_finite_values(
+            reference["draws"][0][1]["baseline"]
+        ):
             result = dict(result, status="unchecked", detail="no finite number in the results")
         draws_numbers = bool(reference["draws"][0][1]["random"])
         comparable = result["status"] in COMPARABLE and not draws_numbers
@@ -111,12 +113,12 @@ class Checks:
         if comparable or draws_numbers:
             failures = self._behaviour(runner, level, values=comparable)
         if draws_numbers:
-            text = "draws random numbers: results of its timed calls were not compared"
+            text = "uses random numbers: results of its timed calls were not compared"
             self._add(self._notes, runner, [text])
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
         verifier = self._verifiers.get(runner.name)
-        self._blame(runner)
+        self._attribute_changes(runner)
         return dict(
             result,
             notes=self._notes.get(runner.name, []),
@@ -143,12 +145,12 @@ class Checks:
         peer = self._verifier(runner, None).peer
         wrong, notes = behaviour.check_structure(runner, peer, self._seed)
         if values:
-            for more, said in (
+            for more_wrong, more_notes in (
                 behaviour.check_earlier_results(runner, peer, self._seed, SECOND_DRAW, level),
                 behaviour.check_parameters(runner, peer, self._seed),
             ):
-                wrong += more
-                notes += said
+                wrong += more_wrong
+                notes += more_notes
         self._add(self._notes, runner, notes)
         return wrong
 
@@ -170,14 +172,14 @@ class Checks:
         return check
 
     def timed(self, runner: Side, samples_ns: List[float], inner: int) -> None:
-        """Note of the variant's latest block whether its work ended with its timed part."""
+        """Record whether the work of the variant's latest block ended with its timed part."""
         check = self._blocks.get(runner.name)
         if check is not None:
             allowed_ns = max(UNFINISHED_NS, UNFINISHED_SHARE * inner * max(samples_ns))
             self._unfinished.setdefault(runner.name, []).append(check.unfinished_ns > allowed_ns)
 
     def verify(self, runner: Side, accepted: Optional[Any]) -> Dict[str, Any]:
-        """Compare what was kept of the variant's latest block, and forget it."""
+        """Compare and discard the results that were kept in the variant's latest block."""
         started = _clock()
         check = self._blocks.pop(runner.name, None)
         failure: Optional[Dict[str, Any]] = None
@@ -190,7 +192,7 @@ class Checks:
         }
 
     def _remember_baseline(self, runner: Side) -> None:
-        """Results of eager code before the first block, to find out whether a variant changes them."""
+        """Store results of eager code before the first block, to detect changes by a variant."""
         model = runner.model
         if id(model) in self._baselines:
             return
@@ -203,7 +205,7 @@ class Checks:
     def recheck(
         self, runner: Side, level: str, accepted: Optional[Any], values: bool, more: bool
     ) -> Dict[str, Any]:
-        """The checks after the last block of a launch. `more` asks for those of the first launch."""
+        """Run the checks after the last block of a launch; `more` adds those of the first launch."""
         started = _clock()
         failure: Optional[Dict[str, Any]] = None
         peer = self._verifier(runner, accepted).peer
@@ -227,7 +229,7 @@ class Checks:
                 wrong = self._more(runner, peer, level)
                 failure = {"call": None, "text": "; ".join(wrong)} if wrong else None
         self._check_baseline(runner, values)
-        self._blame(runner)
+        self._attribute_changes(runner)
         return {
             "failure": failure,
             "notes": self._notes.get(runner.name, []),
@@ -236,7 +238,7 @@ class Checks:
         }
 
     def _more(self, runner: Side, peer: Side, level: str) -> List[str]:
-        """Other inputs and weights than those that were timed."""
+        """Check other inputs and weights than the timed ones."""
         remembers = behaviour.check_repeated_inputs(runner, peer, level)
         self._add(self._untrusted, runner, [remembers] if remembers else [])
         wrong: List[str] = []
@@ -254,10 +256,10 @@ class Checks:
         return wrong
 
     def _check_baseline(self, runner: Side, values: bool) -> None:
-        known = self._baselines.get(id(runner.model))
-        if known is None or not values or not is_user_function(runner.backend):
+        baseline = self._baselines.get(id(runner.model))
+        if baseline is None or not values or not is_user_function(runner.backend):
             return
-        peer, before = known
+        peer, before = baseline
         runner.model.draw_inputs(0, ALL)
         with runner.model.without_optimizer():
             now = peer.results(self._seed)[0]["output"]
@@ -269,11 +271,11 @@ class Checks:
             text = "changed the results of eager code on the same inputs"
             self._add(self._untrusted, runner, [text])
 
-    def _blame(self, runner: Side) -> None:
-        """State that changed since the last time is attributed to the variant that has just run."""
+    def _attribute_changes(self, runner: Side) -> None:
+        """Attribute state changes since the last check to the variant that has just run."""
         unfinished = self._unfinished.get(runner.name, [])
         if sum(unfinished) > len(unfinished) / 2:
-            text = "the device goes on computing after the timed part, on another stream"
+            text = "the device continues to compute after the timed part, on another stream"
             self._add(self._untrusted, runner, [text])
         if runner.replaced:
             self._add(self._untrusted, runner, ["replaced " + ", ".join(runner.replaced[:5])])
@@ -299,12 +301,12 @@ class Checks:
                 self._threads = python_threads()
 
     def _add(self, where: Dict[str, List[str]], runner: Side, texts: List[str]) -> None:
-        known = where.setdefault(runner.name, [])
-        known += [text for text in texts if text not in known]
+        present = where.setdefault(runner.name, [])
+        present += [text for text in texts if text not in present]
 
 
-def _says_anything(results: Any) -> bool:
-    """Whether there is a number to compare: not where everything is empty, infinite or NaN."""
+def _has_finite_values(results: Any) -> bool:
+    """Whether there is a number to compare: not everything is empty, infinite or NaN."""
     return any(
         tensor.numel() > 0
         and (not tensor.is_floating_point() or bool(torch.isfinite(tensor).any()))

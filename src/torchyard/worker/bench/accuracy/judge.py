@@ -1,4 +1,4 @@
-"""Judge the results of a candidate against a float64 reference of the same iteration."""
+"""Check the results of a candidate against a float64 reference of the same iteration."""
 
 import math
 import os
@@ -35,28 +35,28 @@ to bfloat16 with float32 weights, `amp-float16` the same with float16."""
 
 
 def coarser(one: str, other: str) -> str:
-    """The coarser of two roundings."""
+    """Return the coarser of two roundings."""
     return max(one, other, key=COARSER.index)
 
 
 def rounding_of(runner: Any) -> str:
-    """What the numbers of a variant may be rounded to."""
+    """Return the coarsest format that the numbers of a variant may be rounded to."""
     if runner.precision == "amp":
         return "amp" if torch.device(runner.device).type == "cpu" else "amp-float16"
     if runner.precision != "float32":
         return str(runner.precision)
-    wanted = runner.options.get("matmul-precision")
-    if wanted == "medium":
+    matmul_precision = runner.options.get("matmul-precision")
+    if matmul_precision == "medium":
         return "amp"
-    if wanted == "high" or runner.options.get("tf32"):
+    if matmul_precision == "high" or runner.options.get("tf32"):
         return "tf32"
     return _by_default(runner.device, runner.model.module)
 
 
 def _by_default(device: str, module: Any) -> str:
-    """Torch lets cuDNN round the operands of float32 convolutions to TF32 unless told otherwise.
+    """Return the default rounding: by default, cuDNN may use TF32 in float32 convolutions.
 
-    Which convolutions it does that to changes with the layout that a compiler chooses.
+    Which convolutions do depends on the memory layout that a compiler chooses.
     """
     if not device.startswith("cuda"):
         return "float32"
@@ -74,25 +74,25 @@ OTHER_SEED_STEP = 7919
 SCALE_RUNS = 4
 HONEST_RUNS = 3
 AMPLIFIED_RUNS = 8
-"""Further runs before anything is called wrong."""
+"""Further runs before a result is reported as wrong."""
 RUNS_LIMIT_S = 60.0
-"""Of each of the two; at least two runs are made."""
+"""Time limit of each kind of runs; at least two are made."""
 BASELINE_MOVES = 10.0
-"""A candidate may be this many times as far off as two runs of the baseline are from each other,
-before it is called wrong and not merely not comparable."""
+"""A candidate is reported as wrong, and not as nondeterministic, when its error exceeds the difference of
+two runs of the baseline by this factor."""
 SURELY_ROUNDING = 1e-4
-"""A relative error of the baseline in float32, in every tensor, that is nothing but rounding."""
+"""Largest relative error of a float32 baseline that is attributed to rounding without simulation."""
 BASELINE_OFF = "the baseline's own results differ from float64 by more than rounding explains"
 OTHER_NUMBERS = 0.01
-"""A float64 copy of a random workload that is further off than this has drawn other numbers."""
+"""Relative distance above which a float64 copy of a random workload used other random numbers."""
 WORST_FIRST = ("fail", "unchecked", "random", "nondeterministic", "less-accurate", "pass")
 
 
 def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
-    """What candidates are judged by: results of the baseline, and of its float64 copy."""
-    begun = runner.results(seed)[0]
-    place = place_for(begun)
-    first = to_plain(begun, place)
+    """Return the reference: results of the baseline and of its float64 copy."""
+    raw = runner.results(seed)[0]
+    place = place_for(raw)
+    first = to_plain(raw, place)
     second, other = (
         to_plain(runner.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
     )
@@ -100,14 +100,14 @@ def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -
     between_runs = largest_difference(first, second, runner.device)
     between_seeds = largest_difference(first, other, runner.device)
     if between_seeds > 10 * between_runs:
-        # Two runs may have been alike by luck: what a seed changes must stay with the seed.
+        # Two runs may be equal by chance: a third one with the same seed must agree, too.
         again = to_plain(runner.results(seed)[0], place)
         between_others = largest_difference(first, again, runner.device)
         if between_others > between_runs:
             second, between_runs = again, between_others
     random = between_seeds > 10 * between_runs
     if random and exact is not None and relative_distance(first, exact) > OTHER_NUMBERS:
-        exact, why_not = None, "the float64 copy draws other random numbers"
+        exact, why_not = None, "the float64 copy uses other random numbers"
     return {
         "baseline": first,
         "second": second if between_runs > 0 else None,
@@ -122,7 +122,7 @@ def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -
 
 
 def save_reference(record: Dict[str, Any], path: str) -> None:
-    """For workers of other processes."""
+    """Save the reference for workers in other processes."""
     torch.save(record, path + ".part")
     os.replace(path + ".part", path)
 
@@ -130,32 +130,32 @@ def save_reference(record: Dict[str, Any], path: str) -> None:
 def judge(
     runner: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
-    """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`.
+    """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`.
 
-    `results` are the candidate's, if they were taken elsewhere. The noise is kept in `reference`.
+    `results` are the candidate's, if already computed. The noise is cached in `reference`.
     """
-    begun = runner.results(seed)[0] if results is None else results
-    place = place_for(begun)
+    raw = runner.results(seed)[0] if results is None else results
+    place = place_for(raw)
     check = _Check(runner, seed, reference, place)
-    found = to_plain(begun, place)
+    first = to_plain(raw, place)
     if reference["random"]:
-        return _judge_random(check, found)
-    again = to_plain(runner.results(seed)[0], place) if results is None else found
-    own = largest_difference(found, again, runner.device)
-    record = check.judge(found)
-    if own > 0:
-        record = worst([record, check.judge(again)])  # wrong now and then is wrong
-    record["candidate_nondeterminism"] = None if own == math.inf else own
+        return _judge_random(check, first)
+    second = to_plain(runner.results(seed)[0], place) if results is None else first
+    between_runs = largest_difference(first, second, runner.device)
+    record = check.judge(first)
+    if between_runs > 0:
+        record = worst([record, check.judge(second)])  # sometimes wrong is wrong
+    record["candidate_nondeterminism"] = None if between_runs == math.inf else between_runs
     return record
 
 
 def worst(records: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The record that says the worst."""
+    """Return the record with the worst status."""
     return min(records, key=lambda record: WORST_FIRST.index(record["status"]))
 
 
 def names_of(runner: Side) -> Dict[str, List[str]]:
-    """Names of the tensors of an iteration, by group."""
+    """Return the names of the tensors of an iteration, by group."""
     module = runner.model.module
     parameters = list(module.named_parameters())
     gradients = ["gradient of " + name for name, p in parameters if p.requires_grad]
@@ -187,18 +187,20 @@ class _Check:
         self.method = "simulated rounding"
 
     def judge(self, found: Results) -> Dict[str, Any]:
-        """The record of these results."""
+        """Return the record of these results."""
         judgement = self._judgement(found)
         record = judgement.record()
-        record.setdefault("method", self._say_method())
-        said = self._say_differs()
+        record.setdefault("method", self._describe_method())
+        baseline_differs = self._describe_difference()
         if judgement.status in ("pass", "less-accurate") and self._moves_beyond_rounding():
             record["status"] = "nondeterministic"
-            record["detail"] = "; ".join(part for part in (said, record["detail"]) if part)
-        if judgement.status == "fail" and said:
+            record["detail"] = "; ".join(
+                part for part in (baseline_differs, record["detail"]) if part
+            )
+        if judgement.status == "fail" and baseline_differs:
             if self._judge_by(found, self._with_second_run()).status != "fail":
                 record["status"] = "nondeterministic"
-                record["detail"] = said + "; " + record["detail"]
+                record["detail"] = baseline_differs + "; " + record["detail"]
         elif judgement.status == "fail" and self._like_a_baseline_that_is_off(found):
             record["status"] = "unchecked"
             record["detail"] = BASELINE_OFF + "; " + record["detail"]
@@ -209,7 +211,7 @@ class _Check:
 
     def _judgement(self, found: Results) -> Judgement:
         if self._alike(found):
-            self.method = "the bits of the baseline"
+            self.method = "bitwise equal to the baseline"
             assumed: Noise = self._kept("assumed", self._assumed_noise)
             judgement = self._judge_by(found, assumed.about_baseline())
             if self.exact is not None:
@@ -249,7 +251,7 @@ class _Check:
         return noise
 
     def _baseline_noise(self) -> Optional[Noise]:
-        """The baseline's own error as the noise, where it is small enough to be nothing else."""
+        """Return the baseline's own error as noise, where it is small enough to be rounding error."""
         if not self.same_precision or self.rounding != "float32" or self.exact is None:
             return None
         if self.reference["nondeterminism"] != 0:
@@ -289,9 +291,9 @@ class _Check:
         return noise
 
     def _drop_reference(self) -> None:
-        """The baseline becomes the reference, for this candidate and those that follow."""
+        """Use the baseline as the reference, for this candidate and later ones."""
         self.exact = self.reference["exact"] = None
-        self.reference["exact_why_not"] = "in float64 the workload computes something else"
+        self.reference["exact_why_not"] = "the workload computes something else in float64"
         kept = self.reference["_noise"]
         for key in [key for key in kept if key[0] != "runs"]:
             del kept[key]
@@ -303,7 +305,7 @@ class _Check:
         return SimulatedRounding(self.runner, self.rounding)
 
     def _amplify(self) -> None:
-        """More honest runs, with coarser rounding: rare events become frequent."""
+        """Add runs with coarser simulated rounding, in which rare events are frequent."""
         noise = self._kept("simulated", self._simulated_noise)
         if self._kept("amplified", dict):
             return
@@ -347,16 +349,16 @@ class _Check:
                     return True
         return False
 
-    def _say_differs(self) -> str:
-        """By how much two runs of the baseline differ; empty when they do not."""
+    def _describe_difference(self) -> str:
+        """Describe the difference of two runs of the baseline; empty when there is none."""
         if self.reference["second"] is None:
             return ""
         moved = self.reference["nondeterminism"]
         if moved is None:
-            return "two runs of the baseline have results of other shapes"
+            return "two runs of the baseline have results of different shapes"
         return "two runs of the baseline differ by up to %.2g" % moved
 
-    def _say_method(self) -> str:
+    def _describe_method(self) -> str:
         reference = "float64 reference" if self.exact is not None else "float32 baseline"
         noise = self.reference.get("_noise", {}).get(
             ("simulated", self.rounding, str(self.place), self.runner.precision)
@@ -367,18 +369,18 @@ class _Check:
 
 
 def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
-    """A workload that draws random numbers: comparable only where both draw the same ones."""
+    """Check a workload with random numbers: comparable only if both use the same ones."""
     record = check.judge(found)
     if record["status"] in ("pass", "less-accurate"):
         return record
     runner, seed = check.runner, check.seed
-    twin, trouble = random_numbers.twin_with_fallback(runner)
+    twin, problem = random_numbers.twin_with_fallback(runner)
     checked: Optional[Dict[str, Any]] = None
     if twin is not None:
         try:
             checked = check.judge(to_plain(twin.results(seed)[0], check.place))
         except Exception as error:  # the compiler may fail with the setting
-            trouble = _first_line(error)
+            problem = _first_line(error)
             runner.model.rewind()
             runner.model.forget_gradients()
     differs = random_numbers.distributions_differ(_eager(runner), runner, seed, check.place)
@@ -387,8 +389,8 @@ def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
     if checked is not None and checked["status"] in ("pass", "less-accurate"):
         method = checked["method"] + ", compiled for the check with inductor.fallback_random"
         return dict(checked, method=method)
-    detail = "the workload draws random numbers, and this backend draws other ones"
-    parts = [detail, differs.text] + (["fallback_random: " + trouble] if trouble else [])
+    detail = "the workload uses random numbers, and this backend generates different ones"
+    parts = [detail, differs.text] + (["fallback_random: " + problem] if problem else [])
     return {
         "status": "random",
         "method": "none",
@@ -398,7 +400,7 @@ def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
 
 
 def _eager(runner: Side) -> Side:
-    """The same model and precision without the backend."""
+    """Return the eager variant of the same model and precision."""
     kept = {
         name: value
         for name, value in runner.options.items()
@@ -413,7 +415,7 @@ def _first_line(error: Exception) -> str:
 
 
 def load_tensors(path: str) -> Dict[str, Any]:
-    """What torch.save wrote, on the CPU; it holds tensors and plain values only."""
+    """Load tensors and plain values that torch.save wrote, to the CPU."""
     try:
         record: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except TypeError:

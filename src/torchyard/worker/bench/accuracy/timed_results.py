@@ -1,12 +1,12 @@
 """Results of timed calls, kept while a block runs and compared after it. Runs inside the target.
 
-A few samples of a block are chosen at random; what their last call returned is copied after the
-clock was read. The variant cannot tell a call whose result is kept from any other. After the block, outside
-the timed part, the results are compared with those of eager code on the same inputs and state.
+A few samples of a block are chosen at random; the result of their last call is copied after the clock was
+read. The variant cannot distinguish checked calls from others. After the block, outside the timed part, the
+results are compared with those of eager code on the same inputs and state.
 
-Comparing has two steps. A result that equals eager's, or is no further from it than a small multiple of
-what the check before timing accepted, is right. Anything else is judged in full (`accuracy`), with a float64
-reference of its own.
+The comparison has two steps. A result is correct if it equals eager's, or differs by at most a small multiple
+of the difference accepted before timing. Otherwise it gets the full accuracy check with its own float64
+reference.
 """
 
 import math
@@ -21,25 +21,25 @@ from torchyard.worker.bench.variant import Side
 
 MOST_SAMPLES = 8
 KEPT_BYTES = 32 << 20
-"""Copied in one block; at least one result is kept, however large it is."""
+"""Bytes copied in one block; at least one result is kept."""
 MARGIN = 3.0
-"""A result may be this many times as far from eager's as the one that was judged before timing."""
+"""Tolerance as a multiple of the difference from eager code that was accepted before timing."""
 
 Accepted = Dict[str, List[List[float]]]
 """By group: for each tensor the relative distance from eager code, root mean square and largest."""
 
 _chance = random.SystemRandom()
-"""Not the shared generator, whose next numbers a variant could know."""
+"""Not the shared generator, whose next numbers a variant could predict."""
 
 
 class Kept:
-    """What one timed call left."""
+    """The results of one timed call."""
 
     def __init__(self, call: int, results: Results, snapshot: Dict[str, Any]) -> None:
         self.call = call
         self.results = results
         self.snapshot = snapshot
-        """Inputs, buffers and parameters before the call, where eager code changes them."""
+        """Values before the call of the inputs, buffers and parameters that eager code changes."""
 
 
 class TimedCheck:
@@ -51,11 +51,11 @@ class TimedCheck:
         self.inner = inner
         self.chosen = self._choose(samples)
         self.prime = _chance.randrange(8) if inner > 1 else 0
-        """More untimed calls: otherwise every checked call would have the same number modulo `inner`."""
+        """Further untimed calls: otherwise the index of checked calls modulo `inner` would be constant."""
         self.kept: List[Kept] = []
         self.changed: List[str] = []
         self.unfinished_ns = 0
-        """How long the device went on after the stream that was timed had ended: work on other streams."""
+        """Time that the device continued after the end of the timed stream: work on other streams."""
         self._snapshot: Dict[str, Any] = {}
 
     def _choose(self, samples: int) -> "frozenset[int]":
@@ -68,22 +68,22 @@ class TimedCheck:
 
     @property
     def stateful(self) -> bool:
-        """Whether an iteration changes what the next one sees."""
+        """Whether an iteration changes state that the next one reads."""
         return bool(self._changing)
 
     def before(self) -> None:
-        """Keep the state that the next call begins with."""
+        """Copy the state before the next call."""
         if self._changing:
             self._snapshot = self._runner.model.snapshot(self._changing)
 
     def after(self, sample: int, kept: List[Any]) -> None:
-        """Keep what the call returned and left behind."""
+        """Copy the results of the call."""
         with self._runner.model.without_optimizer():
             results = self._runner.collect(kept, self._changing)
         self.kept.append(Kept((sample + 1) * self.inner, results, self._snapshot))
 
     def finish(self) -> None:
-        """After the block: what of inputs and buffers is not as it was before it."""
+        """Record inputs and buffers that the block changed, and restore them."""
         self.changed = self._runner.model.changed_names()
         self._runner.model.rewind()
 
@@ -100,14 +100,14 @@ class Verifier:
         self._changing: Optional[List[str]] = None
 
     def changing(self) -> List[str]:
-        """What an iteration of eager code changes of inputs, buffers and parameters."""
+        """Return the inputs, buffers and parameters that an iteration of eager code changes."""
         if self._changing is None:
             self.peer.results(self._seed)
             self._changing = list(self.peer.changed)
         return self._changing
 
     def accept(self, results: Results, expected: Results) -> None:
-        """These results were judged right: remember how far from eager's they are."""
+        """Store the difference of correct results from those of eager code."""
         now = {
             group: [distance(one, other) for one, other in zip(tensors, expected[group])]
             for group, tensors in results.items()
@@ -117,13 +117,13 @@ class Verifier:
             self.accepted = now
             return
         for group, pairs in now.items():
-            known = self.accepted.setdefault(group, pairs)
+            before = self.accepted.setdefault(group, pairs)
             self.accepted[group] = [
-                [max(one[0], other[0]), max(one[1], other[1])] for one, other in zip(pairs, known)
+                [max(one[0], other[0]), max(one[1], other[1])] for one, other in zip(pairs, before)
             ]
 
     def failure(self, check: TimedCheck) -> Optional[Dict[str, Any]]:
-        """The first call of the block with a wrong result: its number, and what is wrong."""
+        """Return the first call of the block with a wrong result, and its description."""
         extra = sorted(set(check.changed) - set(self.changing()))
         if extra:
             return {"call": None, "text": "changes " + ", ".join(extra[:3])}
@@ -158,7 +158,7 @@ class Verifier:
         return str(record["detail"])
 
     def is_near(self, results: Results, expected: Results) -> bool:
-        """Whether results are eager's, or no further from them than those that were judged right."""
+        """Whether results equal eager's, or differ by no more than the accepted ones."""
         if _identical(results, expected):
             return True
         accepted = self.accepted
@@ -176,7 +176,7 @@ class Verifier:
 
 
 def distance(found: Any, expected: Any) -> List[float]:
-    """Relative difference of two tensors: root mean square and largest. Infinite where it has no meaning."""
+    """Return the relative difference of two tensors, root mean square and largest; inf if undefined."""
     far = [math.inf, math.inf]
     one, other = plain(found), plain(expected)
     if one.shape != other.shape or one.dtype is not other.dtype:
